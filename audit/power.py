@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.accounting import gdp
-from precad.audit.one_run import Guesses, lower_bound, refutes
-from precad.audit.trade_off import TradeOff, gaussian
+from precad.audit.one_run import Guesses, TradeOff, gaussian, lower_bound, refutes
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 _LEAST = 10

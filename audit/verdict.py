@@ -7,17 +7,19 @@ from typing import Any
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.audit.builds import Build, less_noise
 from precad.audit.one_run import (
     Guesses,
+    TradeOff,
     epsilon_by_counts,
     epsilon_by_trade_off,
     lower_bound,
+    of_statement,
     refutes,
 )
 from precad.audit.power import Power, plan
-from precad.audit.trade_off import TradeOff, of_statement
 
+MODELS, ONE_SERVER = "models", "one server"
+"""Statements of a record by who looks: at the models alone, or as one of the servers."""
 _USUAL = 0.05
 """Significance at which the papers compare their bounds."""
 _STEPS = 7
@@ -63,10 +65,10 @@ class Statement:
         canaries: int,
         significance: float,
         repetitions: int = 1,
-        build: Build = Build.SOUND,
+        less: float = 1.0,
         crowding: float = 0.0,
     ) -> Power:
-        """How many coins to guess, before any is, and how likely this build is caught."""
+        """How many coins to guess, before any is, and how likely so much less noise is caught."""
         return plan(
             canaries,
             self.rate,
@@ -76,7 +78,7 @@ class Statement:
             delta=self.delta,
             significance=significance,
             stated=self.family()(1.0),
-            less=less_noise(build, self.name),
+            less=less,
             crowding=crowding,
         )
 

@@ -5,13 +5,13 @@ How likely that is, is computed before: at these sizes each fault showed in all 
 
 import numpy as np
 import pytest
+from research.audits import presence
+from research.audits.builds import RELEASES, Build, less_noise
+from research.audits.deployed import train, train_present
 from tests.rig.warm import forked
 
-from precad.audit import presence
-from precad.audit.builds import RELEASES, Build
-from precad.audit.designed import LOUDER, designed
-from precad.audit.run import SIGNIFICANCE, Repetition, audit, planned
-from precad.cli.audit.deployed import train, train_present
+from precad.audit.canaries import LOUDER, designed
+from precad.audit.canary_training import SIGNIFICANCE, Repetition, audit, planned
 
 SEED = 5
 FAULTS = {
@@ -26,9 +26,9 @@ OWNERS = (20, 25)
 
 
 def test_half_of_the_noise_shows_in_what_is_proved() -> None:
-    # To refute it takes two hundred rounds, which benchmarks/audit.py plays.
+    # To refute it takes two hundred rounds, which research/audits plays.
     made = designed(*HALF, SEED, LOUDER)
-    plans = planned(made, 1, build=Build.HALF_NOISE)
+    plans = planned(made, 1, less=less_noise(Build.HALF_NOISE))
     trained = train(made, build_of=Build.HALF_NOISE, popen=forked)
     found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
     for verdict in found:
@@ -42,7 +42,7 @@ def test_half_of_the_noise_shows_in_what_is_proved() -> None:
 def test_a_fault_is_found_by_whom_it_concerns(build: Build) -> None:
     canaries, rounds, found = FAULTS[build]
     made = designed(canaries, rounds, SEED, LOUDER)
-    plans = planned(made, 1, build=build)
+    plans = planned(made, 1, less=less_noise(build))
     power = {statement.name: plan.caught for statement, plan in plans.items()}
     assert all(power[name] == 1.0 for name, refuted in found.items() if refuted)
     trained = train(made, build_of=build, popen=forked)

@@ -7,30 +7,31 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from research.audits.builds import Build, less_noise
+from research.audits.certificate import _judged, audit_certificates, certifiable
+from research.audits.presence import audit, present
+from research.audits.presence import train as train_owners
 from scipy.stats import binom, norm
 
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.audit import presence
-from precad.audit.builds import MODELS, ONE_SERVER, Build, less_noise
-from precad.audit.canaries import coins_at, loud_canaries
-from precad.audit.certificate import _judged, audit_certificates, certifiable
-from precad.audit.designed import designed
+from precad.audit.canaries import coins_at, designed, loud_canaries
+from precad.audit.canary_training import SIGNIFICANCE, statements, train, views
 from precad.audit.one_run import (
     Guesses,
+    approximate,
     epsilon_by_counts,
     epsilon_by_trade_off,
+    from_profile,
+    gaussian,
     lower_bound,
+    of_statement,
     p_value,
     refutes,
 )
 from precad.audit.power import guess, plan
-from precad.audit.presence import audit, present
-from precad.audit.run import SIGNIFICANCE
-from precad.audit.simulated import statements, train, views
-from precad.audit.trade_off import approximate, from_profile, gaussian, of_statement
-from precad.audit.verdict import Verdict
+from precad.audit.verdict import MODELS, ONE_SERVER, Verdict
 from precad.certify.gaussian import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.client.train import Records
@@ -167,9 +168,9 @@ def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
 
 
 def test_a_fault_concerns_those_who_see_it() -> None:
-    assert less_noise(Build.REDRAWN, MODELS) == 1.0
-    assert less_noise(Build.REDRAWN, ONE_SERVER) > 2.0
-    assert less_noise(Build.SOUND, ONE_SERVER) == 1.0
+    assert less_noise(Build.REDRAWN).get(MODELS, 1.0) == 1.0
+    assert less_noise(Build.REDRAWN)[ONE_SERVER] > 2.0
+    assert less_noise(Build.SOUND) == {}
 
 
 # --- presence of whole clients -------------------------------------------------------------------
@@ -181,7 +182,7 @@ SEED = 3
 def audited(build: Build) -> Verdict:
     made = present(CLIENTS, ROUNDS, SEED)
     power = made.plan(SIGNIFICANCE, build)
-    return audit(made, power, presence.train(made, build_of=build, seed=SEED), SIGNIFICANCE)
+    return audit(made, power, train_owners(made, build_of=build, seed=SEED), SIGNIFICANCE)
 
 
 def test_who_is_there_shows_no_more_than_stated_while_norms_are_checked() -> None:

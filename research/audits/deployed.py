@@ -9,12 +9,8 @@ from subprocess import Popen
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.audit.builds import RELEASES, Build
-from precad.audit.designed import Designed
-from precad.audit.own_task import NAME
-from precad.audit.presence import Present
-from precad.audit.simulated import AUDITED, Audited, denominator
-from precad.cli.audit.watched_server import file_of
+from precad.audit.canaries import Designed
+from precad.audit.canary_training import AUDITED, Audited, denominator
 from precad.cli.local import OWNERS, LocalDeployment
 from precad.cli.local.files import Data
 from precad.client.train import Records
@@ -22,11 +18,14 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from research.audits.builds import RELEASES, Build
+from research.audits.canary_owners import NAME
+from research.audits.presence import Present
+from research.audits.watched_server import file_of
 
 Popens = Callable[..., Popen[bytes]]
-_WATCHED = "precad.cli.audit.watched_server"
-_OWNER = "precad.audit.canary_owner"
-_CLIENTS = "precad.audit.canary_clients"
+_WATCHED = "research.audits.watched_server"
+_OWNERS = "research.audits.canary_owners"
 _TRAINING_S = 3600.0
 _END_S = 60.0
 _WORK_S, _REJOIN_S = 0.2, 1.0
@@ -67,7 +66,7 @@ def train(
         kept = ("--coins", str(coins), "--models", str(models))
         servers = _servers(place, build_of)
         servers[Role.SERVER_B.value] = _watched(place, "b", build_of, "--looks", str(looks))
-        instead = {AUDITED: ("-m", _OWNER, "--build", build_of.value, *kept), **servers}
+        instead = {AUDITED: ("-m", _OWNERS, "--build", build_of.value, *kept), **servers}
         with LocalDeployment(place, task, data, instead=instead, popen=popen) as deployment:
             deployment.start_servers()
             deployment.start_clients_together()
@@ -108,7 +107,7 @@ def train_present(
         np.save(rows, made.submitted(build_of))
         np.save(coins, made.coins)
         files = ("--rows", str(rows), "--coins", str(coins), "--models", str(models))
-        instead = {OWNERS: ("-m", _CLIENTS, *files), **_servers(place, build_of)}
+        instead = {OWNERS: ("-m", _OWNERS, *files), **_servers(place, build_of)}
         task = _as_played(made.task)
         with LocalDeployment(place, task, data, instead=instead, popen=popen) as deployment:
             deployment.start_servers()

@@ -1,30 +1,31 @@
-"""What audits find: two hundred of the sound build, the demo's task, and the broken builds.
+"""Audits of builds that are broken on purpose, of owners' presence, and of certificates.
 
-The demo's task and the broken builds are audited as a simulation and as real processes.
-Certificates are attacked where norms are checked and where they aren't. Names as arguments run
-these audits alone.
+``python -m research.audits other-silent-deployed presence-unchecked`` plays the named audits, and
+``python -m research.audits`` all: two hundred of the sound build, the demo's task and the broken
+builds, each as a simulation and as real processes; certificates are attacked where norms are
+checked and where they aren't.
 
-Writes results/audit.json after each audit, and goes on where it was broken off. Seeds are the
+The result is written after each audit, and a run goes on where it was broken off. Seeds are the
 audits' numbers, so that every figure can be repeated.
 """
 
+import argparse
 import json
 import os
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from precad.audit import presence
-from precad.audit.builds import RELEASES, Build
-from precad.audit.certificate import BUILDS, audit_certificates, certifiable
-from precad.audit.demo import demo_audit
-from precad.audit.designed import LOUDER, Designed, designed
-from precad.audit.run import SIGNIFICANCE, Repetition, audit, planned
-from precad.audit.simulated import train
-from precad.cli.audit.deployed import train as play
-from precad.cli.audit.deployed import train_present as play_present
+import click
+
+from precad.audit.canaries import LOUDER, Designed, demo_audit, designed
+from precad.audit.canary_training import SIGNIFICANCE, Repetition, audit, planned
+from research.audits import presence
+from research.audits.builds import RELEASES, Build, less_noise, train
+from research.audits.certificate import BUILDS, audit_certificates, certifiable
+from research.audits.deployed import train as play
+from research.audits.deployed import train_present as play_present
 
 RESULT = Path(__file__).parent / "results" / "audit.json"
 SOUND = 100
@@ -87,11 +88,11 @@ def of_records(case: Case) -> list[dict[str, Any]]:
         if case.rounds
         else demo_audit("digits", case.canaries, case.seed)
     )
-    plans = planned(made, 1, build=case.build)
+    plans = planned(made, 1, less=less_noise(case.build))
     trained = (
         play(made, build_of=case.build, looks=case.looks)
         if case.deployed
-        else train(made.task, made.shares, made.canaries, build_of=case.build, seed=case.seed)
+        else train(made, case.build, case.seed)
     )
     found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
     return [verdict.to_json() for verdict in found]
@@ -121,33 +122,40 @@ def audited(case: Case) -> dict[str, Any]:
     }
 
 
+def _word(refuted: bool) -> str:
+    return "refuted" if refuted else "not refuted"
+
+
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "unknown")
 
 
 def main() -> None:
-    """All audits that the result doesn't have yet."""
+    """Play the audits that the result doesn't have yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"certificate-{{build}}, or of {', '.join(CASES)}")
+    parser.add_argument("--result", type=Path, default=RESULT, help="what was found, as JSON")
+    given = parser.parse_args()
     found: dict[str, Any] = {"audits": {}}
-    if RESULT.exists():
-        found = json.loads(RESULT.read_text(encoding="utf-8"))
-    for build, loose in BUILDS.items():
-        name = f"certificate-{build}"
-        if name not in found and len(sys.argv) == 1:
-            verdict = audit_certificates(certifiable(1), CERTIFYING, 1, loose=loose)
-            found[name] = {"seed": 1, "models": CERTIFYING, **verdict.to_json()}
-            RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if given.result.exists():
+        found = json.loads(given.result.read_text(encoding="utf-8"))
     found["hardware"] = {"processor": _processor(), "cores": os.cpu_count()}
-    for name in sys.argv[1:] or CASES:
-        case = CASES[name]
-        if name in found["audits"]:
+    attacked = {f"certificate-{build}": loose for build, loose in BUILDS.items()}
+    for name in given.names or (*attacked, *CASES):
+        if name in found or name in found["audits"]:
             continue
-        found["audits"][name] = audited(case)
+        if name in attacked:
+            verdict = audit_certificates(certifiable(1), CERTIFYING, 1, loose=attacked[name])
+            found[name] = {"seed": 1, "models": CERTIFYING, **verdict.to_json()}
+            click.echo(f"{name}: {_word(verdict.refuted)}")
+        else:
+            one = found["audits"][name] = audited(CASES[name])
+            click.echo(f"{name}: {_word(one['refuted'])}, {one['seconds']} s")
         sound = [one for one in found["audits"].values() if one["build"] == Build.SOUND.value]
         found["sound_audits"] = len(sound)
         found["false_alarms"] = sum(one["refuted"] for one in sound)
-        RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(name, found["audits"][name]["refuted"], found["audits"][name]["seconds"])
+        given.result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from scipy.linalg import solve
 
 from precad.accounting.guarantees import Adversary, Run
-from precad.audit.builds import LOOSE, PRESENCE, Build
+from precad.audit.canary_training import denominator
 from precad.audit.power import Power, guess
-from precad.audit.simulated import denominator
 from precad.audit.verdict import Statement, Verdict, judge
 from precad.client.train import logistic, model_section
 from precad.common import checks
@@ -24,6 +23,7 @@ from precad.common.model import initial_vector
 from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.view import Matrix, View
+from research.audits.builds import LOOSE, PRESENCE, Build, less_noise
 
 _CLASSES, _FEATURES = 10, 4
 _PARAMETERS_A_CANARY = 8.0
@@ -59,7 +59,12 @@ class Present:
     def plan(self, significance: float, build: Build = Build.SOUND) -> Power:
         """How many coins to guess, before any is, and how likely this build is caught."""
         crowding = len(self.rows) / self.task.dimension
-        return self.statement.plan(self.coins.size, significance, build=build, crowding=crowding)
+        return self.statement.plan(
+            self.coins.size,
+            significance,
+            less=less_noise(build).get(PRESENCE, 1.0),
+            crowding=crowding,
+        )
 
     def submitted(self, build: Build) -> Matrix:
         """What owners get away with, ``[m, d] int64``."""

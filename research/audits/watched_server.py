@@ -1,6 +1,6 @@
 """Server A or B as a process that tells what it knows: for audits, and for nothing else.
 
-``python -m precad.cli.audit.watched_server b --noise folder --config server-b.toml``. A curious
+``python -m research.audits.watched_server b --noise folder --config server-b.toml``. A curious
 server knows its own noise; this one keeps it, so that the audit can take it off the noisy sums.
 With ``--looks`` it breaks the link behind the other's noisy share, again and again, to have the
 release tried again. With ``--build`` it is a broken one, which the audit must find. `precad serve`
@@ -28,8 +28,6 @@ from precad.aggregator.training import conduct, finish
 from precad.aggregator.validate import in_process_validator as validating
 from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.aggregator.validate.validation import Check, Server
-from precad.audit.builds import Build
-from precad.audit.own_task import require_own
 from precad.cli.start import said
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.log_lines import start_log
@@ -37,6 +35,8 @@ from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation
+from research.audits.builds import Build
+from research.audits.canary_owners import require_own
 
 _PROCESSES = {"a": precad.server_a.process, "b": precad.server_b.process}
 

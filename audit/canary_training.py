@@ -1,0 +1,356 @@
+"""A simulated training with canaries, and an adversary's best linear estimate of each coin."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import solve
+from torch import nn
+from torch.nn import functional
+
+from precad.audit.canaries import Canaries, Designed
+from precad.audit.one_run import Guesses
+from precad.audit.power import Power, guess, pooled
+from precad.audit.verdict import MODELS, ONE_SERVER, Statement, Verdict, judge
+from precad.client.train import RecordGradients, Records, as_records, build
+from precad.client.train.objectives import Loss
+from precad.common.encode import clip_record_norm, decode
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId, Role
+from precad.common.model import initial_vector
+from precad.common.ring import RingVector
+from precad.common.task import Task
+from precad.simulation import simulate
+from precad.simulation.draws import Draws
+
+AUDITED = "owner-audited"
+ServerANoise = Callable[[Draws, int, int], tuple[RingVector, RingVector]]
+"""Version and d in; what server A adds and what server B learns of it out, ``[d] int64`` each."""
+ASSUMED = (1.0, 1 / 16)
+"""What an adversary believes of the noise: that it is as stated, or next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audited training left: θ_0 to θ_T, and by round what server B knows of the noise.
+
+    That is its own, ``[d] int64``; and where it had a round released several times, how far server
+    A's last noisy share is from their mean.
+    """
+
+    task: Task
+    models: list[NDArray[np.float64]]
+    known_noise: list[RingVector]
+    denominator: float
+
+
+def statements(task: Task, periods: int) -> tuple[Statement, Statement]:
+    """The two record-level guarantees: who sees the models, and one server that looks on.
+
+    Args:
+        task: what is audited.
+        periods: of the training, each with coins of its own; what is stated is of one.
+    """
+    privacy, rounds = task.privacy, task.training.rounds // periods
+    one = privacy.noise_multiplier
+    return (
+        Statement(MODELS, privacy.record_rate, 2**0.5 * one, rounds, privacy.delta),
+        Statement(ONE_SERVER, privacy.record_rate, one, rounds, privacy.delta),
+    )
+
+
+def train(
+    task: Task,
+    shares: dict[str, Any],
+    canaries: Canaries,
+    *,
+    model: nn.Module | None = None,
+    ran: Task | None = None,
+    server_a_noise: ServerANoise | None = None,
+    seed: int | None = None,
+) -> Audited:
+    """Simulate the training with the canaries' owner among the others.
+
+    Args:
+        task: what is audited; its number of clients is one more than ``shares`` has.
+        shares: the other owners' records by name.
+        canaries: the audited owner's, who has no other records.
+        model: the task's; built where its architecture is a built-in one.
+        ran: the task that a broken build plays; ``task`` unless given.
+        server_a_noise: of a broken build; the protocol's own unless given.
+        seed: as in ``simulate``.
+
+    Raises:
+        Misconfiguration: as in ``simulate``.
+    """
+    ran = task if ran is None else ran
+    data = {**shares, AUDITED: canaries.records}
+    models = [initial_vector(task.model)]
+    known: list[RingVector] = []
+    draws = Draws(ran, 0 if seed is None else seed)
+    rounds = task.training.rounds
+
+    def sample(version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
+        drawn = draws.sample(version, client, count, rate)
+        return canaries.counting(drawn, version, rounds) if client == AUDITED else drawn
+
+    def drawn_noise(server: Role, version: int, dimension: int) -> RingVector:
+        if server is Role.SERVER_B:
+            own = draws.noise(server, version, dimension)
+            known[version] += own
+            return own
+        if server_a_noise is None:
+            known.append(np.zeros(dimension, np.int64))
+            return draws.noise(server, version, dimension)
+        added, learnt = server_a_noise(draws, version, dimension)
+        known.append(learnt)
+        return added
+
+    simulate(
+        ran,
+        data,
+        model,
+        seed=seed,
+        sampler=sample,
+        noise=drawn_noise,
+        on_round=lambda _, theta: models.append(theta),
+    )
+    return Audited(task, models, known, denominator(task, data))
+
+
+def denominator(task: Task, data: dict[str, Any]) -> float:
+    """What both servers divide by, from what the owners enrol with."""
+    rate = task.privacy.record_rate
+    claims = [Enrolment(ClientId(name), len(as_records(of)), rate) for name, of in data.items()]
+    roster = Roster({claim.client: claim for claim in claims})
+    return roster.denominator(task.privacy.client_rate)
+
+
+def views(
+    trained: Audited, shares: dict[str, Any], canaries: Canaries, model: nn.Module | None = None
+) -> dict[Statement, list[NDArray[np.float64]]]:
+    """Each statement's scores, from all that its adversary may know: two ways, see ``ASSUMED``.
+
+    Args:
+        trained: the training.
+        shares: the other owners' records: other clients may be the adversary's.
+        canaries: theirs are the scores, ``[periods, m] float64``.
+        model: the task's.
+
+    Raises:
+        Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
+    """
+    task = trained.task
+    if task.privacy.client_rate < 1:
+        raise Misconfiguration(
+            "privacy.client_rate", task.privacy.client_rate, "audits take tasks with q = 1"
+        )
+    both = statements(task, len(canaries.coins))
+    found = scores(
+        trained.models,
+        [Sight([], both[0].noise), Sight(trained.known_noise, both[1].noise)],
+        canaries,
+        _together(shares),
+        task=task,
+        model=build(task.model) if model is None else model,
+        loss=functional.cross_entropy,
+        denominator=trained.denominator,
+        assumed=ASSUMED,
+    )
+    return dict(zip(both, found, strict=True))
+
+
+def _together(shares: dict[str, Any]) -> Records | None:
+    if not shares:
+        return None
+    every = [as_records(share) for share in shares.values()]
+    return Records(
+        torch.cat([records.inputs for records in every]),
+        torch.cat([records.targets for records in every]),
+    )
+
+
+Vector = NDArray[np.float64]
+_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one view knows of a training's noise.
+
+    Attributes:
+        own_noise: of each round, the noise that this view takes off, ``[d] int64`` in units of the
+            last place; empty where it knows none.
+        noise: standard deviation of the noise that is left, over the record clip.
+    """
+
+    own_noise: Sequence[RingVector]
+    noise: float
+
+
+def scores(
+    models: Sequence[Vector],
+    sights: Sequence[Sight],
+    canaries: Canaries,
+    known: Records | None,
+    *,
+    task: Task,
+    model: nn.Module,
+    loss: Loss,
+    denominator: float,
+    assumed: Sequence[float] = (1.0,),
+) -> list[list[Vector]]:
+    """The best linear estimate of every coin, from all rounds that it holds for and all canaries.
+
+    A round's noisy sum, less the mean that the known records have, is p·Σ coin·gradient of the
+    canaries, and noise. The statistic of all rounds is s = p·K·coins + noise of covariance σ²·K,
+    with K the gradients' products summed over the rounds; the estimate is ¼p·(¼p²K + σ²)⁻¹ (s −
+    ½p·K·1), less a constant. A better adversary would raise the bounds; none makes them false.
+
+    Args:
+        models: θ_0 to θ_T, ``[d] float64`` each, which every view sees.
+        sights: of the views.
+        canaries: m records; the coins tell how many periods they have, and nothing else.
+        known: records that the adversary knows, all owners' in an audit; None for none.
+        task: gives R, p, η, f.
+        model: the task's.
+        loss: a record's.
+        denominator: what the servers divide by.
+        assumed: shares of the noise that the adversary believes in, an estimate for each.
+
+    Returns:
+        By view and share ``[periods, m] float64``; above zero where the canary is thought to be in.
+
+    Raises:
+        Misconfiguration: model and records don't go together, or a view's noise isn't of the rounds
+            of these models.
+    """
+    privacy, rounds = task.privacy, len(models) - 1
+    for sight in sights:
+        if len(sight.own_noise) not in (0, rounds):
+            raise Misconfiguration(
+                "own_noise", len(sight.own_noise), f"must be one for each of the {rounds} rounds"
+            )
+    gradients = RecordGradients(model, loss, task.model.parameters)
+    gradients.prepare(canaries.records)
+    clip, rate = privacy.record_clip, privacy.record_rate
+    known_noise = [
+        [decode(noise, task.fractional_bits) for noise in sight.own_noise] for sight in sights
+    ]
+    found: list[list[list[Vector]]] = [[[] for _ in assumed] for _ in sights]
+    for period in np.split(np.arange(rounds), len(canaries.coins)):
+        products = np.zeros((len(canaries), len(canaries)))
+        statistics = np.zeros((len(sights), len(canaries)))
+        for number in period:
+            theta = models[number]
+            moved = (models[number + 1] - theta) * (denominator / task.training.learning_rate)
+            if known is not None:
+                for rows in _clipped(gradients, known, theta, clip):
+                    moved += rate * rows.sum(axis=0)
+            rows = np.concatenate(list(_clipped(gradients, canaries.records, theta, clip)))
+            products += rows @ rows.T
+            for view, noise in enumerate(known_noise):
+                statistics[view] -= rows @ (moved - noise[number] if noise else moved)
+        surprises = statistics - rate / 2 * products.sum(axis=1)
+        for sight, surprise, estimates in zip(sights, surprises, found, strict=True):
+            variance = (sight.noise * clip) ** 2
+            for share, estimate in zip(assumed, estimates, strict=True):
+                spread = rate**2 / 4 * products + variance * share**2 * np.eye(len(canaries))
+                estimate.append(solve(spread, surprise, assume_a="pos"))
+    return [[np.array(estimate) for estimate in estimates] for estimates in found]
+
+
+def _clipped(
+    gradients: RecordGradients, records: Records, theta: Vector, clip: float
+) -> Iterator[Vector]:
+    """Clipped gradients of all records, ``[any, d] float64`` at a time."""
+    named = gradients.loaded(theta)
+    for start in range(0, len(records), _ROWS):
+        inputs, targets = records.take(np.arange(start, min(start + _ROWS, len(records))))
+        rows = gradients.shared(named, inputs, targets).double().cpu().numpy()
+        yield clip_record_norm(rows, clip)
+
+
+SIGNIFICANCE = 1e-4
+"""Of a whole audit: a sound system fails one in ten thousand, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """One training and what it was made of."""
+
+    trained: Audited
+    shares: dict[str, Any]
+    canaries: Canaries
+
+
+def planned(
+    made: Designed,
+    repetitions: int,
+    significance: float = SIGNIFICANCE,
+    less: Mapping[str, float] = MappingProxyType({}),
+) -> dict[Statement, Power]:
+    """How many coins will be guessed for each statement, and what to expect of it.
+
+    Args:
+        made: the task and its canaries, or others as many.
+        repetitions: how many trainings.
+        significance: of the whole audit, which the statements share.
+        less: how many times less noise than stated each view has, by its name; 1 unless given.
+            The number of guesses doesn't depend on it.
+    """
+    coins = made.canaries.coins
+    both = statements(made.task, len(coins))
+    each = significance / len(both)
+    return {
+        statement: statement.plan(
+            coins.size, each, repetitions, less.get(statement.name, 1.0), made.crowding
+        )
+        for statement in both
+    }
+
+
+def audit(
+    plans: dict[Statement, Power],
+    repetitions: Iterable[Repetition],
+    significance: float = SIGNIFICANCE,
+    on_repetition: Callable[[int], object] = lambda _: None,
+) -> tuple[Verdict, ...]:
+    """Score every training and judge them together.
+
+    Args:
+        plans: see ``planned``.
+        repetitions: trainings of the planned task.
+        significance: as planned.
+        on_repetition: told after each how many are done.
+
+    Raises:
+        Misconfiguration: a training doesn't fit the plan.
+    """
+    made: dict[Statement, list[tuple[Guesses, Guesses]]] = {statement: [] for statement in plans}
+    for number, one in enumerate(repetitions, 1):
+        for statement, found in views(one.trained, one.shares, one.canaries).items():
+            coins = one.canaries.coins.ravel()
+            as_stated, as_broken = (scores.ravel() for scores in found)
+            made[statement].append(
+                (
+                    guess(as_stated, coins, plans[statement].guesses),
+                    guess(as_broken, coins, len(coins)),
+                )
+            )
+        on_repetition(number)
+    each = significance / len(plans)
+    return tuple(
+        judge(
+            statement,
+            power,
+            [pooled([ways[number] for ways in made[statement]]) for number in range(2)],
+            each,
+        )
+        for statement, power in plans.items()
+    )

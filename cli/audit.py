@@ -1,0 +1,155 @@
+"""`precad audit`: canaries in trainings, and what an adversary really learns of them."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from precad.cli.options import PATH, json_of, json_option, print_json
+from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import Table, say
+
+if TYPE_CHECKING:
+    from precad.audit.power import Power
+    from precad.audit.verdict import Statement, Verdict
+
+REFUTED = 1
+canaries_option = click.option(
+    "--canaries",
+    type=click.IntRange(min=20),
+    default=2000,
+    help="m: records that count or not by a fair coin.",
+)
+rounds_option = click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=4,
+    help="Of a task made for auditing, each with coins of its own; more prove more.",
+)
+seed_option = click.option("--seed", type=click.IntRange(min=0), help="Repeats an audit.")
+save_option = click.option("--save", type=PATH, help="All that was found, as JSON.")
+
+
+@click.command()
+@canaries_option
+@rounds_option
+@click.option(
+    "--repetitions",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Trainings, each with canaries of its own; more prove more.",
+)
+@click.option(
+    "--dataset",
+    help="Audit the demo's task for digits or breast-cancer, in place of one made for it.",
+)
+@seed_option
+@save_option
+@json_option
+def audit(
+    canaries: int,
+    rounds: int,
+    repetitions: int,
+    dataset: str | None,
+    seed: int | None,
+    save: Path | None,
+    as_json: bool,
+) -> None:
+    """Attack trainings as the stated adversaries may, and bound ε from below.
+
+    A consenting owner's canaries are records that count, or count as zero, by
+    coin flips. Who sees the models, and a server that takes its own noise off,
+    guess the coins. So many right guesses would be rare if the statement held:
+    that bounds the true ε from below, with 99.99 % confidence. A bound that
+    passes the stated ε refutes the statement; the command then exits with 1.
+
+        precad audit
+
+        precad audit --dataset digits
+    """
+    check_folder(save)
+    from precad.audit.canaries import LOUDER, demo_audit, designed  # noqa: PLC0415
+    from precad.audit.canary_training import Repetition, planned, train  # noqa: PLC0415
+    from precad.audit.canary_training import audit as judged  # noqa: PLC0415
+    from precad.simulation.draws import checked_seed  # noqa: PLC0415
+
+    first = checked_seed(seed)
+    out = sys.stderr if as_json else sys.stdout
+    say(out, f"seed {first}")
+    made = [
+        designed(canaries, rounds, number, LOUDER)
+        if dataset is None
+        else demo_audit(dataset, canaries, number)
+        for number in range(first, first + repetitions)
+    ]
+    plans = planned(made[0], repetitions)
+    for statement, power in plans.items():
+        say_plan(out, statement, power)
+    trainings = (
+        Repetition(train(each.task, each.shares, each.canaries, seed=n), each.shares, each.canaries)
+        for n, each in enumerate(made, first)
+    )
+    with bar("trainings", repetitions, sys.stderr) as line:
+        found = judged(plans, trainings, on_repetition=lambda _: line.update())
+    show(out, found)
+    document = {
+        "seed": first,
+        "dataset": dataset,
+        "repetitions": repetitions,
+        "simulated": True,
+        "verdicts": [verdict.to_json() for verdict in found],
+    }
+    end(document, save, as_json=as_json, refuted=any(verdict.refuted for verdict in found))
+
+
+def check_folder(save: Path | None) -> None:
+    """Refuse a file whose folder isn't there, before an audit takes its minutes."""
+    if save is not None and not save.parent.is_dir():
+        raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
+
+
+def end(document: dict[str, Any], save: Path | None, *, as_json: bool, refuted: bool) -> None:
+    """Write what was found; fail where a statement doesn't hold."""
+    if save is not None:
+        save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(document)
+    if refuted:
+        sys.exit(REFUTED)
+
+
+def say_plan(out: TextIO, statement: "Statement", power: "Power") -> None:
+    """Write the stated ε, and what a sound build and half of the noise should give."""
+    of = "a training" if statement.rounds > 1 else "a round"
+    say(
+        out,
+        f"{statement.name}: ε = {statement.epsilon:.2f} of {of} is stated. A sound build should "
+        f"give about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}.",
+    )
+
+
+def show(out: TextIO, found: "Iterable[Verdict]") -> None:
+    """A row a statement, and a sentence for each that is refuted."""
+    verdicts = tuple(found)
+    table = Table("who looks", ">coins", ">right guesses", ">ε at least", ">ε stated", "")
+    for verdict in verdicts:
+        guesses = verdict.guesses
+        table.add(
+            verdict.statement.name,
+            str(guesses.canaries),
+            f"{guesses.correct} of {guesses.made}",
+            f"{verdict.by_family:.2f}",
+            f"{verdict.epsilon:.2f}",
+            "REFUTED" if verdict.refuted else "not refuted",
+        )
+    table.show(out)
+    for verdict in verdicts:
+        if verdict.refuted:
+            say(
+                out,
+                f"audit failed: {verdict.statement.name} stated ε = {verdict.epsilon:.4f}; what "
+                f"was learnt needs at least {verdict.by_family:.4f}",
+            )

@@ -1,0 +1,82 @@
+"""What is audited: this system, or one with a fault that an audit must find."""
+
+import math
+from enum import StrEnum
+
+import numpy as np
+
+from precad.audit import canary_training
+from precad.audit.canaries import Designed
+from precad.audit.canary_training import Audited
+from precad.audit.verdict import MODELS, ONE_SERVER
+from precad.common.identifiers import Role
+from precad.common.ring import RingVector
+from precad.common.task import Task
+from precad.simulation.draws import Draws
+
+PRESENCE = "presence"
+"""The statement of an owner's presence, beside those of a record: ``MODELS``, ``ONE_SERVER``."""
+RELEASES = 16
+"""How often a curious server has a round released that draws noise anew."""
+LOOSE = 8.0
+"""How many times as long as stated an update may be where nobody stops it."""
+
+
+class Build(StrEnum):
+    """What runs."""
+
+    SOUND = "sound"
+    HALF_NOISE = "half-noise"
+    """Both servers draw noise of half the standard deviation."""
+    OTHER_SILENT = "other-silent"
+    """Server A adds no noise: server B takes its own off and sees the sum."""
+    REDRAWN = "redrawn"
+    """Server A draws its noise anew when a round's release is tried again, which B brings about."""
+    UNCLIPPED = "unclipped"
+    """Records are clipped to eight times the clip that the task states."""
+    UNCHECKED = "unchecked"
+    """Nobody checks norms: owners submit eight times what the client clip allows."""
+
+
+_NONE = 1e6
+_LESS = {
+    Build.HALF_NOISE: {MODELS: 2.0, ONE_SERVER: 2.0, PRESENCE: 2.0},
+    Build.OTHER_SILENT: {MODELS: math.sqrt(2.0), ONE_SERVER: _NONE, PRESENCE: math.sqrt(2.0)},
+    Build.REDRAWN: {ONE_SERVER: math.sqrt(RELEASES)},
+    Build.UNCLIPPED: {MODELS: LOOSE, ONE_SERVER: LOOSE},
+    Build.UNCHECKED: {PRESENCE: LOOSE},
+}
+OF_RECORDS = tuple(build for build in Build if build is not Build.UNCHECKED)
+OF_PRESENCE = (Build.SOUND, Build.HALF_NOISE, Build.UNCHECKED)
+"""What audits of records, and of owners' presence, can play."""
+
+
+def less_noise(build: Build) -> dict[str, float]:
+    """Return how many times less noise than stated hides a canary, by view, for its length."""
+    return _LESS.get(build, {})
+
+
+def train(made: Designed, build: Build, seed: int) -> Audited:
+    """Simulate the training of this build, with the canaries' owner among the others."""
+    values = made.task.model_dump(mode="json")
+    if build is Build.HALF_NOISE:
+        values["privacy"]["noise_multiplier"] /= 2
+    if build is Build.UNCLIPPED:
+        values["privacy"]["record_clip"] *= LOOSE
+        values["privacy"]["noise_multiplier"] /= LOOSE
+    releases = RELEASES if build is Build.REDRAWN else 1
+
+    def server_a_noise(draws: Draws, version: int, dimension: int) -> tuple[RingVector, RingVector]:
+        first = version * releases
+        each = [draws.noise(Role.SERVER_A, first + again, dimension) for again in range(releases)]
+        learnt = each[-1] - np.rint(np.mean(each, axis=0)).astype(np.int64)
+        return np.zeros_like(each[-1]) if build is Build.OTHER_SILENT else each[-1], learnt
+
+    return canary_training.train(
+        made.task,
+        made.shares,
+        made.canaries,
+        ran=Task.parse(values),
+        server_a_noise=server_a_noise,
+        seed=seed,
+    )
