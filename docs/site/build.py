@@ -23,12 +23,14 @@ from precad.cli.main import app
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "pages"
 DOCUMENTS = ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
+TABLES = sorted((ROOT / "benchmarks/results/papers").glob("*.md"))
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def copy_documents() -> None:
     """All documents, and what of this repository they link to."""
-    documents = [ROOT / name for name in DOCUMENTS] + sorted((ROOT / "docs").rglob("*.md"))
+    documents = [ROOT / name for name in DOCUMENTS]
+    documents += [*sorted((ROOT / "docs").rglob("*.md")), *TABLES]
     for document in documents:
         _copy(document)
         for target in LINK.findall(document.read_text(encoding="utf-8")):
@@ -70,15 +72,14 @@ def write_references() -> None:
 
 
 def write_configuration() -> Path:
-    """With every decision in the navigation."""
-    decisions = sorted(path.relative_to(ROOT) for path in (ROOT / "docs/decisions").glob("*.md"))
-    listed = "".join(f"\n      - {path}" for path in decisions)
+    """With every decision and every page of measured tables in the navigation."""
     text = (ROOT / "docs/site/mkdocs.yml").read_text(encoding="utf-8")
+    decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
+    for word, pages in (("DECISIONS", decisions), ("TABLES", TABLES)):
+        listed = "".join(f"\n      - {path.relative_to(ROOT)}" for path in pages)
+        text = text.replace(f" {word}", listed)
     path = PAGES.parent / "mkdocs.yml"
-    path.write_text(
-        text.replace(" DECISIONS", listed).replace("../build/", ""),
-        encoding="utf-8",
-    )
+    path.write_text(text.replace("../build/", ""), encoding="utf-8")
     return path
 
 

@@ -11,8 +11,6 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "precad"
 """Links to the top-level folders; in a source distribution the folders themselves."""
@@ -46,10 +44,6 @@ def headings(path: Path) -> list[str]:
     """Without the code blocks, whose comments would look like headings."""
     text = re.sub(r"^```.*?^```", "", text_of(path), flags=re.MULTILINE | re.DOTALL)
     return re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-
-
-def section(document: str, heading: str) -> str:
-    return text_of(ROOT / document).split(f"## {heading}\n")[1].split("\n## ")[0]
 
 
 def anchor(heading: str) -> str:
@@ -162,24 +156,6 @@ def test_every_test_function_named_alone_exists() -> None:
     assert wrong_in((page, name) for page, name in named if name not in known) == {}
 
 
-@pytest.mark.parametrize(
-    ("page", "folder", "elsewhere"),
-    [
-        ("privacy-accounting.md", "accounting", set[str]()),
-        ("certificates.md", "certify", {"inputs", "plot"}),
-        ("certificates.md", "research/printed", {"algorithms", "attained", "printed_privacy"}),
-    ],
-)
-def test_a_page_names_every_module_with_a_bound(
-    page: str, folder: str, elsewhere: set[str]
-) -> None:
-    place = home(folder)
-    assert place is not None
-    modules = {path.stem for path in place.glob("*.py")} - {"__init__"} - elsewhere
-    text = text_of(ROOT / "docs" / page)
-    assert [each for each in sorted(modules) if f"{folder}/{each}.py" not in text] == []
-
-
 def test_every_corrected_formula_is_in_the_table_of_corrections() -> None:
     tree = ast.parse(text_of(ROOT / "research" / "printed" / "printed_certificates.py"))
     corrected = [
@@ -218,14 +194,3 @@ def test_every_word_of_the_glossary_is_used() -> None:
     pages = (path for path in (*DOCUMENTS, *CODE) if path != glossary)
     used = " ".join(map(flat, pages)).lower().replace("_", " ")
     assert [term for term in terms if not re.search(rf"\b{re.escape(term)}", used)] == []
-
-
-def test_every_message_between_the_servers_that_the_protocol_names_is_sent() -> None:
-    sources = " ".join(
-        text_of(path)
-        for part in ("aggregator", "server_a", "server_b")
-        for path in (PACKAGE / part).rglob("*.py")
-    )
-    named = re.findall(r"`([a-z-]+)`", section("docs/protocol.md", "One attempt"))
-    assert len(named) >= 6
-    assert [name for name in named if f'"{name}"' not in sources] == []

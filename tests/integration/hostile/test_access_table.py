@@ -400,38 +400,29 @@ Every RPC, tried by every identity over real connections. `tests/integration/hos
 test_access_table.py` plays it and fails when this page differs; it also writes it \
 (`PRECAD_WRITE_ACCESS_TABLE=1`).
 
-- **no connection**: the TLS handshake fails, and the caller sees `UNAVAILABLE`. The certificates \
-with a fault carry the name of the party that may call, so that nothing but the fault keeps them \
-out.
-- "as ward-1", "as server A": the message names another than the certificate. The certificate \
-counts; RPCs whose message names nobody answer whoever's role is right.
-- Any other RPC than those in a server's table is `UNIMPLEMENTED` there, for whoever gets a \
-connection.
-- A number points to the text below the table."""
+- **No TLS, no certificate, a self-signed, expired or not yet valid one, another root's**: no \
+connection. The TLS handshake fails, and the caller sees `UNAVAILABLE`.
+- **A revoked certificate, or one with two names of ours**: `UNAUTHENTICATED`, and the text says \
+which. Such certificates carry the name of the party that may call, so that nothing but the fault \
+keeps them out.
+- **yes**: answered. **–**: `PERMISSION_DENIED`; the text names the caller and whom the call is \
+for, as in "not-allowed: ward-1.client.precad called what is for operator".
+- "As ward-1", "as server A": the message names another than the certificate. The certificate \
+counts; an RPC whose message names nobody answers whoever's role is right.
+- Any RPC that a party's table lacks is `UNIMPLEMENTED` there, for whoever gets a connection."""
 
 
 def lines(outcomes: Outcomes) -> Iterator[str]:
     """The document."""
     yield from HEAD.split("\n")
     for place in PLACES:
-        texts: dict[str, int] = {}
-        rpcs = OFFERED[place]
         yield ""
         yield f"## {TITLES[place]}"
-        yield f"| caller | {' | '.join(rpc.partition('.')[2] for rpc in rpcs)} |"
-        yield f"| --- |{' --- |' * len(rpcs)}"
-        for who in (*FAULTY, *NAMED):
-            cells = [cell(outcomes[place, who, rpc], texts) for rpc in rpcs]
-            yield f"| {who} | {' | '.join(cells)} |"
-        yield ""
-        for text, number in texts.items():
-            yield f"{number}. {text}"
+        yield f"| RPC | {' | '.join(NAMED)} |"
+        yield f"| --- |{' --- |' * len(NAMED)}"
+        for rpc in OFFERED[place]:
+            cells = [CELLS[outcomes[place, who, rpc].code] for who in NAMED]
+            yield f"| {rpc.partition('.')[2]} | {' | '.join(cells)} |"
 
 
-def cell(found: Outcome, texts: dict[str, int]) -> str:
-    if found.code is grpc.StatusCode.OK:
-        return "**yes**"
-    if found.code is grpc.StatusCode.UNAVAILABLE:
-        return "no connection"
-    number = texts.setdefault(found.text, len(texts) + 1)
-    return f"`{found.code.name}` {number}"
+CELLS = {grpc.StatusCode.OK: "yes", grpc.StatusCode.PERMISSION_DENIED: "–"}

@@ -1,0 +1,328 @@
+"""Write what code and results know into the documents: `PYTHONPATH=src:. python docs/generate.py`.
+
+A page holds a block between ``<!-- generated: NAME -->`` and ``<!-- end -->``; a test compares
+each with what its function here gives. The tables of the papers' experiments are pages of their
+own beside the results.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from research.study import EXPERIMENTS, Scale, Table
+from research.study.kept import Kept
+
+from precad.accounting.guarantees import AccountantName, Adversary, Run, guarantees
+from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S
+from precad.aggregator.rpc.descriptors import STRANGERS
+from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.rpc.turns import AT_ONCE, GRACE_S, LEAST_RATE
+from precad.common.errors import MAX_TEXT
+from precad.common.keystream import KEY_BYTES
+from precad.common.share.signature import (
+    MAX_CERTIFICATE_BYTES,
+    MAX_CERTIFICATES,
+    MAX_SIGNATURE_BYTES,
+)
+from precad.common.task import Task
+from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
+from precad.simulation.data import load
+from precad.simulation.defaults import demo_task
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAPERS = RESULTS / "papers"
+BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TITLES = {
+    "precad": "PRECAD",
+    "xie": "Xie et al.",
+    "liu": "Liu et al.",
+    "dp-cert": "DP-CERT",
+}
+
+
+def result(name: str) -> Any:
+    """A committed result."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table as Markdown has it."""
+    return Table(list(headings), [[str(cell) for cell in row] for row in rows]).markdown() + "\n"
+
+
+def paper_of(name: str) -> str:
+    """The page on which an experiment's table stands."""
+    first = name.partition("-")[0]
+    return {"dpcert": "dp-cert", "guarantees": "liu"}.get(first, first)
+
+
+def papers_page(paper: str, scales: Iterable[Scale] = tuple(Scale)) -> str:
+    """Return every table and picture of one paper's experiments, from the committed results."""
+    parts = [
+        (
+            f"# {TITLES[paper]}: the measured tables\n\n"
+            f"Written by `docs/generate.py` from the results in this folder; "
+            f"[docs/papers/{paper}.md](../../../docs/papers/{paper}.md) says what they mean.\n"
+        )
+    ]
+    for path in sorted(PAPERS.glob("*.json")):
+        name, _, size = path.stem.rpartition("-")
+        if paper_of(name) != paper or Scale(size) not in scales:
+            continue
+        one, scale = EXPERIMENTS[name], Scale(size)
+        results = Kept(PAPERS, name, scale).of(one.all_cells(scale))
+        parts.append(
+            f"## {one.figure}: {name}, {size} scale\n\nThe paper's claim: {one.claim}\n\n"
+            f"{one.table(results).markdown()}\n\n"
+            f"![{one.figure}, {name}, {size} scale]({path.stem}.png)\n"
+        )
+    return "\n".join(parts)
+
+
+def minutes() -> str:
+    """Return the page of all small results: their data, cells, and one process's minutes."""
+    rows = []
+    for path in sorted(PAPERS.glob("*-small.json")):
+        name = path.stem.removesuffix("-small")
+        every = EXPERIMENTS[name].all_cells(Scale.SMALL)
+        results = Kept(PAPERS, name, Scale.SMALL).of(every)
+        took = sum(each.seconds for each in results) / 60
+        data = ", ".join(dict.fromkeys(each.get("data", "none") for each in every))
+        cells = f"{len(results)} of {len(every)}" if len(results) < len(every) else len(every)
+        rows.append([f"`{name}`", data, cells, f"{took:.0f}" if took >= 1 else "under 1"])
+    return (
+        "# Minutes at the small scale\n\nOf one process, on one of two cores that other work used "
+        "too. DP-CERT's were measured after `dpcert-table2` in one folder, whose models they take "
+        "up; those on airplanes and birds with older versions. The results name processor and "
+        "versions.\n\n" + table(["experiment", "data", "cells", "minutes"], rows)
+    )
+
+
+def demo_guarantees() -> str:
+    """What the demo's task guarantees, by the exact accountant."""
+    values = demo_task(load("digits"), "logistic", clients=10)
+    exact: dict[str, dict[Adversary, float]] = {}
+    for check in ("crypten", "fss"):
+        task = Task.parse({**values, "validation": check})
+        stated = guarantees(Run.of(task), task.privacy.delta, accountants=(AccountantName.EXACT,))
+        exact[check] = {each.adversary: each.epsilon for each in stated}
+    found, fss = exact["crypten"], exact["fss"]
+    return table(
+        ["who looks", "what is protected", "ε in the demo (δ = 1e-5)"],
+        [
+            [
+                "a curious server with any other owners",
+                "a record of an honest owner",
+                f"{found[Adversary.ONE_SERVER]:.2f}",
+            ],
+            [
+                'a malicious server with them (`validation = "fss"`)',
+                "the same, at the cap of its rounds",
+                f"{fss[Adversary.ONE_SERVER]:.2f}",
+            ],
+            [
+                "whoever sees the models, both servers honest",
+                "a record of an honest owner",
+                f"{found[Adversary.CLIENTS_ONLY]:.2f}",
+            ],
+            [
+                "whoever sees the models, both servers honest",
+                "that an owner takes part",
+                f"{found[Adversary.CLIENT_LEVEL]:.0f}: bounds nothing here",
+            ],
+        ],
+    )
+
+
+def limits() -> str:
+    """What a server takes of one caller, and what happens to the rest."""
+    own, options = Limits(), dict(SERVER_OPTIONS)
+    exhausted, closed = "`RESOURCE_EXHAUSTED`", "the oldest is closed"
+    certificates = f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES:,} bytes"
+    rows: list[tuple[str, str, str]] = [
+        ("one message", f"{MAX_REQUEST_BYTES // 1024} KiB", f"{exhausted}, before it is parsed"),
+        (
+            "a share",
+            f"the task's length: {KEY_BYTES} bytes for A, 8·d for B",
+            "`malformed`, at the header or at the first byte too many",
+        ),
+        (
+            "a header's signature, certificates",
+            f"{MAX_SIGNATURE_BYTES} bytes; {certificates}",
+            "`malformed`, before they are parsed",
+        ),
+        ("an upload's next piece", f"{own.idle_s:.0f} s", "`truncated`; it may be sent again"),
+        ("a whole upload", "`deadlines.collect`", "`truncated`; it may be sent again"),
+        (
+            "a whole model, as its owner waits for it",
+            f"`deadlines.collect`, or {own.idle_s:.0f} s where that is shorter",
+            "the call ends",
+        ),
+        (
+            "bodies read at once; models fetched at once",
+            (
+                f"{AT_ONCE}. A client {GRACE_S:g} s slower than {LEAST_RATE / 1e6:.0f} MB a second "
+                "isn't counted"
+            ),
+            "others wait for their turn",
+        ),
+        (
+            "open calls of one caller, over all its connections",
+            f"{own.watches} watches, {own.submissions} uploads, {own.fetches} model fetches",
+            f"{exhausted}; the SDK comes back later",
+        ),
+        (
+            "calls begun by one caller",
+            f"{own.burst} at once, then {own.per_s:g} a second",
+            exhausted,
+        ),
+        (
+            "calls on one connection",
+            str(options["grpc.max_concurrent_streams"]),
+            "they wait at the caller",
+        ),
+        (
+            "connections of one caller",
+            f"{PER_CALLER}; {PER_OPERATOR} of the operator and of a server",
+            closed,
+        ),
+        (
+            "a connection without a call",
+            (
+                f"{SILENT_S:.0f} s after it begins, "
+                f"{options['grpc.max_connection_idle_ms'] // 1000} s between calls; "
+                f"{SILENT} such connections at once"
+            ),
+            "it, or the oldest, is closed",
+        ),
+        (
+            "connections altogether",
+            (
+                f"two a client and {STRANGERS:,}, less where the system allows few open files; "
+                f"{options['grpc.max_allowed_incoming_connections']} at the dealer"
+            ),
+            "dropped before a byte is read",
+        ),
+        ("a compressed message", "none is taken", "`UNIMPLEMENTED`, nothing is inflated"),
+        (
+            "a TLS handshake",
+            f"{options['grpc.server_handshake_timeout_ms'] // 1000} s",
+            "the connection is closed",
+        ),
+        ("an error's text", f"{MAX_TEXT:,} characters, 200 of a quoted value", "cut"),
+        (
+            "a message between the servers",
+            "what the task's largest opening takes",
+            "the link ends",
+        ),
+        (
+            "the dealer's answer",
+            "the words, or the submissions, that were asked for, once each",
+            "the link ends",
+        ),
+        (
+            "a request to the dealer",
+            "clients and comparisons of the task",
+            "`INVALID_ARGUMENT`",
+        ),
+        ("squares on one of a server's streams", "the task's clients", "`INVALID_ARGUMENT`"),
+        (
+            "squares computed at once",
+            "as many as the dealer has cores",
+            "others wait for their turn",
+        ),
+    ]
+    return table(["what", "limit", "beyond it"], rows)
+
+
+def three_ways() -> str:
+    """Accuracies of one trusted server, precad and local DP."""
+    rows = []
+    measured = result("pays_off")
+    for data, name in (("digits", "digits"), ("mnist", "MNIST")):
+        ways = measured[data]["ways"]
+        sizes = dict.fromkeys((way["owners"], way["records_each"]) for way in ways)
+        for owners, records in sorted(sizes):
+            shares = {w["noise_by"]: w["accuracy"] for w in ways if w["owners"] == owners}
+            cells = [f"{100 * shares[by]:.1f} %" if by in shares else "" for by in THREE]
+            rows.append([name, f"{owners:,} × {records:,}", *cells])
+    return table(["data", "owners × records", "one trusted server", "precad", "local DP"], rows)
+
+
+THREE = ("one", "two", "local")
+
+
+def install_sizes() -> str:
+    """MB on disk of each extra."""
+    measured = result("install")["pythons"]["3.11.7"]
+    names = {
+        "dealer": "none, `dealer`",
+        **{each: f"`{each}`" for each in ("client", "server", "plan", "simulation", "demo")},
+        "client beside torch": "`client`, beside torch, NumPy and SciPy",
+    }
+    rows = [
+        (
+            shown,
+            f"{measured[name]['mb']:,.0f}",
+            f"{measured[name]['of_it_compiled_by_pip']:.0f}",
+            measured[name]["distributions"],
+            f"{measured[name]['seconds']:.0f}",
+        )
+        for name, shown in names.items()
+    ]
+    return table(["extra", "MB", "of it modules compiled by pip", "packages", "seconds"], rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "demo-guarantees": demo_guarantees,
+    "limits": limits,
+    "three-ways": three_ways,
+    "install-sizes": install_sizes,
+}
+
+
+def with_blocks(text: str) -> str:
+    """The page with its blocks as they should be."""
+    return BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}{m[3]}", text)
+
+
+def documents() -> list[Path]:
+    """Pages that may hold a block."""
+    return [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def wrong(scale: Scale = Scale.SMALL) -> list[str]:
+    """Name the pages that differ from what would be written; of papers at one scale."""
+    found = []
+    for page in documents():
+        text = page.read_text(encoding="utf-8")
+        if with_blocks(text) != text:
+            found.append(str(page.relative_to(ROOT)))
+    if (PAPERS / "minutes.md").read_text(encoding="utf-8") != minutes():
+        found.append("benchmarks/results/papers/minutes.md")
+    for paper in TITLES:
+        kept = (PAPERS / f"{paper}.md").read_text(encoding="utf-8")
+        found += [
+            f"benchmarks/results/papers/{paper}.md: {part.partition(chr(10))[0]}"
+            for part in papers_page(paper, [scale]).split("\n## ")
+            if part not in kept
+        ]
+    return found
+
+
+def main() -> None:
+    """Write them."""
+    for page in documents():
+        text = page.read_text(encoding="utf-8")
+        if with_blocks(text) != text:
+            page.write_text(with_blocks(text), encoding="utf-8")
+    (PAPERS / "minutes.md").write_text(minutes(), encoding="utf-8")
+    for paper in TITLES:
+        (PAPERS / f"{paper}.md").write_text(papers_page(paper), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
