@@ -1,5 +1,1 @@
-"""Privacy accounting: mechanisms as events, accountants, and this system's three guarantees.
-
-docs/privacy-accounting.md states every bound with its assumptions and source. Nothing is imported
-here: a client loads ``participations`` alone.
-"""
+"""Privacy accounting: mechanisms as events, accountants, and this system's three guarantees."""

@@ -1,4 +1,4 @@
-"""The other way round: the least noise for a wanted (ε, δ).
+"""What one event costs, and the other way round: the least noise for a wanted (ε, δ).
 
 The answer is checked by the accountant itself: it satisfies the target.
 """
@@ -9,9 +9,10 @@ from functools import cache
 
 from scipy.optimize import brentq
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.events import SampledGaussian
-from precad.accounting.guarantees import spent
+from precad.accounting.events import Accountant, AccountantName, SampledGaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.gdp import GdpCltAccountant
+from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
@@ -22,6 +23,29 @@ PRECISION = 1e-4
 _LEAST_NOISE = 0.02
 _MOST_LOG_NOISE = 12
 _LARGEST = 1e12
+
+
+def accountant_named(name: AccountantName) -> Accountant:
+    """A fresh accountant."""
+    made: dict[AccountantName, Callable[[], Accountant]] = {
+        AccountantName.EXACT: ExactAccountant,
+        AccountantName.RDP: RdpAccountant,
+        AccountantName.GDP_CLT: GdpCltAccountant,
+    }
+    return made[name]()
+
+
+def spent(
+    event: SampledGaussian, delta: float, name: AccountantName = AccountantName.EXACT
+) -> float:
+    """ε at ``delta`` of one event alone.
+
+    Raises:
+        Misconfiguration: the accountant has no bound for the event, or for so small a δ.
+    """
+    accountant = accountant_named(name)
+    accountant.compose(event)
+    return accountant.epsilon(delta)
 
 
 def least_noise_multiplier(

@@ -13,7 +13,7 @@ Everything that is left out is added to δ, so that the answer stays an upper bo
 - losses of one round so large that all rounds together hardly ever meet one, and what lies above
   a window, by Chernoff's bound: a billionth of δ, counted as infinite. The transform wraps what is
   outside a window around, which adds; so a window also holds all but 1e-13 of the tilted mass;
-- rounding of the transforms (``convolve``);
+- rounding of the transforms (``convolution``);
 - tilting: a factor's exponent is right to 4·(|λl| + |K|) units, which raises every mass.
 """
 
@@ -25,22 +25,18 @@ import numpy as np
 from scipy.fft import next_fast_len
 from scipy.optimize import brentq
 
-from precad.accounting.convolve import convolved
+from precad.accounting.convolution import OUTSIDE, SUMMED, Composed, Tilted, convolved, dense
 from precad.accounting.losses import (
     UNIT,
     Floats,
-    Integers,
     Losses,
     Round,
-    discounted,
     one_round,
-    split,
     summed,
 )
 
-# Of the wanted δ, what may be left out; of the tilted mass, what may lie outside a window.
+# Of the wanted δ, what may be left out.
 _TAIL_SHARE = 1e-9
-_OUTSIDE = 1e-13
 # Of the composed variance, what all splittings together may add.
 _ADDED_VARIANCE = 2e-4
 # Points of one transform, and of all distinct rounds' transforms together: time and memory.
@@ -56,8 +52,6 @@ _LEVEL, _LEVEL_STEP, _MOST_LEVEL = 2**12, 2**3, 2**16
 _RETRIES, _CLOSE = 6, 1.5
 # What a lattice is fine against is a deviation, or this share of ε where that is less.
 _SCALE, _LEAST_SCALE = 0.25, 1e-6
-# Sums over a window, one after the other, lose at most this much of themselves.
-_SUMMED = 1e-9
 _LARGEST_LOG_ORDER = 40.0
 # Where δ can't be told from 0; and a composed variance that can't.
 _LEAST_LOG_DELTA = -640.0
@@ -131,7 +125,7 @@ class _Part:
     def of(cls, kind: Counted, tail: float, *, reverse: bool) -> "_Part":
         """On its natural lattice, without losses that are met with a probability of ``tail``."""
         losses = one_round(kind.one)[reverse]
-        above = np.cumsum(np.exp(losses.log_masses[::-1])) * (1 + _SUMMED)
+        above = np.cumsum(np.exp(losses.log_masses[::-1])) * (1 + SUMMED)
         dropped = int(np.searchsorted(above, tail / kind.count, side="right"))
         infinite = losses.infinite + (float(above[dropped - 1]) if dropped else 0.0)
         kept = len(above) - dropped
@@ -188,41 +182,6 @@ class _Part:
         return self.count * self.losses.log_moments(orders)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Composed:
-    """Tilted masses, each rounded up, of the losses ``points·cell``.
-
-    Attributes:
-        points: [n] int64, increasing.
-        masses: [n] float64; a mass is its tilted one times e^{``log_moment`` − λ·loss}.
-        cell: a power of two, nats.
-        log_moment: K(λ).
-        left_out: probability above the window.
-    """
-
-    points: Integers
-    masses: Floats
-    cell: float
-    log_moment: float
-    left_out: float
-
-    def log_moments(self, orders: Floats, tilt: float) -> Floats:
-        """K at every one of ``orders``."""
-        exponents = np.outer(orders - tilt, self.points * self.cell)
-        exponents += np.log(np.maximum(self.masses, 1e-300))
-        top = exponents.max(axis=1)
-        sums = np.log(np.exp(exponents - top[:, None]).sum(axis=1))
-        return np.asarray(self.log_moment + top + sums)
-
-    def on(self, cell: float, tilt: float) -> "_Composed":
-        """The same on another lattice; where that is coarser, split onto it."""
-        if cell <= self.cell:
-            points, masses = self.points * round(self.cell / cell), self.masses
-        else:
-            points, masses = split(self.points, self.masses, self.cell, cell, tilt)
-        return _Composed(points, masses, cell, self.log_moment, self.left_out)
-
-
 def _least(bound: Callable[[Floats], Floats], steps: Floats) -> float:
     """The least of ``bound`` at ``steps``, which increase; any of its values is a bound.
 
@@ -252,7 +211,7 @@ class _Window:
         bases = [self.order or 1 / self.scale, 1 / self.scale]
         steps = np.unique(np.outer(bases, _MULTIPLES))
         here = float(log_moments(np.array([self.order]))[0])
-        outside = math.log(_OUTSIDE)
+        outside = math.log(OUTSIDE)
 
         def below(s: Floats) -> Floats:
             return (log_moments(self.order - s) - here - outside) / s
@@ -337,7 +296,7 @@ class _Direction:
         return Tilted(_together(composed, window), order, alone)
 
 
-def _alone(part: _Part, window: _Window, parts: int) -> _Composed:
+def _alone(part: _Part, window: _Window, parts: int) -> Composed:
     """All rounds of one part together, on a lattice of their own."""
     sparse = part.count == 1 and parts > 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ALL_POINTS // parts))
@@ -351,12 +310,12 @@ def _alone(part: _Part, window: _Window, parts: int) -> _Composed:
     spoiled = 1 + UNIT * (16 + 4 * (np.abs(exponents) + abs(moment)))
     tilted = np.exp(losses.log_masses + exponents - moment) * spoiled
     if sparse:
-        return _Composed(losses.points, tilted, cell, moment, part.infinite)
+        return Composed(losses.points, tilted, cell, moment, part.infinite)
     first, size = _span(low, high, cell)
     once = summed(losses.points % size, tilted, size)
     masses = once if part.count == 1 else convolved([(once, part.count)], size)
     left_out = part.infinite + math.exp(window.log_tail)
-    return _dense(first, masses, cell, part.count * moment, left_out)
+    return dense(first, masses, cell, part.count * moment, left_out)
 
 
 def _summed(parts: Sequence[_Part], order: float) -> tuple[float, float, float]:
@@ -365,7 +324,7 @@ def _summed(parts: Sequence[_Part], order: float) -> tuple[float, float, float]:
     return moment, mean, max(variance, _LEAST_VARIANCE)
 
 
-def _together(parts: Sequence[_Composed], window: _Window) -> _Composed:
+def _together(parts: Sequence[Composed], window: _Window) -> Composed:
     """All kinds, on one lattice."""
     if len(parts) == 1:
         return parts[0]
@@ -374,7 +333,7 @@ def _together(parts: Sequence[_Composed], window: _Window) -> _Composed:
     while True:
         moved = [part.on(cell, order) for part in parts]
 
-        def log_moments(orders: Floats, moved: Sequence[_Composed] = moved) -> Floats:
+        def log_moments(orders: Floats, moved: Sequence[Composed] = moved) -> Floats:
             return np.asarray(np.sum([p.log_moments(orders, order) for p in moved], axis=0))
 
         low, high = window.around(log_moments)
@@ -385,59 +344,7 @@ def _together(parts: Sequence[_Composed], window: _Window) -> _Composed:
     factors = ((summed(p.points % size, p.masses, size), 1) for p in moved)
     left_out = math.fsum(part.left_out for part in parts) + math.exp(window.log_tail)
     moment = math.fsum(part.log_moment for part in parts)
-    return _dense(first, convolved(factors, size), cell, moment, left_out)
-
-
-class Tilted:
-    """The composed losses of one direction in a window, and what they say about (ε, δ)."""
-
-    def __init__(self, composed: _Composed, order: float, scale: float) -> None:
-        self.scale = scale
-        """What its lattice is fine against; 0 where a smaller one changes nothing."""
-        self._cell = composed.cell
-        self._losses = composed.points * composed.cell
-        self.lowest = float(self._losses[0])
-        """The lowest loss of the window."""
-        self._infinite = composed.left_out
-        # Far below the answer the weights overflow; there δ is above 1 anyway.
-        log_weights = np.minimum(composed.log_moment - order * self._losses, 600.0)
-        with np.errstate(over="ignore"):
-            masses = composed.masses * np.exp(log_weights)
-        decay = math.exp(-self._cell)
-        # held_j = Σ_{i≥j} m_i·e^{l_j − l_i}, and δ_j − δ_{j+1} = (1 − e^{−cell})·held_{j+1}: sums
-        # of positive terms alone.
-        held = discounted(masses[::-1], decay)[::-1]
-        steps = np.append(-math.expm1(-self._cell) * held[1:], 0.0)
-        self._deltas = np.cumsum(steps[::-1])[::-1] * (1 + _SUMMED)
-        self._held = np.append(held[1:], 0.0) * decay
-        self._whole = float(masses.sum()), float(held[0])
-
-    def epsilon(self, delta: float) -> float:
-        """The least ε of the window whose δ is at most ``delta``; infinite if there is none."""
-        left = delta * (1 - _SUMMED) - self._infinite
-        if left <= 0:
-            return math.inf
-        over = np.flatnonzero(self._deltas > left)
-        if not len(over):
-            return self.lowest
-        j = int(over[-1])
-        inside = math.log1p((self._deltas[j] - left) / self._held[j])
-        return float(self._losses[j]) + min(inside, self._cell)
-
-    def delta(self, epsilon: float) -> float:
-        """δ(ε), at most 1."""
-        j = math.floor((epsilon - self.lowest) / self._cell)
-        if j >= len(self._losses):
-            return min(1.0, self._infinite)
-        if j < 0:
-            total, held = self._whole
-            below = total * (1 + _SUMMED) - held * math.exp(epsilon - self.lowest) + _OUTSIDE
-            return min(1.0, below + self._infinite)
-        inside = math.expm1(epsilon - float(self._losses[j])) * self._held[j]
-        found = float(self._deltas[j] - inside)
-        if not math.isfinite(found):
-            return 1.0  # so far below the answer that the weights overflow
-        return min(1.0, max(0.0, found) + self._infinite)
+    return dense(first, convolved(factors, size), cell, moment, left_out)
 
 
 def _power_of_two(width: float) -> float:
@@ -448,12 +355,3 @@ def _span(low: float, high: float, cell: float) -> tuple[int, int]:
     """First point of a window, and a size that transforms quickly."""
     first = math.floor(low / cell)
     return first, int(next_fast_len(max(math.ceil(high / cell) - first + 1, 16), real=True))
-
-
-def _dense(
-    first: int, wrapped: Floats, cell: float, log_moment: float, left_out: float
-) -> _Composed:
-    """Masses by point modulo their number, put in order from ``first``."""
-    size = len(wrapped)
-    masses = np.roll(wrapped, -(first % size))
-    return _Composed(np.arange(first, first + size), masses, cell, log_moment, left_out)

@@ -1,11 +1,16 @@
-"""Mechanisms as frozen events: what was done to the data, without any computation.
+"""Mechanisms as frozen events, and what every accountant does with them.
 
-Sampling scheme, adjacency, sensitivity and denominator have no defaults: every wrong ε in the
-papers comes from leaving one of them unsaid (docs/privacy-accounting.md).
+An event says what was done to the data, without any computation. Sampling scheme, adjacency,
+sensitivity and denominator have no defaults: every wrong ε in the papers comes from leaving one of
+them unsaid (docs/privacy-accounting.md). An accountant either understands an event and adds it, or
+raises before anything has changed.
 """
 
+import math
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, StrEnum
+from typing import Protocol, TypeAlias
 
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -186,3 +191,102 @@ def poisson_gaussian(
         count=count,
         participation=participation,
     )
+
+
+ReleaseCounts: TypeAlias = Mapping[int, int]
+"""m → how many versions were released 1 + m times with the same X."""
+
+
+def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
+    """``counts`` as pairs (m, versions) in order of m, without those that never happened.
+
+    Raises:
+        Misconfiguration: an m or a number of versions isn't a count, or there is no mapping.
+    """
+    if not isinstance(counts, Mapping):
+        raise Misconfiguration("counts", counts, "give a mapping from m to a number of versions")
+    pairs = ((checks.count("m", m), checks.count("counts", n)) for m, n in counts.items())
+    return tuple(sorted((m, n) for m, n in pairs if n))
+
+
+def versions_of(counts: ReleaseCounts) -> int:
+    """How many versions ``counts`` are of."""
+    return sum(n for _, n in checked_counts(counts))
+
+
+def steps_of(one: SampledGaussian, counts: ReleaseCounts) -> tuple[SampledGaussian, ...]:
+    """The events of ``counts`` versions, each a step like ``one``; its own count isn't used.
+
+    Raises:
+        Misconfiguration: see ``checked_counts``.
+    """
+    return tuple(
+        replace(one, noise_multiplier=one.noise_multiplier / math.sqrt(1 + m), count=n)
+        for m, n in checked_counts(counts)
+    )
+
+
+class AccountantName(StrEnum):
+    """Which accountant a number comes from."""
+
+    EXACT = "exact"
+    """Privacy-loss distribution, rounded up: the guarantee."""
+    RDP = "rdp"
+    """Rényi divergences: an upper bound too, never better than exact; the cross-check."""
+    GDP_CLT = "gdp-clt"
+    """Central limit theorem: asymptotic, usually too small; not a guarantee."""
+
+
+class BeyondReach(Misconfiguration):
+    """A right question that this accountant's arithmetic can't answer; another one may."""
+
+
+class Accountant(Protocol):
+    """Composes events and says what they cost together."""
+
+    @property
+    def name(self) -> AccountantName:
+        """Which accountant this is."""
+
+    def compose(self, event: SampledGaussian) -> None:
+        """Add ``event`` to what has been done.
+
+        Raises:
+            Misconfiguration: this accountant doesn't understand the event; nothing changed.
+        """
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε ≥ 0 for which all that was composed is (ε, ``delta``)-DP.
+
+        Raises:
+            Misconfiguration: δ outside (0, 1), or too small for this accountant.
+        """
+
+    def delta(self, epsilon: float) -> float:
+        """The least δ for which all that was composed is (``epsilon``, δ)-DP, in [0, 1].
+
+        Raises:
+            Misconfiguration: ε negative or not finite.
+        """
+
+
+POISSON = (Sampling.POISSON, Adjacency.ADD_REMOVE)
+"""What every accountant and certifier has a bound for."""
+
+
+def require_bound(
+    event: SampledGaussian, who: str, known: Container[tuple[Sampling, Adjacency]] = (POISSON,)
+) -> None:
+    """Refuse an event of which ``who`` knows no bound.
+
+    Raises:
+        Misconfiguration: it isn't an event, or not under ``known`` sampling and adjacency.
+    """
+    if not isinstance(event, SampledGaussian):
+        raise Misconfiguration("event", event, f"the {who} accountant takes a SampledGaussian")
+    if (event.sampling, event.adjacency) not in known:
+        raise Misconfiguration(
+            "sampling",
+            f"{event.sampling.value} under {event.adjacency.value}",
+            f"the {who} accountant knows no bound for it; use Poisson sampling under add-remove",
+        )

@@ -2,18 +2,31 @@
 
 Adding and removing a record are different pairs of distributions under sampling; δ(ε) is the
 larger of the two. ``losses`` holds one round's loss on a lattice (connect-the-dots, Doroshenko et
-al. 2022), ``composition`` composes any number of any kinds of them.
+al. 2022), ``composition`` composes any number of any kinds of them. A record's ε by number of
+participations is what ledgers, SDK and displays ask for, one server corrupted (guarantee 1), since
+that is the larger of the two record-level ones.
 """
 
 import math
 from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
 
 from precad.accounting import gdp
-from precad.accounting.accountant import AccountantName, BeyondReach, require_bound
 from precad.accounting.composition import Counted, delta_of_epsilon, epsilon_of_delta
-from precad.accounting.events import SampledGaussian
+from precad.accounting.events import (
+    AccountantName,
+    BeyondReach,
+    ReleaseCounts,
+    SampledGaussian,
+    checked_counts,
+    poisson_gaussian,
+    require_bound,
+    steps_of,
+)
 from precad.accounting.losses import Round
 from precad.common import checks
+from precad.common.errors import Misconfiguration
 
 # A round with more noise, a smaller rate or a smaller share is counted as one with these: it costs
 # no more than they do, and less than these floating point can't hold.
@@ -107,3 +120,108 @@ def _counted(gaussian: float, sampled: tuple[tuple[Round, int], ...]) -> list[Co
     if gaussian > 0:
         rounds[Round(1.0, min(1 / gaussian, _MOST_NOISE), 1.0)] += 1
     return [Counted(one, count) for one, count in sorted(rounds.items())]
+
+
+def record_epsilon(
+    *,
+    record_rate: float,
+    noise_multiplier: float,
+    delta: float,
+    participations: int | None = None,
+    counts: ReleaseCounts | None = None,
+) -> float:
+    """Exact ε of a record after so many participations; milliseconds, and cached.
+
+    Never falls when ``participations`` rises.
+
+    Args:
+        record_rate: p, in [0, 1].
+        noise_multiplier: σ of the noise that the adversary can't remove: one server's.
+        delta: δ, in (0, 1).
+        participations: T_i, 0 or more, each released once; or
+        counts: m → how many versions were released 1 + m times with the same X.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range, or not one of the last two was given.
+    """
+    if (participations is None) == (counts is None):
+        raise Misconfiguration(
+            "participations", participations, "give either participations or counts by m"
+        )
+    by_m = checked_counts({0: participations} if participations is not None else counts or {})
+    return _record_epsilon(record_rate, noise_multiplier, delta, by_m)
+
+
+@lru_cache(maxsize=4096)
+def _record_epsilon(
+    record_rate: float, noise_multiplier: float, delta: float, by_m: tuple[tuple[int, int], ...]
+) -> float:
+    accountant = ExactAccountant()
+    one = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    for event in steps_of(one, dict(by_m)):
+        accountant.compose(event)
+    return accountant.epsilon(delta)
+
+
+@lru_cache(maxsize=4096)
+def most_participations(
+    *,
+    record_rate: float,
+    noise_multiplier: float,
+    delta: float,
+    epsilon_limit: float,
+    ceiling: int,
+) -> int:
+    """The most participations that keep a record's exact ε at or below ``epsilon_limit``.
+
+    What a ledger or an owner's SDK counts up to: it refuses the next one. Cached: many rounds ask
+    for the same few.
+
+    Args:
+        record_rate: p, in [0, 1].
+        noise_multiplier: σ of one server's noise over R'.
+        delta: δ, in (0, 1).
+        epsilon_limit: ε, 0 or above.
+        ceiling: never more than this; a task's rounds.
+
+    Returns:
+        0 to ``ceiling``.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.epsilon(epsilon_limit, "epsilon_limit")
+    checks.inside_unit_interval("delta", delta)
+    # A wrong rate or σ is refused here, whatever the ceiling.
+    poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+
+    def within(participations: int) -> bool:
+        epsilon = record_epsilon(
+            record_rate=record_rate,
+            noise_multiplier=noise_multiplier,
+            participations=participations,
+            delta=delta,
+        )
+        return epsilon <= epsilon_limit
+
+    return largest_count(within, ceiling)
+
+
+def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
+    """The largest n ≤ ``ceiling`` that is allowed, 0 if none; what is allowed stays so below.
+
+    Raises:
+        Misconfiguration: the ceiling isn't a count.
+    """
+    checks.count("ceiling", ceiling)
+    within, beyond = 0, 1
+    while beyond <= ceiling and allowed(beyond):
+        within, beyond = beyond, beyond * 2
+    beyond = min(beyond, ceiling + 1)
+    while beyond - within > 1:
+        middle = (within + beyond) // 2
+        if allowed(middle):
+            within = middle
+        else:
+            beyond = middle
+    return within

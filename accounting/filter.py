@@ -17,8 +17,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from precad.accounting.accountant import require_bound
-from precad.accounting.events import SampledGaussian
+from precad.accounting.events import SampledGaussian, require_bound
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from precad.accounting.accountant import AccountantName, require_bound
-from precad.accounting.events import SampledGaussian
+from precad.accounting.events import AccountantName, SampledGaussian, require_bound
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 

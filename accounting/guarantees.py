@@ -1,89 +1,106 @@
-"""The three guarantees of this system, each against its own adversary."""
+"""What this system guarantees, each (ε, δ) against its own adversary, of one run or of several.
+
+Several runs on the same records cost what all their events together cost. That is the cost of a
+list that was fixed beforehand: where tasks are chosen as one goes, a limit holds through
+``filter``, and this number stands beside it as what it is.
+
+Where one server is malicious, δ' has beside honest rejection "advantages against the PRG, the
+commitments, the signatures and M(k + 1) gate keys" (docs/cheating-server.md, "What is claimed").
+Nobody can prove such a number: it is computed from an assumption about an adversary that works for
+so long.
+"""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from precad.accounting.accountant import Accountant, AccountantName, BeyondReach
-from precad.accounting.advantages import advantages
-from precad.accounting.events import (
-    SampledGaussian,
-    poisson_gaussian,
-    require_rounds,
-)
-from precad.accounting.exact import ExactAccountant
+from precad.accounting.adversaries import MALICIOUS_SERVER, Adversary, Basis, Run
+from precad.accounting.calibrate import accountant_named
+from precad.accounting.events import AccountantName, BeyondReach, SampledGaussian
+from precad.accounting.exact import most_participations
 from precad.accounting.gdp import GdpCltAccountant
-from precad.accounting.rdp import RdpAccountant
-from precad.accounting.repeats import Counts, steps, versions
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import TAU, effective_record_clip
+from precad.common.headroom import TAU
 
 if TYPE_CHECKING:
     from precad.common.task import Task
 
-PLANNING_QUANTILE = 0.999
-"""Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
+LOG_WORK = 64
+"""The adversary computes AES 2^64 times in all: 600 years of one core at 10^9 a second."""
+LOG_ADVANTAGE = -80
+"""Assumed of it: with that work it breaks one use of one primitive with a chance of 2^−80 at most.
+That allows for streams of 2^24 blocks, which differ from random ones by 2^−81 anyway."""
+USES = 8
+"""Of primitives that one dealing's privacy rests on: the honest half's mask and its word's mask
+(AES-256, and the derivation of both), its commitment, whose hiding counts once and whose binding,
+with that of h, once (SHA-256, BLAKE3), the client's signature (ECDSA on P-256), the gates' roots
+(SHAKE-256), and the honest server's noise (AES-256)."""
+_TREE_LEVELS = 58
+"""57 levels of a gate's tree and its leaf: hidden seeds on the way to α."""
+_SEED_BITS = 126
+
+ASSUMED = (
+    f"assumed: 2^{LOG_WORK} AES operations break one use of AES, SHA or ECDSA with a chance of "
+    f"2^−{-LOG_ADVANTAGE}"
+)
+"""The assumption in words, for people."""
 
 
-class Basis(StrEnum):
-    """What the number of participations is, and so when the statement holds."""
+def advantages(epsilon: float, dealings: int, projections: int) -> float:
+    """(1 + e^ε)·M·(8·2^−80 + (k + 1)·58·2^64/2^126), at most 1.
 
-    PLANNED = "planned"
-    """A quantile, or a coin for every round: before the run."""
-    COUNTED = "counted"
-    """What the ledger counted: holds where nothing but the coin set it."""
-    CAP = "cap"
-    """The limit that was fixed beforehand: holds whatever the participations depended on."""
+    The second term is proved in the ideal-cipher model: who evaluates the generator's permutation q
+    times finds one of N hidden seeds of 126 bits with a chance of at most q·N/2^126
+    (docs/function-secret-sharing.md, "Why one key says nothing"). Only one client's keys count.
 
-    @property
-    def words(self) -> str:
-        """The basis in words, for people."""
-        return _BASES[self]
+    Args:
+        epsilon: ε ≥ 0 of the statement; infinite where there is none.
+        dealings: M, how often this client's masks are dealt for, at most.
+        projections: k, rows of the range test.
 
-
-_BASES = {
-    Basis.PLANNED: "planned",
-    Basis.COUNTED: "counted; holds if nothing but the servers' coin decided when it took part",
-    Basis.CAP: "the cap; holds whatever decided when it took part, releases included",
-}
-
-
-class Adversary(StrEnum):
-    """Against whom a guarantee holds."""
-
-    ONE_SERVER = "one-server"
-    """One curious server, with any clients except the victim: it sees who takes part, and
-    knows its own noise. Where norms are checked by gates, and at the cap, a malicious one too."""
-    CLIENTS_ONLY = "clients-only"
-    """Any clients except the victim: they see the models only, noised by both servers."""
-    CLIENT_LEVEL = "client-level"
-    """Whoever sees the models, both servers honest: hides that an owner is there at all."""
-
-    @property
-    def words(self) -> str:
-        """The adversary in words, for people."""
-        return _WORDS[self]
-
-    @property
-    def adjacency(self) -> str:
-        """What neighbours differ in: one record's gradient, or one client's update, is zero."""
-        return "zero-out-client" if self is Adversary.CLIENT_LEVEL else "zero-out-record"
+    Raises:
+        Misconfiguration: a number isn't a count.
+    """
+    gates = checks.count("projections", projections) + 1
+    if not checks.count("dealings", dealings):
+        return 0.0
+    seeds = gates * _TREE_LEVELS
+    each = USES * 2.0**LOG_ADVANTAGE + seeds * 2.0 ** (LOG_WORK - _SEED_BITS)
+    log_added = math.log(dealings * each) + float(np.logaddexp(0.0, epsilon))
+    return math.exp(min(0.0, log_added))
 
 
-_WORDS = {
-    Adversary.ONE_SERVER: "one curious server, with any other clients",
-    Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
-    Adversary.CLIENT_LEVEL: "anyone who sees the models, both servers honest",
-}
+def honest_rejection(epsilon: float, attempts: int, projections: int) -> float:
+    """(1 + e^ε)·attempts·2k·e^{−τ²}, at most 1: what the range test adds to δ.
+
+    It rejects an honest update with a probability that depends on it (docs/soundness.md, "Honest
+    clients pass"): the real outcomes are within attempts·2k·e^{−τ²} of those that are accounted.
+
+    Args:
+        epsilon: ε ≥ 0 of the statement; infinite where there is none.
+        attempts: how often an update was tested.
+        projections: k, rows of the test.
+
+    Raises:
+        Misconfiguration: a number isn't a count.
+    """
+    tests = 2 * checks.count("projections", projections) * checks.count("attempts", attempts)
+    if not tests:
+        return 0.0
+    log_added = math.log(tests) - TAU**2 + float(np.logaddexp(0.0, epsilon))
+    return math.exp(min(0.0, log_added))
 
 
-MALICIOUS_SERVER = "one malicious server, with any other clients"
-"""What ``Adversary.ONE_SERVER`` is under function secret sharing, at the cap."""
+def _broken(run: Run, epsilon: float) -> float | None:
+    """What breaking the cryptography adds to δ; None where attempts aren't known."""
+    if run.attempts is None or run.projections is None:
+        return None
+    return advantages(epsilon, run.attempts, run.projections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,267 +155,6 @@ class PrivacyStatement:
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
         }
-
-
-def accountant_named(name: AccountantName) -> Accountant:
-    """A fresh accountant."""
-    made: dict[AccountantName, Callable[[], Accountant]] = {
-        AccountantName.EXACT: ExactAccountant,
-        AccountantName.RDP: RdpAccountant,
-        AccountantName.GDP_CLT: GdpCltAccountant,
-    }
-    return made[name]()
-
-
-def spent(
-    event: SampledGaussian, delta: float, name: AccountantName = AccountantName.EXACT
-) -> float:
-    """ε at ``delta`` of one event alone.
-
-    Raises:
-        Misconfiguration: the accountant has no bound for the event, or for so small a δ.
-    """
-    accountant = accountant_named(name)
-    accountant.compose(event)
-    return accountant.epsilon(delta)
-
-
-def planned_participations(client_rate: float, rounds: int) -> int:
-    """The 0.999 quantile of Bin(``rounds``, ``client_rate``): how often one client is drawn.
-
-    Its mean qT, which the paper uses, is exceeded by almost half of all clients.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.rate("client_rate", client_rate)
-    require_rounds("rounds", rounds)
-    # scipy.stats takes a second to import; only plans need it.
-    from scipy.stats import binom  # noqa: PLC0415
-
-    return int(binom.ppf(PLANNING_QUANTILE, rounds, client_rate))
-
-
-def honest_rejection(epsilon: float, attempts: int, projections: int) -> float:
-    """(1 + e^ε)·attempts·2k·e^{−τ²}, at most 1: what the range test adds to δ.
-
-    It rejects an honest update with a probability that depends on it (docs/soundness.md, "Honest
-    clients pass"): the real outcomes are within attempts·2k·e^{−τ²} of those that are accounted.
-
-    Args:
-        epsilon: ε ≥ 0 of the statement; infinite where there is none.
-        attempts: how often an update was tested.
-        projections: k, rows of the test.
-
-    Raises:
-        Misconfiguration: a number isn't a count.
-    """
-    tests = 2 * checks.count("projections", projections) * checks.count("attempts", attempts)
-    if not tests:
-        return 0.0
-    log_added = math.log(tests) - TAU**2 + float(np.logaddexp(0.0, epsilon))
-    return math.exp(min(0.0, log_added))
-
-
-def sensitivity_ratio(
-    record_clip: float, client_clip: float, dimension: int, fractional_bits: int
-) -> float:
-    """R'/C, of a run without a task, from numbers that a person gave.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.positive("client_clip", client_clip, "the bound on a client's update")
-    checks.positive("record_clip", record_clip, "the bound on a record's gradient")
-    checks.count("dimension", dimension, 1)
-    checks.count("fractional_bits", fractional_bits)
-    moved = effective_record_clip(record_clip, client_clip, dimension, fractional_bits)
-    return moved / client_clip
-
-
-def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
-    """√2·σ·R'/C: both servers' noise over one client's bound; PRECAD Lemma 8 with R' for R.
-
-    Args:
-        noise_multiplier: σ, each server's noise over R'.
-        ratio: R'/C.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.noise_multiplier(noise_multiplier)
-    checks.positive("sensitivity_ratio", ratio, "R'/C, record over client clip")
-    return math.sqrt(2) * noise_multiplier * ratio
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """All of a run that decides what it costs in privacy, before it (a plan) or after.
-
-    Attributes:
-        record_rate: p, in [0, 1].
-        client_rate: q, in [0, 1].
-        noise_multiplier: σ, each server's noise over R'.
-        rounds: T.
-        participations: T_i, what the client's ledger counts; None before a run.
-        sensitivity_ratio: R'/C; only the client level needs it.
-        counts: the same participations by m, where releases were lost and made again; its versions
-            are ``participations``, which may then be left out.
-        cover_uploads: whether undrawn clients upload too, so that nobody sees the coin.
-        attempts: how often the range test was made of this client's updates, at most; None where
-            that isn't known.
-        projections: k of the range test.
-        malicious_server: whether what one server can learn is independent of what it does (norms
-            are checked by gates, ``validation = "fss"``).
-        basis: what ``participations`` is; by itself planned or counted.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-
-    record_rate: float
-    client_rate: float
-    noise_multiplier: float
-    rounds: int
-    participations: int | None = None
-    sensitivity_ratio: float | None = None
-    counts: Counts | None = field(default=None, hash=False)
-    cover_uploads: bool = False
-    attempts: int | None = None
-    projections: int | None = None
-    malicious_server: bool = False
-    basis: Basis | None = None
-
-    def __post_init__(self) -> None:
-        checks.rate("record_rate", self.record_rate)
-        checks.rate("client_rate", self.client_rate)
-        checks.noise_multiplier(self.noise_multiplier)
-        require_rounds("rounds", self.rounds)
-        taken = self.participations
-        if self.counts is not None:
-            total = versions(self.counts)
-            if taken not in (None, total):
-                raise Misconfiguration("participations", taken, f"counts by m are of {total}")
-            taken = total
-            object.__setattr__(self, "participations", total)
-        if taken is not None and checks.count("participations", taken) > self.rounds:
-            raise Misconfiguration(
-                "participations", taken, f"a client takes part at most {self.rounds} times"
-            )
-        if self.basis is None:
-            basis = Basis.PLANNED if taken is None else Basis.COUNTED
-            object.__setattr__(self, "basis", basis)
-
-    @classmethod
-    def of(
-        cls,
-        task: "Task",
-        *,
-        rounds: int | None = None,
-        participations: int | None = None,
-        counts: Counts | None = None,
-    ) -> "Run":
-        """A task's run, over its own T where no ``rounds`` are given."""
-        total = task.training.rounds if rounds is None else rounds
-        return cls(
-            record_rate=task.privacy.record_rate,
-            client_rate=task.privacy.client_rate,
-            noise_multiplier=task.privacy.noise_multiplier,
-            rounds=total,
-            participations=participations,
-            sensitivity_ratio=task.sensitivity_ratio,
-            counts=counts,
-            cover_uploads=task.privacy.cover_uploads,
-            attempts=total * task.training.attempts,
-            projections=task.projections,
-            malicious_server=task.validation == "fss",
-        )
-
-    def covers_a_malicious_server(self, adversary: Adversary) -> bool:
-        """Whether the statement against ``adversary`` holds for a server that cheats.
-
-        Only at the cap: it decides in which rounds a client takes part.
-        """
-        one = adversary is Adversary.ONE_SERVER
-        return one and self.malicious_server and self.basis is Basis.CAP
-
-    def advantages(self, epsilon: float) -> float | None:
-        """What breaking the cryptography adds to δ; None where attempts aren't known."""
-        if self.attempts is None or self.projections is None:
-            return None
-        return advantages(epsilon, self.attempts, self.projections)
-
-    def at_cap(self, cap: int) -> "Run":
-        """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
-
-        Versions that were released more than once stay so.
-        """
-        again = {m: n for m, n in (self.counts or {}).items() if m}
-        cap = max(min(cap, self.rounds), sum(again.values()))
-        counts = again | {0: cap - sum(again.values())} if again else None
-        return replace(self, participations=cap, counts=counts, basis=Basis.CAP)
-
-    def events(self, adversary: Adversary) -> tuple[SampledGaussian, ...]:
-        """What ``adversary`` sees of the run.
-
-        1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
-           is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
-        2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
-           run such a step with probability q (an atom mixture, never rate q·p).
-        3. client level: T rounds that run a step of all of the client with probability q, with
-           √2·σ·R'/C: who uploads can be seen, so the coin is an atom and amplifies nothing. Only
-           under ``cover_uploads`` they are Poisson(q) steps. PRECAD Lemma 8 takes the latter.
-
-        A version that was released 1 + m times has σ/√(1+m).
-
-        Raises:
-            Misconfiguration: the client level lacks R'/C, or that is out of its range.
-        """
-        one = self.event(adversary)
-        if adversary is Adversary.CLIENT_LEVEL:
-            if not self.cover_uploads:
-                one = replace(one, rate=1.0, participation=one.rate)
-            again = {m: n for m, n in (self.counts or {}).items() if m}
-            counts: Counts = again | {0: self.rounds - sum(again.values())}
-        else:
-            counts = {0: one.count} if self.counts is None else self.counts
-        return steps(one, counts) or (one.times(0),)
-
-    def event(self, adversary: Adversary) -> SampledGaussian:
-        """The run as one event, as if every version had been released once.
-
-        At the client level this is what bounds *robustness*: T Poisson(q) steps. For that the coin
-        need only be beyond the attackers' influence, not unseen.
-
-        Raises:
-            Misconfiguration: the client level lacks R'/C, or that is out of its range.
-        """
-        match adversary:
-            case Adversary.ONE_SERVER:
-                taken = self.participations
-                if taken is None:
-                    taken = planned_participations(self.client_rate, self.rounds)
-                return poisson_gaussian(
-                    rate=self.record_rate, noise_multiplier=self.noise_multiplier, count=taken
-                )
-            case Adversary.CLIENTS_ONLY:
-                return poisson_gaussian(
-                    rate=self.record_rate,
-                    noise_multiplier=math.sqrt(2) * self.noise_multiplier,
-                    count=self.rounds if self.participations is None else self.participations,
-                    participation=self.client_rate if self.participations is None else 1.0,
-                )
-            case Adversary.CLIENT_LEVEL:
-                ratio = self.sensitivity_ratio
-                if ratio is None:
-                    raise Misconfiguration(
-                        "sensitivity_ratio", None, "the client level needs R'/C: give both clips"
-                    )
-                return poisson_gaussian(
-                    rate=self.client_rate,
-                    noise_multiplier=client_noise_multiplier(self.noise_multiplier, ratio),
-                    count=self.rounds,
-                )
 
 
 def guarantees(
@@ -459,5 +215,141 @@ def _statement(
         epsilon=epsilon,
         mu=accountant.mu if isinstance(accountant, GdpCltAccountant) else None,
         malicious_server=malicious,
-        advantage_delta=run.advantages(epsilon) if malicious else None,
+        advantage_delta=_broken(run, epsilon) if malicious else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class JointStatement:
+    """One (ε, δ) of several runs together.
+
+    Attributes:
+        adversary: against whom, in every run.
+        adjacency: as in ``PrivacyStatement``.
+        accountant: where ε comes from.
+        runs: how many.
+        compositions: number of steps or rounds of all.
+        basis: what they are: planned where one is, else the cap where one is at its, else counted.
+        delta: δ, in (0, 1).
+        rejection_delta: what honest rejection adds to δ; None where a run doesn't say.
+        epsilon: ε ≥ 0; infinite where the accountant gives no bound.
+        malicious_server: whether it holds in every run against a server that cheats.
+        advantage_delta: what breaking the cryptography of all runs adds to δ then.
+    """
+
+    adversary: Adversary
+    adjacency: str
+    accountant: AccountantName
+    runs: int
+    compositions: int
+    basis: Basis
+    delta: float
+    rejection_delta: float | None
+    epsilon: float
+    malicious_server: bool = False
+    advantage_delta: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; an infinite ε is null."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def together(
+    runs: Sequence[Run],
+    delta: float,
+    accountants: Iterable[AccountantName] = tuple(AccountantName),
+    adversaries: Iterable[Adversary] = tuple(Adversary),
+) -> tuple[JointStatement, ...]:
+    """Every guarantee of all ``runs`` together, adversary by adversary.
+
+    Args:
+        runs: at least one; each as it was planned, counted or capped.
+        delta: δ of the whole, in (0, 1).
+        accountants: which ones; all by default.
+        adversaries: which ones; all by default.
+
+    Returns:
+        The client level only where every run knows R'/C.
+
+    Raises:
+        Misconfiguration: no run, or a parameter is out of its range.
+    """
+    checks.inside_unit_interval("delta", delta)
+    if not runs:
+        raise Misconfiguration("runs", "none", "give at least one")
+    whole = all(run.sensitivity_ratio is not None for run in runs)
+    stated = [who for who in adversaries if whole or who is not Adversary.CLIENT_LEVEL]
+    accountants = tuple(accountants)
+    return tuple(_joint(runs, delta, who, name) for who in stated for name in accountants)
+
+
+def _joint(
+    runs: Sequence[Run], delta: float, adversary: Adversary, name: AccountantName
+) -> JointStatement:
+    events = tuple(event for run in runs for event in run.events(adversary))
+    epsilon = _epsilon(events, delta, name)
+    bases = {run.basis for run in runs}
+    basis = next(b for b in (Basis.PLANNED, Basis.CAP, Basis.COUNTED) if b in bases)
+    added: float | None = 0.0
+    for run in runs:
+        if run.attempts is None or run.projections is None or added is None:
+            added = None
+        else:
+            added += honest_rejection(epsilon, run.attempts, run.projections)
+    malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
+    broken = [_broken(run, epsilon) if malicious else None for run in runs]
+    known = [each for each in broken if each is not None]
+    return JointStatement(
+        adversary=adversary,
+        adjacency=adversary.adjacency,
+        accountant=name,
+        runs=len(runs),
+        compositions=sum(event.count for event in events),
+        basis=basis,
+        delta=delta,
+        rejection_delta=added if added is None else min(1.0, added),
+        epsilon=epsilon,
+        malicious_server=malicious,
+        advantage_delta=min(1.0, sum(known)) if len(known) == len(runs) else None,
+    )
+
+
+@lru_cache(maxsize=32)
+def _epsilon(events: tuple[SampledGaussian, ...], delta: float, name: AccountantName) -> float:
+    """ε of all events; kept, since runs at their caps often are what was planned."""
+    accountant = accountant_named(name)
+    for event in events:
+        accountant.compose(event)
+    try:
+        return accountant.epsilon(delta)
+    except BeyondReach:
+        return math.inf
+
+
+def against_a_cheating_server(task: "Task", delta: float) -> PrivacyStatement | None:
+    """The exact guarantee of a record at the cap; None where norms aren't checked by gates.
+
+    The cap is the most participations that the task's limit lets count, or T: a server that cheats
+    decides when an owner takes part (docs/cheating-server.md).
+
+    Args:
+        task: may be planned.
+        delta: δ, in (0, 1).
+    """
+    run, privacy = Run.of(task), task.privacy
+    if not run.malicious_server:
+        return None
+    cap = run.rounds
+    if privacy.epsilon_limit is not None:
+        cap = most_participations(
+            record_rate=privacy.record_rate,
+            noise_multiplier=privacy.noise_multiplier,
+            delta=privacy.delta,
+            epsilon_limit=privacy.epsilon_limit,
+            ceiling=run.rounds,
+        )
+    (found,) = guarantees(run.at_cap(cap), delta, (Adversary.ONE_SERVER,), (AccountantName.EXACT,))
+    return found

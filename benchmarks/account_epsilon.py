@@ -23,8 +23,7 @@ from dp_accounting.pld import PLDAccountant
 
 from precad.accounting import losses, participations, rdp
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant
-from precad.accounting.participations import record_epsilon
+from precad.accounting.exact import ExactAccountant, record_epsilon
 from precad.accounting.rdp import RdpAccountant
 
 RESULT = Path(__file__).parent / "results" / "account_epsilon.json"
@@ -84,7 +83,7 @@ def theirs(rate: float, sigma: float) -> float:
 def fresh_process_s() -> float:
     """Median seconds of a whole new interpreter that imports and computes one ε."""
     code = (
-        "from precad.accounting.participations import record_epsilon\n"
+        "from precad.accounting.exact import record_epsilon\n"
         f"record_epsilon(record_rate=0.05, noise_multiplier=1.0, participations={ROUNDS}, "
         f"delta={DELTA})"
     )

@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 
 import precad
 from benchmarks.rounds.hardware import hardware
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import Adversary, Run, guarantees
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName
+from precad.accounting.guarantees import guarantees
 from precad.aggregator.noise import DiscreteGaussian
 from precad.client.train import build
 from precad.common.identifiers import Role

@@ -11,9 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from precad.accounting.accountant import require_bound
-from precad.accounting.events import SampledGaussian
-from precad.accounting.guarantees import spent
+from precad.accounting.calibrate import spent
+from precad.accounting.events import SampledGaussian, require_bound
 from precad.certify.approximate import ApproximateDP
 from precad.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.certify.hockey_stick import HockeyStick

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from precad.accounting.accountant import require_bound
-from precad.accounting.events import SampledGaussian
+from precad.accounting.events import SampledGaussian, require_bound
 from precad.accounting.rdp import mixture_rdp
 from precad.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.certify.inputs import Booleans, Floats, Integers, probabilities

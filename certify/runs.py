@@ -12,8 +12,9 @@ from typing import Literal, assert_never
 
 import numpy as np
 
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.calibrate import spent
 from precad.accounting.events import SampledGaussian
-from precad.accounting.guarantees import Adversary, Run, spent
 from precad.certify.inputs import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import count, inside_unit_interval, positive, rate

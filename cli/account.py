@@ -12,8 +12,8 @@ from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
-    from precad.accounting.guarantees import Run
-    from precad.accounting.repeats import Counts
+    from precad.accounting.adversaries import Run
+    from precad.accounting.events import ReleaseCounts
 
 _RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
 # R, C, d and f: what R'/C takes.
@@ -189,7 +189,7 @@ def _runs(given: dict[str, Any]) -> "list[tuple[str, Run, float, int]]":
     return found + [(str(folder), *_finished(folder, count)) for folder, count in finished]
 
 
-def _taken(counts: list[int], again: list[str], many: int) -> "list[Counts | None]":
+def _taken(counts: list[int], again: list[str], many: int) -> "list[ReleaseCounts | None]":
     """Participations of each run by m, None where nothing was said.
 
     Raises:
@@ -203,13 +203,13 @@ def _taken(counts: list[int], again: list[str], many: int) -> "list[Counts | Non
             if not counts
             else f"give one for each of {len(counts)} --participations (none for none), or none",
         )
-    found: list[Counts | None] = [None] * many
+    found: list[ReleaseCounts | None] = [None] * many
     for place, total in enumerate(counts):
         checks.count("participations", total)
         by_m = _by_m(again[place]) if again else {}
         if sum(by_m.values()) > total:
             raise Misconfiguration(
-                "again", again[place], f"is of more versions than --participations {total}"
+                "again", again[place], f"is of more versions_of than --participations {total}"
             )
         found[place] = {0: total - sum(by_m.values())} | by_m
     return found
@@ -236,14 +236,11 @@ _AGAIN = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
 def _typed(
-    given: dict[str, Any], path: Path | None, taken: "Counts | None"
+    given: dict[str, Any], path: Path | None, taken: "ReleaseCounts | None"
 ) -> "tuple[Run, float, int]":
     """What a task, or all options by name, say."""
-    from precad.accounting.guarantees import Run, sensitivity_ratio  # noqa: PLC0415
-    from precad.accounting.participations import (  # noqa: PLC0415
-        largest_count,
-        record_epsilon,
-    )
+    from precad.accounting.adversaries import Run, sensitivity_ratio  # noqa: PLC0415
+    from precad.accounting.exact import largest_count, record_epsilon  # noqa: PLC0415
 
     if path is not None:
         from precad.common.task import Task  # noqa: PLC0415
@@ -286,14 +283,14 @@ def _typed(
     return run, delta, run.rounds if given["cap"] is None else given["cap"]
 
 
-def _finished(folder: Path, taken: "Counts | None") -> "tuple[Run, float, int]":
+def _finished(folder: Path, taken: "ReleaseCounts | None") -> "tuple[Run, float, int]":
     """What a finished run's summary says."""
-    from precad.accounting.repeats import versions  # noqa: PLC0415
+    from precad.accounting.events import versions_of  # noqa: PLC0415
     from precad.certify.runs import FinishedRun  # noqa: PLC0415
 
     inputs = FinishedRun.read(folder).inputs
     run = replace(
-        inputs.run(inputs.rounds, None if taken is None else versions(taken)),
+        inputs.run(inputs.rounds, None if taken is None else versions_of(taken)),
         counts=taken,
         attempts=inputs.attempts,
         projections=inputs.malicious_submission_soundness_bits,

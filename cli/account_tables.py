@@ -6,17 +6,15 @@ from typing import Any, TypeAlias
 
 import click
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.advantages import ASSUMED
+from precad.accounting.adversaries import PLANNING_QUANTILE, Adversary, Basis, Run
+from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import (
-    PLANNING_QUANTILE,
-    Adversary,
-    Basis,
+    ASSUMED,
+    JointStatement,
     PrivacyStatement,
-    Run,
     guarantees,
+    together,
 )
-from precad.accounting.together import JointStatement, together
 from precad.common.terminal.text import Table, say
 
 Named: TypeAlias = tuple[str, Run, float, int]

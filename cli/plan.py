@@ -232,7 +232,7 @@ def _document(
 
 def _show(found: dict[str, Any], statements: "tuple[PrivacyStatement, ...]") -> None:
     """Print the plan for people."""
-    from precad.accounting.advantages import ASSUMED  # noqa: PLC0415
+    from precad.accounting.guarantees import ASSUMED  # noqa: PLC0415
     from precad.common.terminal.text import say  # noqa: PLC0415
 
     privacy = found["task"]["privacy"]

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from precad.accounting import gdp
+from precad.accounting.adversaries import Adversary, Run, planned_participations
 from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.accounting.guarantees import Adversary, Run, planned_participations
 from precad.certify.exact import ExactGroups
 from precad.certify.guarantee import (
     BOTH,

@@ -350,7 +350,7 @@ class OwnAccount:
         rate, rounds = self._task.privacy.client_rate, self._task.training.rounds
         if rate == 1:
             return rounds
-        from precad.accounting.guarantees import planned_participations  # noqa: PLC0415
+        from precad.accounting.adversaries import planned_participations  # noqa: PLC0415
 
         return planned_participations(rate, rounds)
 

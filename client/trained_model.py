@@ -90,7 +90,7 @@ class TrainedModel:
 
     def _guarantee(self) -> dict[str, str]:
         """The most that it may tell of a record of an owner at the task's rate."""
-        from precad.accounting.participations import record_epsilon  # noqa: PLC0415 -- SciPy
+        from precad.accounting.exact import record_epsilon  # noqa: PLC0415 -- SciPy
 
         privacy = self.task.privacy
         epsilon = record_epsilon(

@@ -14,7 +14,8 @@ from typing import Any
 from research.study import EXPERIMENTS, Scale, Table
 from research.study.kept import Kept
 
-from precad.accounting.guarantees import AccountantName, Adversary, Run, guarantees
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.guarantees import AccountantName, guarantees
 from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S
 from precad.aggregator.rpc.descriptors import STRANGERS
 from precad.aggregator.rpc.limits import Limits

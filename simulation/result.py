@@ -11,14 +11,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as safetensors_bytes
 from torch import nn
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import (
-    Adversary,
-    PrivacyStatement,
-    Run,
-    guarantees,
-)
-from precad.accounting.participations import record_epsilon
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName
+from precad.accounting.exact import record_epsilon
+from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.client.train import load_vector
 from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration

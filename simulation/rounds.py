@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.accounting.participations import most_participations
+from precad.accounting.exact import most_participations
 from precad.common.encode.clip import squared_norm
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import Role

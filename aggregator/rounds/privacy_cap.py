@@ -16,11 +16,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from precad.accounting.participations import (
-    largest_count,
-    most_participations,
-    record_epsilon,
-)
+from precad.accounting.exact import largest_count, most_participations, record_epsilon
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 

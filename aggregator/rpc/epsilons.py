@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import Adversary, Run, guarantees
-from precad.accounting.repeats import Counts
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName, ReleaseCounts
+from precad.accounting.guarantees import guarantees
 from precad.aggregator.rounds.privacy_cap import participations_left
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
@@ -90,7 +90,7 @@ class Epsilons:
     def _compute_against(self, rounds: int, count: int, again: _Again) -> Mapping[Adversary, float]:
         by_m = Counter(dict(again))
         by_m[0] = count - by_m.total()
-        counts: Counts = +by_m
+        counts: ReleaseCounts = +by_m
         # Charges count that no release followed, too: a share may have left.
         run = Run.of(self._task, rounds=max(rounds, count), counts=counts)
         exact = (AccountantName.EXACT,)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterable, Iterator, Mapping
 
 from precad import __version__
-from precad.accounting.guarantees import Adversary
+from precad.accounting.adversaries import Adversary
 from precad.aggregator.collect.inbox import Backlog
 from precad.aggregator.rounds.journal import AttemptState
 from precad.aggregator.rpc.epsilons import Epsilons

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import Adversary, PrivacyStatement, Run, guarantees
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName
+from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.certify.runs import CertificateInputs
 from precad.cli.demo.scenario import Scenario
 from precad.client.train.models import build, load_vector

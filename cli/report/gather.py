@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from precad import __version__
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import Adversary, PrivacyStatement, Run, guarantees
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName
+from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.aggregator.rounds.privacy_cap import participation_cap
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.course import Course

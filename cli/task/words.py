@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.advantages import ASSUMED
-from precad.accounting.cheating import against_a_cheating_server
-from precad.accounting.guarantees import PrivacyStatement, Run, guarantees
+from precad.accounting.adversaries import Run
+from precad.accounting.events import AccountantName
+from precad.accounting.guarantees import (
+    ASSUMED,
+    PrivacyStatement,
+    against_a_cheating_server,
+    guarantees,
+)
 from precad.common.task import Task
 
 

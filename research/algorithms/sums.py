@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.accounting.participations import record_epsilon
+from precad.accounting.exact import record_epsilon
 from precad.client.train import as_records
 from precad.common.headroom import MAX_BOUND, MAX_CLIP_RATIO
 from precad.common.identifiers import Role

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.accounting.guarantees import Adversary, Run
+from precad.accounting.adversaries import Adversary, Run
 from precad.certify.exact import ExactGroups
 from precad.certify.guarantee import Direction, Guarantee, Replacements
 from precad.certify.intervals import (

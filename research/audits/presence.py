@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve
 
-from precad.accounting.guarantees import Adversary, Run
+from precad.accounting.adversaries import Adversary, Run
 from precad.audit.canary_training import denominator
 from precad.audit.power import Power, guess
 from precad.audit.verdict import Statement, Verdict, judge

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import Adversary, Run, guarantees
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName
+from precad.accounting.guarantees import guarantees
 from research.papers.precad_common import (
     POINTS,
     PUBLISHED_EPSILON,

@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from precad.accounting.accountant import Accountant
-from precad.accounting.events import Adjacency, Denominator, SampledGaussian, Sampling
+from precad.accounting.events import Accountant, Adjacency, Denominator, SampledGaussian, Sampling
 from precad.accounting.exact import ExactAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration

@@ -8,10 +8,15 @@ import math
 import numpy as np
 
 from precad.accounting import gdp
+from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.fixed_size import fixed_size_rdp
-from precad.accounting.guarantees import spent
-from precad.accounting.rdp import XIE_ORDERS, Conversion, RdpAccountant, epsilon_of_rdp
+from precad.accounting.rdp import (
+    XIE_ORDERS,
+    Conversion,
+    RdpAccountant,
+    epsilon_of_rdp,
+    fixed_size_rdp,
+)
 from precad.common import checks
 from research.printed.reproduction import Reproduction
 

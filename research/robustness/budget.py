@@ -12,9 +12,8 @@ from typing import Any
 import click
 import numpy as np
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.events import poisson_gaussian
-from precad.accounting.guarantees import spent
+from precad.accounting.calibrate import spent
+from precad.accounting.events import AccountantName, poisson_gaussian
 from precad.certify.exact import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.smoothing import average_certified_radius

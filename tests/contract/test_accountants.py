@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from precad.accounting.accountant import Accountant, AccountantName
+from precad.accounting.calibrate import accountant_named
 from precad.accounting.events import (
+    Accountant,
+    AccountantName,
     Adjacency,
     Denominator,
     SampledGaussian,
     Sampling,
     poisson_gaussian,
 )
-from precad.accounting.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
 DELTA = 1e-5

@@ -9,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.process_invariants import kill_all
 from tests.faults.processes import CLIENTS, ENDLESS, FaultyDeployment, Forks
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import Run, guarantees
+from precad.accounting.adversaries import Run
+from precad.accounting.events import AccountantName
+from precad.accounting.guarantees import guarantees
 from precad.common.task import Task
 
 PARTS = ("dealer", "server-a", "server-b")

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
 
-from precad.accounting.participations import record_epsilon
+from precad.accounting.exact import record_epsilon
 from precad.cli.main import app
 from precad.cli.task.fields import entries
 from precad.cli.task.reference import reference

@@ -15,10 +15,7 @@ from research.printed.printed_privacy import xie_proposition_1, xie_table
 
 from precad.accounting.events import SampledGaussian, Sampling, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.accounting.fixed_size import (
-    fixed_size_rdp,
-)
-from precad.accounting.rdp import Conversion, RdpAccountant
+from precad.accounting.rdp import Conversion, RdpAccountant, fixed_size_rdp
 
 DELTA = 1e-5
 

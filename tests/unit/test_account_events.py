@@ -4,16 +4,15 @@ from typing import Any
 
 import pytest
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.calibrate import PRECISION, least_noise_multiplier
+from precad.accounting.calibrate import PRECISION, accountant_named, least_noise_multiplier
 from precad.accounting.events import (
+    AccountantName,
     Adjacency,
     Denominator,
     SampledGaussian,
     Sampling,
     poisson_gaussian,
 )
-from precad.accounting.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
 WHOLE: dict[str, Any] = {

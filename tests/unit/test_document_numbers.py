@@ -17,7 +17,7 @@ from scipy.stats import norm
 from tests.rig import noise_run
 from tests.unit.test_documents import ROOT, flat, text_of
 
-from precad.accounting.advantages import advantages
+from precad.accounting.guarantees import advantages
 from precad.aggregator.rpc.descriptors import BESIDE_CLIENTS, descriptors_for
 from precad.aggregator.training.feed import KEPT_EVENTS
 from precad.aggregator.training.shelf import KEPT_MODELS

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import Adversary, Run, guarantees
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName
+from precad.accounting.guarantees import guarantees
 from precad.aggregator.rounds.privacy_cap import epsilon_spent, participation_cap
 from precad.aggregator.rpc.epsilons import Epsilons
 from precad.common.identifiers import ClientId

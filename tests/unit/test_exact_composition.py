@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from precad.accounting import composition, gdp
-from precad.accounting.accountant import BeyondReach
-from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.events import BeyondReach, SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 
 NOBODY_LEFT_OUT = 1 - 1e-12

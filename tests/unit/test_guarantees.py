@@ -8,24 +8,16 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.advantages import advantages
-from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant
+from precad.accounting.adversaries import Adversary, Basis, Run, planned_participations
+from precad.accounting.events import AccountantName, poisson_gaussian
+from precad.accounting.exact import ExactAccountant, most_participations, record_epsilon
 from precad.accounting.guarantees import (
-    Adversary,
-    Basis,
     PrivacyStatement,
-    Run,
+    advantages,
     guarantees,
     honest_rejection,
-    planned_participations,
+    together,
 )
-from precad.accounting.participations import (
-    most_participations,
-    record_epsilon,
-)
-from precad.accounting.together import together
 from precad.common.errors import Misconfiguration
 
 DEMO: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator
 
-from precad.accounting.participations import record_epsilon
+from precad.accounting.exact import record_epsilon
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import AttemptState, Word

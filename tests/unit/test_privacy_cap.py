@@ -12,8 +12,7 @@ from tests.rig.aggregators import aggregator, link_over
 from tests.rig.waiting import until
 
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant
-from precad.accounting.participations import record_epsilon
+from precad.accounting.exact import ExactAccountant, record_epsilon
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds import privacy_cap
 from precad.aggregator.rounds.aggregator import Aggregator

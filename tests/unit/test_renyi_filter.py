@@ -11,8 +11,8 @@ from precad.accounting.events import (
     Sampling,
     poisson_gaussian,
 )
+from precad.accounting.exact import largest_count
 from precad.accounting.filter import RenyiFilter, RenyiLimit, order_for
-from precad.accounting.participations import largest_count
 from precad.accounting.rdp import ORDERS, RdpAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration
 

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from precad.accounting.accountant import AccountantName
-from precad.accounting.guarantees import Adversary, Run, guarantees
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName
+from precad.accounting.guarantees import guarantees
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.terminal.progress import nobody

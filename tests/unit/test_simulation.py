@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 import precad
-from precad.accounting.guarantees import Adversary, Run, guarantees
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.guarantees import guarantees
 from precad.client.train import as_records, build, logistic, mlp, model_section, most_records
 from precad.common.description import ObjectiveSection
 from precad.common.errors import Misconfiguration, TaskMismatch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.accounting.guarantees import client_noise_multiplier, sensitivity_ratio
+from precad.accounting.adversaries import client_noise_multiplier, sensitivity_ratio
 from precad.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
 from precad.common.headroom import effective_record_clip

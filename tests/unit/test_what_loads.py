@@ -74,7 +74,7 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one()
     loaded = loaded_by("import precad.client.own_account")
     assert accounting(loaded) == {ACCOUNT, f"{ACCOUNT}.events"}
     assert not loaded & {"numpy", "scipy"}
-    asks = "from precad.accounting.participations import record_epsilon as e\n"
+    asks = "from precad.accounting.exact import record_epsilon as e\n"
     asks += "e(record_rate=0.2, noise_multiplier=2.0, participations=3, delta=1e-5)"
     loaded = loaded_by(asks)
     assert f"{ACCOUNT}.exact" in loaded

@@ -18,8 +18,13 @@ from research.printed.reproduction import Reproduction
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.accounting.fixed_size import fixed_size_rdp
-from precad.accounting.rdp import XIE_ORDERS, Conversion, RdpAccountant, sampled_gaussian_rdp
+from precad.accounting.rdp import (
+    XIE_ORDERS,
+    Conversion,
+    RdpAccountant,
+    fixed_size_rdp,
+    sampled_gaussian_rdp,
+)
 
 Case = dict[str, Any]
 CASES: list[Case] = json.loads((Path(__file__).parent / "golden.json").read_text())

@@ -13,6 +13,7 @@ from research.printed import printed_certificates
 from research.printed.printed_certificates import xie_theorem_2
 from research.printed.printed_privacy import xie_table
 
+from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.gdp import (
     clt_mu,
@@ -20,7 +21,6 @@ from precad.accounting.gdp import (
     largest_clip_ratio,
     tolerated_group_mu,
 )
-from precad.accounting.guarantees import client_noise_multiplier
 from precad.certify.approximate import ApproximateDP
 from precad.certify.exact import ExactGroups
 from precad.certify.gaussian import GaussianDP

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from precad.accounting.participations import record_epsilon
+from precad.accounting.exact import record_epsilon
 from precad.cli.local.files import LINGER_S
 from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
 from precad.client.own_account import OwnAccount

@@ -15,8 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Opener, Prepare
 
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant
-from precad.accounting.participations import most_participations
+from precad.accounting.exact import ExactAccountant, most_participations
 from precad.aggregator.rounds.messages import Fact
 from precad.aggregator.rounds.privacy_cap import epsilon_spent
 from precad.aggregator.store import Store, audit_ledger, open_store, read_ledger

@@ -15,9 +15,10 @@ from sqlalchemy import create_engine, text
 from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare
 from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
 
-from precad.accounting.advantages import advantages
+from precad.accounting.adversaries import MALICIOUS_SERVER
+from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.guarantees import MALICIOUS_SERVER, honest_rejection, spent
+from precad.accounting.guarantees import advantages, honest_rejection
 from precad.aggregator.store import Shown, Store, open_store, read_ledger
 from precad.aggregator.store.course import read_course
 from precad.cli.main import app

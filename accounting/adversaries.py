@@ -1,0 +1,291 @@
+"""What each adversary sees of a run, as events: a plan before it, or what was counted after."""
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from precad.accounting.events import (
+    ReleaseCounts,
+    SampledGaussian,
+    poisson_gaussian,
+    require_rounds,
+    steps_of,
+    versions_of,
+)
+from precad.common import checks
+from precad.common.errors import Misconfiguration
+from precad.common.headroom import effective_record_clip
+
+if TYPE_CHECKING:
+    from precad.common.task import Task
+
+PLANNING_QUANTILE = 0.999
+"""Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
+
+
+class Basis(StrEnum):
+    """What the number of participations is, and so when the statement holds."""
+
+    PLANNED = "planned"
+    """A quantile, or a coin for every round: before the run."""
+    COUNTED = "counted"
+    """What the ledger counted: holds where nothing but the coin set it."""
+    CAP = "cap"
+    """The limit that was fixed beforehand: holds whatever the participations depended on."""
+
+    @property
+    def words(self) -> str:
+        """The basis in words, for people."""
+        return _BASES[self]
+
+
+_BASES = {
+    Basis.PLANNED: "planned",
+    Basis.COUNTED: "counted; holds if nothing but the servers' coin decided when it took part",
+    Basis.CAP: "the cap; holds whatever decided when it took part, releases included",
+}
+
+
+class Adversary(StrEnum):
+    """Against whom a guarantee holds."""
+
+    ONE_SERVER = "one-server"
+    """One curious server, with any clients except the victim: it sees who takes part, and
+    knows its own noise. Where norms are checked by gates, and at the cap, a malicious one too."""
+    CLIENTS_ONLY = "clients-only"
+    """Any clients except the victim: they see the models only, noised by both servers."""
+    CLIENT_LEVEL = "client-level"
+    """Whoever sees the models, both servers honest: hides that an owner is there at all."""
+
+    @property
+    def words(self) -> str:
+        """The adversary in words, for people."""
+        return _WORDS[self]
+
+    @property
+    def adjacency(self) -> str:
+        """What neighbours differ in: one record's gradient, or one client's update, is zero."""
+        return "zero-out-client" if self is Adversary.CLIENT_LEVEL else "zero-out-record"
+
+
+_WORDS = {
+    Adversary.ONE_SERVER: "one curious server, with any other clients",
+    Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
+    Adversary.CLIENT_LEVEL: "anyone who sees the models, both servers honest",
+}
+
+
+MALICIOUS_SERVER = "one malicious server, with any other clients"
+"""What ``Adversary.ONE_SERVER`` is under function secret sharing, at the cap."""
+
+
+def planned_participations(client_rate: float, rounds: int) -> int:
+    """The 0.999 quantile of Bin(``rounds``, ``client_rate``): how often one client is drawn.
+
+    Its mean qT, which the paper uses, is exceeded by almost half of all clients.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.rate("client_rate", client_rate)
+    require_rounds("rounds", rounds)
+    # scipy.stats takes a second to import; only plans need it.
+    from scipy.stats import binom  # noqa: PLC0415
+
+    return int(binom.ppf(PLANNING_QUANTILE, rounds, client_rate))
+
+
+def sensitivity_ratio(
+    record_clip: float, client_clip: float, dimension: int, fractional_bits: int
+) -> float:
+    """R'/C, of a run without a task, from numbers that a person gave.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.positive("client_clip", client_clip, "the bound on a client's update")
+    checks.positive("record_clip", record_clip, "the bound on a record's gradient")
+    checks.count("dimension", dimension, 1)
+    checks.count("fractional_bits", fractional_bits)
+    moved = effective_record_clip(record_clip, client_clip, dimension, fractional_bits)
+    return moved / client_clip
+
+
+def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
+    """√2·σ·R'/C: both servers' noise over one client's bound; PRECAD Lemma 8 with R' for R.
+
+    Args:
+        noise_multiplier: σ, each server's noise over R'.
+        ratio: R'/C.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.noise_multiplier(noise_multiplier)
+    checks.positive("sensitivity_ratio", ratio, "R'/C, record over client clip")
+    return math.sqrt(2) * noise_multiplier * ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All of a run that decides what it costs in privacy, before it (a plan) or after.
+
+    Attributes:
+        record_rate: p, in [0, 1].
+        client_rate: q, in [0, 1].
+        noise_multiplier: σ, each server's noise over R'.
+        rounds: T.
+        participations: T_i, what the client's ledger counts; None before a run.
+        sensitivity_ratio: R'/C; only the client level needs it.
+        counts: the same participations by m, where releases were lost and made again; its versions
+            are ``participations``, which may then be left out.
+        cover_uploads: whether undrawn clients upload too, so that nobody sees the coin.
+        attempts: how often the range test was made of this client's updates, at most; None where
+            that isn't known.
+        projections: k of the range test.
+        malicious_server: whether what one server can learn is independent of what it does (norms
+            are checked by gates, ``validation = "fss"``).
+        basis: what ``participations`` is; by itself planned or counted.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+
+    record_rate: float
+    client_rate: float
+    noise_multiplier: float
+    rounds: int
+    participations: int | None = None
+    sensitivity_ratio: float | None = None
+    counts: ReleaseCounts | None = field(default=None, hash=False)
+    cover_uploads: bool = False
+    attempts: int | None = None
+    projections: int | None = None
+    malicious_server: bool = False
+    basis: Basis | None = None
+
+    def __post_init__(self) -> None:
+        checks.rate("record_rate", self.record_rate)
+        checks.rate("client_rate", self.client_rate)
+        checks.noise_multiplier(self.noise_multiplier)
+        require_rounds("rounds", self.rounds)
+        taken = self.participations
+        if self.counts is not None:
+            total = versions_of(self.counts)
+            if taken not in (None, total):
+                raise Misconfiguration("participations", taken, f"counts by m are of {total}")
+            taken = total
+            object.__setattr__(self, "participations", total)
+        if taken is not None and checks.count("participations", taken) > self.rounds:
+            raise Misconfiguration(
+                "participations", taken, f"a client takes part at most {self.rounds} times"
+            )
+        if self.basis is None:
+            basis = Basis.PLANNED if taken is None else Basis.COUNTED
+            object.__setattr__(self, "basis", basis)
+
+    @classmethod
+    def of(
+        cls,
+        task: "Task",
+        *,
+        rounds: int | None = None,
+        participations: int | None = None,
+        counts: ReleaseCounts | None = None,
+    ) -> "Run":
+        """A task's run, over its own T where no ``rounds`` are given."""
+        total = task.training.rounds if rounds is None else rounds
+        return cls(
+            record_rate=task.privacy.record_rate,
+            client_rate=task.privacy.client_rate,
+            noise_multiplier=task.privacy.noise_multiplier,
+            rounds=total,
+            participations=participations,
+            sensitivity_ratio=task.sensitivity_ratio,
+            counts=counts,
+            cover_uploads=task.privacy.cover_uploads,
+            attempts=total * task.training.attempts,
+            projections=task.projections,
+            malicious_server=task.validation == "fss",
+        )
+
+    def covers_a_malicious_server(self, adversary: Adversary) -> bool:
+        """Whether the statement against ``adversary`` holds for a server that cheats.
+
+        Only at the cap: it decides in which rounds a client takes part.
+        """
+        one = adversary is Adversary.ONE_SERVER
+        return one and self.malicious_server and self.basis is Basis.CAP
+
+    def at_cap(self, cap: int) -> "Run":
+        """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
+
+        Versions that were released more than once stay so.
+        """
+        again = {m: n for m, n in (self.counts or {}).items() if m}
+        cap = max(min(cap, self.rounds), sum(again.values()))
+        counts = again | {0: cap - sum(again.values())} if again else None
+        return replace(self, participations=cap, counts=counts, basis=Basis.CAP)
+
+    def events(self, adversary: Adversary) -> tuple[SampledGaussian, ...]:
+        """What ``adversary`` sees of the run.
+
+        1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
+           is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
+        2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
+           run such a step with probability q (an atom mixture, never rate q·p).
+        3. client level: T rounds that run a step of all of the client with probability q, with
+           √2·σ·R'/C: who uploads can be seen, so the coin is an atom and amplifies nothing. Only
+           under ``cover_uploads`` they are Poisson(q) steps. PRECAD Lemma 8 takes the latter.
+
+        A version that was released 1 + m times has σ/√(1+m).
+
+        Raises:
+            Misconfiguration: the client level lacks R'/C, or that is out of its range.
+        """
+        one = self.event(adversary)
+        if adversary is Adversary.CLIENT_LEVEL:
+            if not self.cover_uploads:
+                one = replace(one, rate=1.0, participation=one.rate)
+            again = {m: n for m, n in (self.counts or {}).items() if m}
+            counts: ReleaseCounts = again | {0: self.rounds - sum(again.values())}
+        else:
+            counts = {0: one.count} if self.counts is None else self.counts
+        return steps_of(one, counts) or (one.times(0),)
+
+    def event(self, adversary: Adversary) -> SampledGaussian:
+        """The run as one event, as if every version had been released once.
+
+        At the client level this is what bounds *robustness*: T Poisson(q) steps. For that the coin
+        need only be beyond the attackers' influence, not unseen.
+
+        Raises:
+            Misconfiguration: the client level lacks R'/C, or that is out of its range.
+        """
+        match adversary:
+            case Adversary.ONE_SERVER:
+                taken = self.participations
+                if taken is None:
+                    taken = planned_participations(self.client_rate, self.rounds)
+                return poisson_gaussian(
+                    rate=self.record_rate, noise_multiplier=self.noise_multiplier, count=taken
+                )
+            case Adversary.CLIENTS_ONLY:
+                return poisson_gaussian(
+                    rate=self.record_rate,
+                    noise_multiplier=math.sqrt(2) * self.noise_multiplier,
+                    count=self.rounds if self.participations is None else self.participations,
+                    participation=self.client_rate if self.participations is None else 1.0,
+                )
+            case Adversary.CLIENT_LEVEL:
+                ratio = self.sensitivity_ratio
+                if ratio is None:
+                    raise Misconfiguration(
+                        "sensitivity_ratio", None, "the client level needs R'/C: give both clips"
+                    )
+                return poisson_gaussian(
+                    rate=self.client_rate,
+                    noise_multiplier=client_noise_multiplier(self.noise_multiplier, ratio),
+                    count=self.rounds,
+                )
