@@ -209,7 +209,7 @@ def _taken(counts: list[int], again: list[str], many: int) -> "list[ReleaseCount
         by_m = _by_m(again[place]) if again else {}
         if sum(by_m.values()) > total:
             raise Misconfiguration(
-                "again", again[place], f"is of more versions_of than --participations {total}"
+                "again", again[place], f"is of more versions than --participations {total}"
             )
         found[place] = {0: total - sum(by_m.values())} | by_m
     return found
