@@ -15,7 +15,7 @@ from precad.accounting.events import (
 )
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import effective_record_clip
+from precad.common.task import effective_record_clip
 
 if TYPE_CHECKING:
     from precad.common.task import Task

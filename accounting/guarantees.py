@@ -25,7 +25,7 @@ from precad.accounting.exact import most_participations
 from precad.accounting.gdp import GdpCltAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import TAU
+from precad.common.task import TAU
 
 if TYPE_CHECKING:
     from precad.common.task import Task

@@ -26,14 +26,14 @@ from precad.aggregator.rounds.lists import HeldList
 from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.start_attempt import answer, propose
 from precad.aggregator.rounds.states import Finished, Opened
-from precad.common.enrolment import Roster
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
+from precad.common.roster import Roster
 from precad.common.secret import Secret
-from precad.common.share.signature import Signer, Verifier
+from precad.common.share.header import Signer, Verifier
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole

@@ -23,7 +23,7 @@ from precad.aggregator.validate.in_process_validator import InProcess
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
 from precad.common.keystream import derive, encode_context
 from precad.common.link import PeerLink
 from precad.common.model import apply_update, model_digest

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.client.train import Records, as_records, logistic, model_section
+from precad.client.gradients.torch_models import logistic, model_section
+from precad.client.records.torch_records import Records, as_records
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task

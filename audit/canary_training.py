@@ -16,14 +16,16 @@ from precad.audit.canaries import Canaries, Designed
 from precad.audit.one_run import Guesses
 from precad.audit.power import Power, guess, pooled
 from precad.audit.verdict import MODELS, ONE_SERVER, Statement, Verdict, judge
-from precad.client.train import RecordGradients, Records, as_records, build
-from precad.client.train.objectives import Loss
+from precad.client.gradients.objectives import Loss
+from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.torch_models import build
+from precad.client.records.torch_records import Records, as_records
 from precad.common.encode import clip_record_norm, decode
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import initial_vector
 from precad.common.ring import RingVector
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.draws import Draws

@@ -39,7 +39,7 @@ from precad.aggregator.store.tables import enrolment
 from precad.aggregator.training.feed import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
-from precad.common.share.signature import Signature
+from precad.common.share.header import Signature
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 

@@ -23,8 +23,9 @@ import torch
 from research.robustness.models import make
 from torch.nn import functional
 
-from precad.client.train import local_update, model_section
-from precad.client.train.smooth import Sampling, sample_votes
+from precad.client.gradients.local_update import local_update
+from precad.client.gradients.noisy_votes import Sampling, sample_votes
+from precad.client.gradients.torch_models import model_section
 from precad.common.task import Task, with_objective
 from precad.simulation.data import load
 

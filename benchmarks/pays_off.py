@@ -26,10 +26,9 @@ from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
 from precad.aggregator.noise import DiscreteGaussian
 from precad.client import model_section
-from precad.client.train import logistic
-from precad.common.headroom import MAX_BOUND
+from precad.client.gradients.torch_models import logistic
 from precad.common.identifiers import Role
-from precad.common.task import Task
+from precad.common.task import MAX_BOUND, Task
 from precad.simulation.data import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "pays_off.json"

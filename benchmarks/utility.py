@@ -38,7 +38,7 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
 from precad.aggregator.noise import DiscreteGaussian
-from precad.client.train import build
+from precad.client.gradients.torch_models import build
 from precad.common.identifiers import Role
 from precad.common.task import Task
 from precad.simulation.data import DataSet, load

@@ -25,7 +25,7 @@ def doctor(config: Path, wait: float, as_json: bool) -> None:
     the clocks. Nothing is enrolled; the servers see a connection and one
     call, whatever the records are. Exit 1 where something has to be mended.
     """
-    from precad.client.check.settings import FINISHED, look_at_settings  # noqa: PLC0415
+    from precad.client.owner_settings import FINISHED, look_at_settings  # noqa: PLC0415
 
     findings = look_at_settings(config, wait)
     if as_json:

@@ -43,9 +43,10 @@ def evaluate(
     # Seconds of torch.
     from torch.nn import functional  # noqa: PLC0415
 
-    from precad.client.own_code import own_object  # noqa: PLC0415
-    from precad.client.read import read_records  # noqa: PLC0415
-    from precad.client.train import Applied, as_records  # noqa: PLC0415
+    from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
+    from precad.client.owner_settings import own_object  # noqa: PLC0415
+    from precad.client.records.read_records import read_records  # noqa: PLC0415
+    from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     found, module, settings = trained(config, task, model_file, model)
     own = None if settings is None else settings.own_loss()

@@ -11,8 +11,7 @@ import click
 
 from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration, StorageFailure
-from precad.common.log_lines import doing, start_log
-from precad.common.stacks import says_where_it_hangs
+from precad.common.logs import doing, says_where_it_hangs, start_log
 
 
 @click.command()
@@ -82,7 +81,7 @@ def join(
     says_where_it_hangs()
     mine = config[0]
     if len(config) > 1 or logs is not None:
-        from precad.client.together import load_for, split  # noqa: PLC0415
+        from precad.client.owners_together import load_for, split  # noqa: PLC0415
 
         own = split(list(config), lambda: load_for(list(config)), logs)
         if own is None:
@@ -145,10 +144,10 @@ def _take_part(
         # The bar says it.
         logging.getLogger("precad.rounds").setLevel(logging.WARNING)
         log.info("loading torch and the records")
-    from precad.client.outlast import outlast  # noqa: PLC0415
-    from precad.client.participant import Participation  # noqa: PLC0415
+    from precad.client.owner_settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
+    from precad.client.participant import outlast  # noqa: PLC0415
+    from precad.client.participation import Participation  # noqa: PLC0415
     from precad.client.reporter import HISTORY_FILE, OnRound  # noqa: PLC0415
-    from precad.client.settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
     from precad.client.tensorboard import TensorBoard  # noqa: PLC0415
     from precad.client.trained_model import MODEL_FILE  # noqa: PLC0415
 

@@ -8,16 +8,12 @@ import click
 from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.accept import accept as take
-from precad.common.identity.deployment import (
-    AUTHORITY_FOLDER,
-    Deployment,
-    create_local_keys,
-    create_request,
-)
-from precad.common.identity.pki import PARTY_DAYS
-from precad.common.identity.principal import Principal
-from precad.common.identity.summary import request_summary, summarise
+from precad.common.identity.authority import PARTY_DAYS
+from precad.common.identity.certificate_request import accept as take
+from precad.common.identity.certificate_request import create_request
+from precad.common.identity.certificate_summary import request_summary, summarise
+from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, Deployment, create_local_keys
+from precad.common.identity.party_certificate import Principal
 
 
 @click.group()

@@ -7,8 +7,7 @@ import click
 
 from precad import __version__
 from precad.cli.start import said
-from precad.common.errors import PrecadError
-from precad.common.extras import missing
+from precad.common.errors import PrecadError, missing
 
 COMMANDS = (
     *("demo", "simulate", "plan", "task", "account", "certify", "keys", "enrol"),

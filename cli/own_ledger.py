@@ -17,7 +17,7 @@ from precad.common.terminal.text import Table, say
 if TYPE_CHECKING:
     from precad.client.account_file import Charge
     from precad.client.own_account import Account
-    from precad.client.witness import Seen
+    from precad.client.server_statements import Seen
 
 _SERVERS = (Role.SERVER_A, Role.SERVER_B)
 
@@ -73,7 +73,7 @@ def receipts(
     against the models that it was served. That one server counts more than the other is no
     finding: the larger count rules, and the other takes it over when it is shown.
     """
-    from precad.client.witness import read_seen  # noqa: PLC0415
+    from precad.client.server_statements import read_seen  # noqa: PLC0415
 
     kept = read_seen(folder)
     if not kept.statements:
@@ -208,7 +208,7 @@ def _statement(kept: "Seen", role: Role, charged: Sequence["Charge"]) -> dict[st
 
 
 def _findings(kept: "Seen", account: Path) -> list[str]:
-    from precad.client.witness import further_counts  # noqa: PLC0415
+    from precad.client.server_statements import further_counts  # noqa: PLC0415
 
     found = []
     own: dict[tuple[Digest, str, int], int] = {}
@@ -259,7 +259,7 @@ def _against(kept: "Seen", other: "Seen") -> list[str]:
 def _signatures(kept: "Seen", identity: Path) -> list[str]:
     from precad.common.errors import PeerUnavailable, PeerViolation  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.identity.sign import CertificateVerifier  # noqa: PLC0415
+    from precad.common.identity.signatures import CertificateVerifier  # noqa: PLC0415
     from precad.common.wire.statement import check_statement  # noqa: PLC0415
 
     verifier = CertificateVerifier(Identity.load(identity))

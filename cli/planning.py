@@ -27,8 +27,7 @@ from precad.certify.inputs import Booleans, Integers
 from precad.certify.prediction import largest_group
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_BOUND
-from precad.common.task import Task
+from precad.common.task import MAX_BOUND, Task
 
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join."""

@@ -60,8 +60,9 @@ def predict(
     # Seconds of torch: not before the options are known to be wanted.
     import numpy as np  # noqa: PLC0415
 
-    from precad.client.read import read_inputs  # noqa: PLC0415
-    from precad.client.train import Applied, as_inputs  # noqa: PLC0415
+    from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
+    from precad.client.records.read_records import read_inputs  # noqa: PLC0415
+    from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
     found, module, settings = trained(config, task, model_file, model)
     recipe = found.task.data

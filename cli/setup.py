@@ -36,7 +36,7 @@ def setup(
     """
     from precad.cli.local.files import free_addresses, write_parties  # noqa: PLC0415
     from precad.common.identifiers import ClientId  # noqa: PLC0415
-    from precad.common.identity.deployment import create_local_keys  # noqa: PLC0415
+    from precad.common.identity.deployment_keys import create_local_keys  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
 
     if folder.exists():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from precad.common.allocator import PIECES, keep_freed_buffers
 from precad.common.errors import Misconfiguration, PrecadError
-from precad.common.log_lines import start_log
+from precad.common.logs import start_log
 
 _PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
@@ -48,7 +48,7 @@ def serve(part: str, config: Path) -> int:
     Raises:
         Misconfiguration: settings, or what they name, can't be used.
     """
-    from precad.common.parsed import read_toml  # noqa: PLC0415 -- pydantic takes its time
+    from precad.common.checks import read_toml  # noqa: PLC0415 -- pydantic takes its time
     from precad.common.settings import TABLES  # noqa: PLC0415
 
     start_log()
@@ -70,7 +70,7 @@ def _serve(part: str, config: str) -> int:
     except PrecadError as error:
         return said(error)
     except ModuleNotFoundError as error:
-        from precad.common.extras import missing  # noqa: PLC0415
+        from precad.common.errors import missing  # noqa: PLC0415
 
         lacking = missing(error, "precad serve", "server")
         if lacking is None:

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from precad.common.clock import CLOCK
-from precad.common.description import Description
 from precad.common.errors import Misconfiguration, PrecadError
 from precad.common.identifiers import Digest
-from precad.common.log_lines import PEOPLE, start_log
-from precad.common.settings import Settings
-from precad.common.several import settings_by_task
+from precad.common.logs import PEOPLE, start_log
+from precad.common.settings import Settings, settings_by_task
+from precad.common.task_schema import Description
 
 log = logging.getLogger("precad")
 

@@ -9,7 +9,7 @@ from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
-    from precad.client.settings import JoinSettings
+    from precad.client.owner_settings import JoinSettings
     from precad.client.trained_model import TrainedModel
 
 data_argument = click.argument("data", type=PATH, help="The records: a file as for `precad join`.")
@@ -37,9 +37,8 @@ def trained(
         Misconfiguration: an option is missing, or a file can't be used.
         TaskMismatch: the model is another task's.
     """
-    from precad.client.own_code import own_model  # noqa: PLC0415 -- seconds of torch
-    from precad.client.settings import JoinSettings  # noqa: PLC0415
-    from precad.client.train import build  # noqa: PLC0415
+    from precad.client.gradients.torch_models import build  # noqa: PLC0415
+    from precad.client.owner_settings import JoinSettings, own_model  # noqa: PLC0415
     from precad.client.trained_model import MODEL_FILE, TrainedModel  # noqa: PLC0415
 
     settings = None if config is None else JoinSettings.load(config)

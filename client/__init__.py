@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precad.client.data_owner import DataOwner
-    from precad.client.participant import Participation
-    from precad.client.progress import Evaluation, RoundInfo
-    from precad.client.read import Columns
+    from precad.client.gradients.torch_models import model_section
+    from precad.client.participation import Evaluation, Participation, RoundInfo
+    from precad.client.records.columns import Columns
     from precad.client.tensorboard import TensorBoard
-    from precad.client.train.models import load_vector, model_section
-    from precad.client.trained_model import TrainedModel
+    from precad.client.trained_model import TrainedModel, load_vector
 
 __all__ = [
     "Columns",
@@ -30,15 +29,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Columns": "read",
+    "Columns": "records.columns",
     "DataOwner": "data_owner",
-    "Evaluation": "progress",
-    "Participation": "participant",
-    "RoundInfo": "progress",
+    "Evaluation": "participation",
+    "Participation": "participation",
+    "RoundInfo": "participation",
     "TensorBoard": "tensorboard",
     "TrainedModel": "trained_model",
-    "load_vector": "train.models",
-    "model_section": "train.models",
+    "load_vector": "trained_model",
+    "model_section": "gradients.torch_models",
 }
 
 
@@ -49,6 +48,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"precad.client.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        from precad.common.extras import missing  # noqa: PLC0415
+        from precad.common.errors import missing  # noqa: PLC0415
 
         raise missing(error, name, "client") or error from None

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.client.disk import writing
-from precad.common.durable import append_line
 from precad.common.errors import Misconfiguration
+from precad.common.files import append_line, writing
 from precad.common.identifiers import Digest
 
 ACCOUNT_FILE = "participations.log"

@@ -3,6 +3,7 @@
 Nothing here needs torch: the lowest level submits any vector.
 """
 
+import json
 import logging
 import secrets
 from collections.abc import Callable, Iterator
@@ -15,12 +16,11 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.mismatch import differences
-from precad.client.progress import Observer, Silent
-from precad.common.clock import CLOCK, Clock
-from precad.common.enrolment import Enrolment
+from precad.client.participation import Observer, Silent
+from precad.common.clock import CLOCK, Clock, Patience, Waits
 from precad.common.errors import (
     MAX_TEXT,
+    Misconfiguration,
     NameInUse,
     PeerUnavailable,
     PeerViolation,
@@ -29,17 +29,17 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.identity.probe import why_unreachable
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.identity.mutual_tls import open_channel, why_unreachable
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.loaded_pages import let_go_of_loaded
 from precad.common.model import from_bytes, model_digest
-from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
+from precad.common.roster import Enrolment
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
+from precad.common.task_schema import Description
 from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import body_is_wanted, upload_pieces
@@ -401,3 +401,20 @@ def rejection_of(word: str) -> Rejection:
         return Rejection(word)
     except ValueError:
         raise PeerViolation(f"a server rejects for no reason that there is: {word!r}") from None
+
+
+_NAMED = ("name", "validation", "projections", "fractional_bits")
+
+
+def differences(ours: Description, canonical: bytes) -> str:
+    """Fields of ours and of the task with these canonical bytes, of whoever, that differ.
+
+    Returns:
+        Names and both values, for an error; empty where the bytes are no task's.
+    """
+    try:
+        theirs = Description.parse(json.loads(canonical))
+    except (ValueError, RecursionError, Misconfiguration):
+        return ""
+    pairs = ((name, getattr(ours, name), getattr(theirs, name)) for name in _NAMED)
+    return ", ".join(f"{name} is {own!r}, not {its!r}" for name, own, its in pairs if own != its)

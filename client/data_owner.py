@@ -1,49 +1,37 @@
 """The SDK for data owners: hand over data, a model and a loss, and take part."""
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.check.finding import Findings
-from precad.client.check.owner import (
-    check_name,
-    look_at_held_out,
-    look_at_limit,
-    look_at_owner,
-)
-from precad.client.check.servers import WITHIN_S, look_at_servers
-from precad.client.check.state import look_at_state
+from precad.client.check_disk_and_servers import WITHIN_S, Findings, look_at_servers, look_at_state
+from precad.client.check_owner import check_name, look_at_held_out, look_at_limit, look_at_owner
 from precad.client.connection import Servers
 from precad.client.display import display_for
-from precad.client.lock import held
+from precad.client.gradients.local_update import local_update, most_records, poisson_sample
+from precad.client.gradients.rehearsal import rehearse
+from precad.client.gradients.torch_models import Applied, build
 from precad.client.own_account import OwnAccount
-from precad.client.participant import Participation, RoundView, take_part
-from precad.client.pending import Pending
-from precad.client.private_log import PrivateLog
-from precad.client.progress import Evaluation
-from precad.client.read import Columns, read_records
+from precad.client.participant import RoundView, take_part
+from precad.client.participation import Evaluation, Participation
+from precad.client.pending_update import Pending
+from precad.client.records.columns import Columns
+from precad.client.records.read_records import read_records
+from precad.client.records.torch_records import Records, as_records
 from precad.client.reporter import OnRound, Reporter
-from precad.client.train import (
-    Applied,
-    Records,
-    as_records,
-    build,
-    local_update,
-    most_records,
-    poisson_sample,
-    rehearse,
-)
+from precad.client.server_statements import Witness
 from precad.client.trained_model import MODEL_FILE, TrainedModel
-from precad.client.witness import Witness
-from precad.common.durable import make_folder
-from precad.common.enrolment import on_grid
 from precad.common.errors import Misconfiguration
+from precad.common.files import PRIVATE_MODE, held, make_folder
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
+from precad.common.roster import on_grid
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -307,3 +295,29 @@ def _folder(path: str | Path | None) -> Path | None:
         return None
     make_folder(Path(path))
     return Path(path)
+
+
+private = logging.getLogger("precad.private")
+
+
+class PrivateLog:
+    """One line for each attempt, whether a record failed or not: attempt, count and indices.
+
+    Args:
+        path: readable by this user only; without one, lines go to the logger ``precad.private`` at
+            debug level.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def note(self, attempt: int, failed: Sequence[int]) -> None:
+        """Write the line. Never raises, and waits for no disk: both would show outside."""
+        line = f"attempt {attempt}: {len(failed)} records without a gradient {list(failed)}"
+        if self._path is None:
+            private.debug("%s", line)
+            return
+        with suppress(OSError):
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
+            with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+                file.write(f"{line}\n")

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, TextIO
 
-from precad.client.progress import RoundInfo
+from precad.client.participation import RoundInfo
 from precad.client.reporter import Display, outcome
 
 _NOTEBOOK_S = 1.0

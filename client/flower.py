@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from precad.client.settings import JoinSettings
-from precad.client.train import Records
-from precad.client.train.objectives import Loss
+from precad.client.gradients.objectives import Loss
+from precad.client.owner_settings import JoinSettings
+from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:

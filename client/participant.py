@@ -11,32 +11,29 @@ What others can see of this depends on no record: uploads begin at a public time
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.client.connection import Servers, rejection_of
 from precad.client.own_account import OwnAccount
-from precad.client.pending import Kept, Pending
-from precad.client.progress import Evaluation, Observer, RoundInfo, Silent, VersionOver
-from precad.client.trained_model import Net, TrainedModel
-from precad.client.witness import Witness
-from precad.common.clock import CLOCK, Clock
+from precad.client.participation import Observer, Participation, RoundInfo, Silent, VersionOver
+from precad.client.pending_update import Kept, Pending
+from precad.client.reporter import OnRound
+from precad.client.server_statements import Witness
+from precad.client.trained_model import TrainedModel
+from precad.common.clock import CLOCK, Clock, Patience, Waits
 from precad.common.errors import (
     BudgetExceeded,
-    Misconfiguration,
+    Misidentified,
     NotOnOffer,
     PeerUnavailable,
     PeerViolation,
 )
 from precad.common.identifiers import Digest
-from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
 from precad.protos import precad_pb2 as pb
 
@@ -64,51 +61,6 @@ class RoundView:
 
 Compute = Callable[[RoundView], RingVector]
 """Gives the encoded update ``[d] int64`` for a version."""
-
-
-@dataclass(slots=True)
-class Participation:
-    """How a client's training went."""
-
-    submitted: int = 0
-    """Attempts that an update was sent for."""
-    covered: int = 0
-    """Attempts that zeros were sent for, under ``cover_uploads``."""
-    counted: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)
-    epsilon: float = 0.0
-    """The data set's own account over all tasks: exact, record level, one server corrupted."""
-    ended: str = ""
-    """`finished`, or `budget` when the owner's limit was reached first."""
-    model: TrainedModel | None = field(default=None, repr=False)
-    """The final model; the newest that this owner saw where its limit ended it."""
-    model_file: Path | None = None
-    """Where it lies as safetensors; None without a state folder, or where its disk failed."""
-    history: tuple[RoundInfo, ...] = field(default=(), repr=False)
-    """Round by round, as `DataOwner.run` told it."""
-    validation: Evaluation | None = None
-    """``model`` on the owner's held-out records; None without them."""
-    callback_failures: int = 0
-    """How often the owner's own ``on_round`` raised."""
-    callback_error: BaseException | None = field(default=None, repr=False)
-    """What it raised first."""
-
-    def load_into(self, module: Net) -> Net:
-        """Copies the model into a torch module and returns it; see ``TrainedModel.load_into``."""
-        return self._model().load_into(module)
-
-    def save(self, path: str | Path) -> None:
-        """Writes the model as safetensors; see ``TrainedModel.save``."""
-        self._model().save(path)
-
-    def table(self) -> list[dict[str, Any]]:
-        """The history as one flat dictionary a round, ready for a frame."""
-        return [each.to_row() for each in self.history]
-
-    def _model(self) -> TrainedModel:
-        if self.model is None:
-            raise Misconfiguration("model", None, "this training ended before a model was seen")
-        return self.model
 
 
 def take_part(
@@ -469,3 +421,45 @@ class _Player:
 def _word(notice: pb.Notice) -> pb.Signed | None:
     """What server A signs for this client, where it comes with the notice."""
     return notice.word if notice.HasField("word") else None
+
+
+AWAY_WAITS = Waits(5.0, 60.0, spread=True)
+"""Between tries; a try itself lasts as long as the task's outage."""
+
+
+def outlast(
+    run: Callable[[OnRound], Participation],
+    wait_s: float,
+    on_round: OnRound | None = None,
+    clock: Clock = CLOCK,
+) -> Participation:
+    """Run until the training is over, however often the servers are away in between.
+
+    Args:
+        run: takes part once, from the state on disk; is given what to tell each round.
+        wait_s: how long they may be away, from the first try that failed; each round that is
+            seen renews it.
+        on_round: told each round too.
+        clock: passes the time.
+
+    Raises:
+        PeerUnavailable: they stayed away for longer.
+        Misidentified: somebody else answers at an address; waiting won't mend it.
+        PrecadError: anything else that ``run`` raises.
+    """
+    patience = Patience(wait_s, AWAY_WAITS, clock)
+
+    def seen(info: RoundInfo) -> None:
+        patience.renew()
+        if on_round is not None:
+            on_round(info)
+
+    while True:
+        try:
+            return run(seen)
+        except Misidentified:
+            raise
+        except PeerUnavailable as error:
+            hours = max(0.0, patience.remaining()) / 3600
+            log.warning("%s; asking again for %.1f hours", error, hours)
+            patience.wait(error)

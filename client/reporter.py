@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from precad.client.own_account import exact_epsilon
-from precad.client.progress import Evaluation, RoundInfo, VersionOver
+from precad.client.participation import Evaluation, RoundInfo, VersionOver
 from precad.client.trained_model import TrainedModel
-from precad.common.durable import PRIVATE_MODE
+from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
 
 log = logging.getLogger("precad")

@@ -11,6 +11,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.model import load_model, save_model, tensors
 from precad.common.task import Task
+from precad.common.task_schema import Parameter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,8 +66,6 @@ class TrainedModel:
         Raises:
             Misconfiguration: its parameters aren't the task's, in names, shapes and order.
         """
-        from precad.client.train import check_parameters, load_vector  # noqa: PLC0415 -- torch
-
         check_parameters(module, self.task.model.parameters)
         load_vector(module, self.theta)
         return module
@@ -112,3 +111,44 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         return f"TrainedModel({self})"
+
+
+def check_parameters(module: "nn.Module", parameters: tuple[Parameter, ...]) -> None:
+    """Refuses a model whose parameters aren't the task's, in names, shapes and order.
+
+    Raises:
+        Misconfiguration: names the first difference.
+    """
+    found = [(name, tuple(tensor.shape)) for name, tensor in module.named_parameters()]
+    expected = [(parameter.name, parameter.shape) for parameter in parameters]
+    for position in range(max(len(found), len(expected))):
+        ours = found[position] if position < len(found) else None
+        task = expected[position] if position < len(expected) else None
+        if ours != task:
+            raise Misconfiguration(
+                f"model parameter {position}",
+                "absent" if ours is None else f"{ours[0]}{list(ours[1])}",
+                "the task has none; remove it"
+                if task is None
+                else f"the task has {task[0]}{list(task[1])}; give the model that it describes",
+            )
+
+
+def load_vector(module: "nn.Module", theta: NDArray[np.float64]) -> None:
+    """Copies θ into a torch module's parameters, cast to their own dtype; buffers stay.
+
+    Args:
+        module: parameters of the task's shapes, in its order; their names aren't looked at
+            (``TrainedModel.load_into`` does).
+        theta: θ, ``[d] float64``: all parameters flattened, one after the other.
+
+    Raises:
+        Misconfiguration: the vector's length isn't the module's number of parameters.
+    """
+    import torch  # noqa: PLC0415 -- seconds
+
+    named = dict(module.named_parameters())
+    shapes = tuple(Parameter(name=n, shape=tuple(p.shape)) for n, p in named.items())
+    with torch.no_grad():
+        for name, values in tensors(theta, shapes).items():
+            named[name].copy_(torch.from_numpy(values))

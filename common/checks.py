@@ -1,10 +1,16 @@
 """Checks of what people give: every error names the field, the value and the remedy.
 
-Each returns the value in its own type, since one from a file may be of any.
+Each check returns the value in its own type, since one from a file may be of any. What a person
+wrote in a TOML file is read here too, and pydantic's findings become errors of the same form.
 """
 
 import math
+import tomllib
+from collections.abc import Mapping
 from numbers import Integral, Real
+from pathlib import Path
+
+from pydantic import ValidationError
 
 from precad.common.errors import Misconfiguration
 
@@ -87,3 +93,25 @@ def count(field: str, value: int, least: int = 0) -> int:
     ):
         raise Misconfiguration(field, value, f"give a whole number, {least} or more")
     return int(value)
+
+
+def read_toml(field: str, path: Path) -> dict[str, object]:
+    """The file's values. Raises Misconfiguration naming ``field`` and the file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        # Integers of thousands of digits are a plain ValueError.
+        raise Misconfiguration(field, str(path), f"can't be read: {error}") from None
+
+
+def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfiguration:
+    """The first of pydantic's findings, in this project's form.
+
+    Args:
+        error: what pydantic raised.
+        remedies: by pydantic's type of finding; for any other, pydantic's own words.
+    """
+    first = error.errors(include_url=False)[0]
+    value = None if first["type"] == "missing" else first["input"]
+    field = ".".join(str(part) for part in first["loc"]) or error.title.lower()
+    return Misconfiguration(field, value, remedies.get(first["type"], first["msg"]))

@@ -1,12 +1,16 @@
-"""Time, and waiting for it, as one object that is passed in: tests play with a clock of their own.
+"""Time, waiting, and trying again, through one object that is passed in: tests have their own.
 
-Deadlines are instants of ``Clock.now``, never of the wall clock, which may be set back.
+Deadlines are instants of ``Clock.now``, never of the wall clock, which may be set back. Callers
+differ in what they try again and after which errors; when to stop and how long to wait between
+tries is decided here.
 """
 
 import random
+import selectors
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
@@ -76,3 +80,74 @@ class SystemClock:
 
 
 CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds between tries: doubling from ``first_s`` to ``longest_s``."""
+
+    first_s: float
+    longest_s: float
+    spread: bool = False
+    """Half to one and a half times as long, by chance: clients that lost one server don't come
+    back in one wave."""
+
+
+class Patience:
+    """How much longer it is worth trying.
+
+    Args:
+        total_s: how long to go on after the first failure; ``counted_from_now``: from now.
+        waits: between tries.
+        clock: passes the time.
+    """
+
+    def __init__(
+        self, total_s: float, waits: Waits, clock: Clock = CLOCK, *, counted_from_now: bool = False
+    ) -> None:
+        self._total_s = total_s
+        self._waits = waits
+        self._clock = clock
+        self._wait_s = waits.first_s
+        self._since = clock.now() if counted_from_now else None
+
+    def renew(self) -> None:
+        """Something worked: the next failure is a first one."""
+        self._wait_s = self._waits.first_s
+        self._since = None
+
+    def remaining(self) -> float:
+        """Seconds that are left; may be negative."""
+        if self._since is None:
+            return self._total_s
+        return self._since + self._total_s - self._clock.now()
+
+    def wait(self, error: Exception) -> None:
+        """Wait before the next try; the last wait is cut to what is left.
+
+        Raises:
+            Exception: ``error``, when the time is over.
+        """
+        if self._since is None:
+            self._since = self._clock.now()
+        remaining = self.remaining()
+        if remaining <= 0:
+            raise error
+        wait_s = self._wait_s
+        if self._waits.spread:
+            wait_s *= self._clock.jitter()
+        self._clock.sleep(min(wait_s, remaining))
+        self._wait_s = min(2 * self._wait_s, self._waits.longest_s)
+
+
+def readable_within(timeout_s: float | None, *descriptors: int) -> Collection[int]:
+    """Those that can be read, or are at their end; empty after ``timeout_s`` seconds.
+
+    Args:
+        timeout_s: None waits without an end.
+        descriptors: of files without a buffer of this process's own.
+    """
+    with selectors.DefaultSelector() as selector:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+        return [key.fd for key, _ in selector.select(timeout_s)]

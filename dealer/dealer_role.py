@@ -6,12 +6,12 @@ from typing import Self
 
 import numpy as np
 
-from precad.common.description import Description
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
+from precad.common.task_schema import Description
 from precad.dealer.gate_batches import Deliver, Work
 from precad.dealer.mask_squares import Squares
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest

@@ -18,7 +18,7 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
-from precad.common.share.words import norm_offset, word_mask
+from precad.common.share.mask import norm_offset, word_mask
 from precad.norm_check.dealing import Answer, GateKeys
 from precad.norm_check.norm_gates import deal_gates, gate_context
 from precad.norm_check.random_rows import Rows

@@ -11,10 +11,10 @@ from contextlib import aclosing
 from weakref import WeakSet
 
 from precad import __version__
-from precad.common.description import Description
 from precad.common.identifiers import Role
-from precad.common.identity.access import of_connection
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import of_connection
+from precad.common.task_schema import Description
 from precad.common.wire.exposition import Metric, by, one
 from precad.common.wire.serving import Context
 from precad.dealer.dealer_role import SERVERS, DealerRole

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 import grpc
 
-from precad.common.description import Description
 from precad.common.identity.credentials import Identity
-from precad.common.identity.port import add_port
-from precad.common.log_lines import doing
+from precad.common.identity.mutual_tls import add_port
+from precad.common.logs import doing
 from precad.common.settings import Address, Settings
+from precad.common.task_schema import Description
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.dealer_role import DealerRole

@@ -8,13 +8,13 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from precad.common.description import Description
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.access import require
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import require
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
+from precad.common.task_schema import Description
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.dealer.dealer_role import SERVERS, DealerRole
 from precad.dealer.gate_batches import Deliver, Work

@@ -18,7 +18,7 @@ LOADED = (
     "precad.aggregator.store.upgrade",
     "precad.aggregator.workers.start",
     "precad.client.data_owner",
-    "precad.client.train",
+    "precad.client.gradients.local_update",
     "precad.cli.start",
     "precad.cli.evaluate",
     "precad.cli.report.gather",

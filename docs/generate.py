@@ -22,11 +22,7 @@ from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.turns import AT_ONCE, GRACE_S, LEAST_RATE
 from precad.common.errors import MAX_TEXT
 from precad.common.keystream import KEY_BYTES
-from precad.common.share.signature import (
-    MAX_CERTIFICATE_BYTES,
-    MAX_CERTIFICATES,
-    MAX_SIGNATURE_BYTES,
-)
+from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
 from precad.common.task import Task
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
 from precad.simulation.data import load

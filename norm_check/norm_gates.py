@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import PeerViolation
-from precad.common.headroom import TAU
 from precad.common.identifiers import Digest
 from precad.common.keystream import encode_context
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
+from precad.common.task import TAU
 from precad.norm_check.comparison_keys import DcfKeys
 from precad.norm_check.distributed_comparison import Bits, deal_intervals, evaluate_intervals
 

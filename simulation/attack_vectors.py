@@ -10,7 +10,7 @@ from enum import Enum
 
 import numpy as np
 
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import squared_norm
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret

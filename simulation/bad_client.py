@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from precad.client.connection import Servers
+from precad.client.owner_settings import JoinSettings
 from precad.client.participant import RoundView, take_part
-from precad.client.settings import JoinSettings
 from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.body import HeldBody
-from precad.common.share.submission import Submission
+from precad.common.share.submission import HeldBody, Submission
 from precad.simulation.attack_vectors import Forgery, forged_update
 
 DROPOUT = "dropout"

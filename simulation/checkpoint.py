@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.common.durable import write_file
+from precad.common.files import write_file
 
 PARTS = 20
 """Of a training: at most one is played again."""

@@ -11,7 +11,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.record_file import write_client_data
+from precad.client.records.read_records import write_client_data
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId
 from precad.simulation.data import load

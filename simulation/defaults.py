@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from precad.client.train.models import cnn, logistic, mlp, model_section
+from precad.client.gradients.torch_models import cnn, logistic, mlp, model_section
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_BOUND, MAX_CLIP_RATIO
+from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO
 from precad.simulation.data import DataSet
 from precad.simulation.data.fixed_features import FIXED_FEATURES
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.aggregator.noise import DiscreteGaussian
-from precad.client.train import poisson_sample
+from precad.client.gradients.local_update import poisson_sample
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.keystream import Keystream, derive, encode_context

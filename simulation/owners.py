@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.client.train import Records, as_records, most_records
-from precad.common.enrolment import Enrolment, Roster
+from precad.client.gradients.local_update import most_records
+from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation.draws import partition_order
 

@@ -15,9 +15,9 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import PrivacyStatement, guarantees
-from precad.client.train import load_vector
-from precad.common.durable import write_file
+from precad.client.trained_model import load_vector
 from precad.common.errors import Misconfiguration
+from precad.common.files import write_file
 from precad.common.model import tensors
 from precad.common.task import Task
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.accounting.exact import most_participations
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import squared_norm
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import Role
 from precad.common.model import apply_update

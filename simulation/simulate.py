@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from precad.client.train import as_records, build, load_vector, rehearse
-from precad.client.train.objectives import Loss
-from precad.common.description import ObjectiveSection
+from precad.client.gradients.objectives import Loss
+from precad.client.gradients.rehearsal import rehearse
+from precad.client.gradients.torch_models import build
+from precad.client.records.torch_records import as_records
+from precad.client.trained_model import load_vector
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
+from precad.common.task_schema import ObjectiveSection
 from precad.simulation.attacks import named
 from precad.simulation.checkpoint import Checkpoint
 from precad.simulation.data import DataSet, load

@@ -9,14 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.train import RecordGradients, local_update
-from precad.client.train.augment import Augmentation
-from precad.client.train.gradients import CHUNK_BYTES
-from precad.client.train.objectives import Loss
-from precad.common.description import ObjectiveSection
-from precad.common.encode.clip import RECORD_MARGIN, clip_update
+from precad.client.gradients.local_update import local_update
+from precad.client.gradients.objectives import Augmentation, Loss
+from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
+from precad.common.encode import RECORD_MARGIN, clip_update
 from precad.common.secret import Secret
 from precad.common.task import Task
+from precad.common.task_schema import ObjectiveSection
 from precad.simulation.owners import Owner, Owners
 from precad.simulation.view import Matrix
 

@@ -15,7 +15,7 @@ from precad.aggregator.collect.upload import Upload
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.share.signature import Verifier
+from precad.common.share.header import Verifier
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 

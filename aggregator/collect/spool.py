@@ -25,7 +25,7 @@ from precad.common.errors import BodyUnreadable
 from precad.common.identifiers import ClientId
 from precad.common.keystream import KEY_BYTES, encode_context
 from precad.common.secret import Secret
-from precad.common.share.body import PIECE_BYTES
+from precad.common.share.submission import PIECE_BYTES
 
 log = logging.getLogger("precad")
 
@@ -117,7 +117,7 @@ class SpoolFile:
 
 @dataclass(frozen=True, slots=True)
 class SpooledBody:
-    """A whole body in its file; see ``precad.common.share.body.Body``."""
+    """A whole body in its file; see ``precad.common.share.submission.Body``."""
 
     path: Path
     key: Secret = field(repr=False)

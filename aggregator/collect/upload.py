@@ -12,10 +12,9 @@ from precad.aggregator.collect.spool import Spool
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Role
 from precad.common.secret import Secret
-from precad.common.share.body import Body, HeldBody, body_bytes, body_hasher
-from precad.common.share.context import SubmissionContext
+from precad.common.share.header import SubmissionContext
 from precad.common.share.mask import SALT_BYTES
-from precad.common.share.submission import Submission
+from precad.common.share.submission import Body, HeldBody, Submission, body_bytes, body_hasher
 
 log = logging.getLogger("precad")
 

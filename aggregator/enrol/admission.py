@@ -9,9 +9,9 @@ from typing import Protocol
 
 from precad.aggregator.enrol.tokens import TokenBook
 from precad.aggregator.settings import ServerSettings
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 

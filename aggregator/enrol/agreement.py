@@ -13,12 +13,12 @@ from precad.aggregator.rounds.messages import (
 )
 from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.start_attempt import require_enough
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
 from precad.common.keystream import KEY_BYTES, derive
 from precad.common.link import PeerLink
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 

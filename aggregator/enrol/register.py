@@ -7,9 +7,9 @@ from precad.aggregator.rounds.messages import SealMessage
 from precad.aggregator.rounds.privacy_cap import prepare
 from precad.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 

@@ -14,8 +14,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from precad.common.durable import write_file
 from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.files import write_file
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
 

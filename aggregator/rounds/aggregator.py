@@ -13,9 +13,9 @@ from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.journal import Journal
 from precad.aggregator.rounds.privacy_cap import begin, may_take_part, released_again
 from precad.aggregator.rounds.seals import Seals
-from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
+from precad.common.roster import Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.norm_check.dealing import Dealing

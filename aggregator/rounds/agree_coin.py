@@ -15,7 +15,7 @@ from precad.aggregator.rounds.messages import (
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
 from precad.common.secret import Secret
 
 

@@ -15,9 +15,9 @@ from precad.aggregator.rounds.messages import (
     CoinCommitment,
     CoinOpening,
 )
-from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream, derive, encode_context
+from precad.common.roster import Roster
 from precad.common.secret import Secret
 
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 from precad.aggregator.rounds.messages import Message, SealMessage
 from precad.common.errors import PeerViolation, RejectedSubmission
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.seal import (
+from precad.common.identity.signatures import (
     Kind,
     Sealed,
     SealSigner,
@@ -14,7 +14,7 @@ from precad.common.identity.seal import (
     check_seal,
     seal,
 )
-from precad.common.share.signature import Signature
+from precad.common.share.header import Signature
 
 Body = TypeVar("Body", bound=Message)
 

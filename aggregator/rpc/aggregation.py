@@ -16,7 +16,6 @@ from precad.aggregator.rpc.watches import Watches, as_long_as_allowed
 from precad.aggregator.training.owners import give_back, remember
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.shelf import ShelvedModel
-from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     AccessDenied,
     Misconfiguration,
@@ -25,11 +24,11 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.access import require
-from precad.common.identity.principal import Principal
-from precad.common.identity.sign import check_own_key
+from precad.common.identity.mutual_tls import check_own_key, require
+from precad.common.identity.party_certificate import Principal
 from precad.common.model import from_bytes
 from precad.common.ring import WORD_BYTES
+from precad.common.roster import Enrolment
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.submission import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb

@@ -28,8 +28,8 @@ import grpc.aio
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import Role
-from precad.common.identity.access import of_connection
-from precad.common.identity.principal import Principal
+from precad.common.identity.mutual_tls import of_connection
+from precad.common.identity.party_certificate import Principal
 
 log = logging.getLogger("precad")
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from precad.aggregator.rpc.turns import Turn
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 
 Piece = TypeVar("Piece")
 _REMEMBERED = 10_000

@@ -19,9 +19,7 @@ from precad.aggregator.training.session import Session
 from precad.aggregator.workers.crew import Workforce
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
-from precad.common.identity.access import require
-from precad.common.identity.channel import open_channel
-from precad.common.identity.probe import why_unreachable
+from precad.common.identity.mutual_tls import open_channel, require, why_unreachable
 from precad.common.link import FrameTransport
 from precad.common.wire.serving import Refusing
 from precad.common.wire.status import LINKED

@@ -36,16 +36,15 @@ from precad.aggregator.training.session import Phase, Session
 from precad.aggregator.training.shelf import Shelf
 from precad.aggregator.validate.in_process_validator import load_check
 from precad.common.allocator import give_back_freed
-from precad.common.durable import make_folder
+from precad.common.files import make_folder
 from precad.common.identifiers import Role
-from precad.common.identity.coin_file import read_coin_key, replace_coin_key
+from precad.common.identity.coin_key import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
-from precad.common.identity.port import add_port
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.identity.mutual_tls import add_port
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel.kernel import kernel_in_use
 from precad.common.loaded_pages import let_go_of_loaded
-from precad.common.log_lines import doing
-from precad.common.stacks import says_where_it_hangs
+from precad.common.logs import doing, says_where_it_hangs
 from precad.common.task import Task
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS

@@ -5,9 +5,8 @@ import logging
 from sqlalchemy import Engine
 
 from precad.aggregator.store.engine import storage_errors
-from precad.common.clock import CLOCK, Clock
+from precad.common.clock import CLOCK, Clock, Patience, Waits
 from precad.common.errors import StorageFailure
-from precad.common.retry import Patience, Waits
 
 log = logging.getLogger("precad")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from precad.aggregator.enrol.tokens import TOKENS_FOLDER
 from precad.aggregator.store.audit import Audit, audit_ledger
 from precad.aggregator.store.engine import storage_errors
-from precad.common.durable import make_folder
 from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.files import make_folder
 
 DATABASE = "state.db"
 BESIDE = ("model.seal", "model.safetensors")

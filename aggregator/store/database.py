@@ -45,7 +45,6 @@ from precad.aggregator.store.lock import FileLock, lock_database
 from precad.aggregator.store.migrate import migrate
 from precad.aggregator.store.outside import OutsideJournal, Remembered
 from precad.aggregator.store.shown import Shown
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,
     Misconfiguration,
@@ -53,6 +52,7 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 log = logging.getLogger("precad")

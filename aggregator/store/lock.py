@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Engine, event
 
 from precad.aggregator.store.engine import file_of
+from precad.common.clock import Patience, Waits
 from precad.common.errors import Misconfiguration
-from precad.common.retry import Patience, Waits
 
 _REMEDY = "stop it first, or give this server a state of its own"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from precad.aggregator.rounds.messages import Fact
-from precad.common.durable import append_line
 from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.files import append_line
 from precad.common.identifiers import ClientId, Digest
 
 

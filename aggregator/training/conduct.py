@@ -32,7 +32,7 @@ from precad.common.allocator import give_back_freed
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.link import FrameTransport, PeerLink
-from precad.common.log_lines import doing
+from precad.common.logs import doing
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.task import Task

@@ -26,7 +26,7 @@ from precad.aggregator.training.session import Session
 from precad.aggregator.training.steps import Steps
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
 from precad.common.link import PeerLink
 from precad.common.model import byte_view, from_bytes, model_digest
 from precad.common.ring import from_bytes as ring_from_bytes

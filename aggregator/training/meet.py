@@ -23,7 +23,7 @@ from precad.aggregator.training.finish import confirm
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
 from precad.common.keystream import encode_context
 from precad.common.link import SETUP_ATTEMPT, PeerLink
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.training.session import Session
+from precad.common.clock import Patience, Waits
 from precad.common.errors import PeerUnavailable
-from precad.common.retry import Patience, Waits
 
 log = logging.getLogger("precad")
 

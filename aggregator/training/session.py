@@ -20,8 +20,7 @@ from precad.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.seal import SealSigner
-from precad.common.identity.sign import CertificateVerifier
+from precad.common.identity.signatures import CertificateVerifier, SealSigner
 from precad.common.task import Task
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from precad.aggregator.rounds.messages import SealMessage
 from precad.aggregator.training.stored import InFile, InMemory, Stored
-from precad.common.durable import write_file
 from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
+from precad.common.files import write_file
 from precad.common.identifiers import Digest
 from precad.common.model import byte_view, initial_vector, load_model, model_digest, save_model
 from precad.common.task import Task

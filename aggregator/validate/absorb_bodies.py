@@ -16,10 +16,8 @@ from precad.common.keystream import Keystream
 from precad.common.link import PeerLink
 from precad.common.ring import WORD_BYTES, RingVector, signed, view_words
 from precad.common.secret import Secret
-from precad.common.share.body import PIECE_BYTES, body_hasher
-from precad.common.share.mask import SALT_BYTES
-from precad.common.share.submission import Submission
-from precad.common.share.words import norm_point
+from precad.common.share.mask import SALT_BYTES, norm_point
+from precad.common.share.submission import PIECE_BYTES, Submission, body_hasher
 from precad.common.task import Task
 from precad.norm_check.random_rows import Rows
 

@@ -18,8 +18,8 @@ from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import RingVector
 from precad.common.share.header import NormWords, SignedHeader
+from precad.common.share.mask import norm_word
 from precad.common.share.submission import Submission
-from precad.common.share.words import norm_word
 from precad.common.task import Task
 from precad.norm_check.comparison_keys import DcfKeys, keys_from_bytes
 from precad.norm_check.dealing import DealerConversation, DealtGates

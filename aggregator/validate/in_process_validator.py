@@ -23,14 +23,13 @@ from precad.aggregator.validate.validation import (
     comparisons_per_client,
     label,
 )
-from precad.common.description import Description
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.loaded_pages import let_go_of_loaded
 from precad.common.ring import WORD_BYTES, RingVector, view_words
-from precad.common.share.body import PIECE_BYTES
-from precad.common.share.submission import Submission
+from precad.common.share.submission import PIECE_BYTES, Submission
 from precad.common.task import Task
+from precad.common.task_schema import Description
 from precad.norm_check.dealing import DealerConversation
 from precad.norm_check.dealt_triples import SquareRequest
 

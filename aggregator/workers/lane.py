@@ -19,8 +19,8 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import WORD_BYTES, from_bytes
 from precad.common.share.submission import Submission
 from precad.common.task import Task

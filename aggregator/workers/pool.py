@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from precad.aggregator.workers.place import Place, Placed
 from precad.aggregator.workers.start import WorkerStart
+from precad.common.clock import Waits
 from precad.common.errors import PrecadError
-from precad.common.retry import Waits
 
 log = logging.getLogger("precad")
 

@@ -17,15 +17,13 @@ from precad.aggregator.workers.disk import own_folder
 from precad.aggregator.workers.orders import taken
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
-from precad.common.identity.access import require
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.identity.probe import why_unreachable
+from precad.common.identity.mutual_tls import open_channel, require, why_unreachable
 from precad.common.link import FrameTransport
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
-from precad.common.share.body import body_bytes
 from precad.common.share.mask import SALT_BYTES
+from precad.common.share.submission import body_bytes
 from precad.common.task import Task
 from precad.common.wire.serving import Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb

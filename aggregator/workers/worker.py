@@ -21,8 +21,8 @@ from precad.common.allocator import PIECES, keep_freed_buffers
 from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.port import add_port
-from precad.common.log_lines import start_log
+from precad.common.identity.mutual_tls import add_port
+from precad.common.logs import start_log
 from precad.common.task import Task
 from precad.common.wire.link import add_link_to_server
 from precad.common.wire.serving import SERVER_OPTIONS

@@ -15,7 +15,7 @@ from benchmarks.rounds.ours import system as ours
 from benchmarks.rounds.sample import Sample, System
 from benchmarks.rounds.sec_agg_plus import system as sec_agg_plus
 from benchmarks.rounds.stock_crypten import system as stock_crypten
-from precad.common.description import DeadlineSection
+from precad.common.task_schema import DeadlineSection
 
 WARM_UPS = 1
 SERVERS = ours.SERVERS

@@ -13,8 +13,8 @@ from benchmarks.rounds.lines import WIDE_AREA
 from benchmarks.rounds.ours.system import PHASES
 from benchmarks.rounds.padded import padded_work
 from precad.cli.options import json_of
-from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration
+from precad.common.files import write_file
 
 FORMAT = 2
 Document = dict[str, Any]

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from precad.client.train import build, most_records
-from precad.client.train.models import logistic, model_section
-from precad.client.train.pace import padded_work_s
-from precad.common.description import DeadlineSection
+from precad.client.gradients.local_update import most_records, padded_work_s
+from precad.client.gradients.torch_models import build, logistic, model_section
 from precad.common.task import Task
+from precad.common.task_schema import DeadlineSection
 
 RATE = 0.2
 REPEATS = 5

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from precad.common.clock import readable_within
 from precad.common.errors import PeerUnavailable
-from precad.common.readable import readable_within
 
 ANSWER_S = 1800.0
 # Where `benchmarks` is found as a package.

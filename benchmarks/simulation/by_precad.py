@@ -7,7 +7,7 @@ import time
 from same_task import LEARNING_RATE, RATE, RECORDS, cnn, owners_of, records
 
 import precad
-from precad.client.train import logistic, model_section
+from precad.client.gradients.torch_models import logistic, model_section
 from precad.common.task import Task
 
 

@@ -56,9 +56,9 @@ def of_model(request: Smoothing) -> Smoothed:
         Misconfiguration: an option is missing or beside the point, or a file can't be used.
     """
     # Seconds of torch.
-    from precad.client.read import read_records  # noqa: PLC0415
-    from precad.client.train import as_records  # noqa: PLC0415
-    from precad.client.train.smooth import DRAWS, Sampling, sample_votes  # noqa: PLC0415
+    from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes  # noqa: PLC0415
+    from precad.client.records.read_records import read_records  # noqa: PLC0415
+    from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     beside = {"votes": request.votes, "--selection": request.selection, "--labels": request.labels}
     for name, value in beside.items():
@@ -100,7 +100,7 @@ def _sigma(request: Smoothing, found: "TrainedModel") -> float:
 
 def _kept_draw(request: Smoothing) -> int:
     """The draw of the votes that are kept."""
-    from precad.client.train.smooth import kept_draw  # noqa: PLC0415 -- torch
+    from precad.client.gradients.noisy_votes import kept_draw  # noqa: PLC0415 -- torch
 
     assert request.keep is not None
     return kept_draw(request.keep)

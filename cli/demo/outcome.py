@@ -17,7 +17,8 @@ from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.certify.runs import CertificateInputs
 from precad.cli.demo.scenario import Scenario
-from precad.client.train.models import build, load_vector
+from precad.client.gradients.torch_models import build
+from precad.client.trained_model import load_vector
 from precad.protos import precad_pb2 as pb
 
 

@@ -16,8 +16,9 @@ from precad.certify.prediction import certified_accuracy
 from precad.certify.runs import CertificateInputs, Unit
 from precad.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.cli.demo.scenario import Scenario
-from precad.client.train import build, load_vector
-from precad.client.train.smooth import DRAWS, Sampling, sample_votes
+from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
+from precad.client.gradients.torch_models import build
+from precad.client.trained_model import load_vector
 
 POISONED = (1, 2, 5, 10)
 """Numbers of bad records that the report bounds."""

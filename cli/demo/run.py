@@ -17,10 +17,10 @@ from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
 from precad.cli.local import OWNERS, LocalDeployment
 from precad.cli.options import json_of
+from precad.common.clock import Patience, Waits
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
-from precad.common.retry import Patience, Waits
 from precad.protos import precad_pb2 as pb
 
 SHUTDOWN_S = 60.0

@@ -8,8 +8,8 @@ from pathlib import Path
 from torch.nn.functional import cross_entropy
 
 from precad.cli.local.files import Data
-from precad.client.train import build
-from precad.client.train.pace import padded_work_s
+from precad.client.gradients.local_update import padded_work_s
+from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

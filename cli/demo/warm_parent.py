@@ -19,8 +19,8 @@ import precad.cli.main
 import precad.dealer.process
 import precad.server_a.process
 import precad.server_b.process  # noqa: F401
-from precad.client.together import load_owner
-from precad.common.readable import readable_within
+from precad.client.owners_together import load_owner
+from precad.common.clock import readable_within
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ from importlib.resources import files
 from string import Template
 
 from precad.cli.kit.consortium import IDENTITY
-from precad.common.durable import FOLDER_MODE, PUBLIC_MODE
+from precad.common.files import FOLDER_MODE, PUBLIC_MODE
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 
 _PARTS = {Role.SERVER_A: "a", Role.SERVER_B: "b", Role.DEALER: "dealer"}
 UNIT = "precad.service"

@@ -10,7 +10,7 @@ from precad.common.identifiers import Role
 
 if TYPE_CHECKING:
     from precad.cli.kit.consortium import Consortium
-    from precad.common.identity.principal import Principal
+    from precad.common.identity.party_certificate import Principal
 
 
 @click.command()
@@ -62,10 +62,10 @@ def kit(
     """  # noqa: D301 -- click reads the control character
     from precad.cli.kit.archive import packed  # noqa: PLC0415
     from precad.cli.kit.consortium import Consortium  # noqa: PLC0415
-    from precad.common.durable import PUBLIC_MODE, write_file  # noqa: PLC0415
     from precad.common.errors import Misconfiguration  # noqa: PLC0415
+    from precad.common.files import PUBLIC_MODE, write_file  # noqa: PLC0415
     from precad.common.identifiers import Digest  # noqa: PLC0415
-    from precad.common.identity.principal import Principal  # noqa: PLC0415
+    from precad.common.identity.party_certificate import Principal  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
 
     role = Role(party)
@@ -90,10 +90,10 @@ def kit(
 
 def _root(root: Path) -> tuple[str, str]:
     """The root's certificate and its fingerprint."""
-    from precad.common.identity.certificate import read_file  # noqa: PLC0415
+    from precad.common.identity.certificate_summary import summarise  # noqa: PLC0415
     from precad.common.identity.credentials import CA_FILE  # noqa: PLC0415
-    from precad.common.identity.deployment import AUTHORITY_FOLDER  # noqa: PLC0415
-    from precad.common.identity.summary import summarise  # noqa: PLC0415
+    from precad.common.identity.deployment_keys import AUTHORITY_FOLDER  # noqa: PLC0415
+    from precad.common.identity.party_certificate import read_file  # noqa: PLC0415
 
     authority = root / AUTHORITY_FOLDER / CA_FILE
     public = read_file(authority, "--root", "precad keys init ROOT --root-only makes one")
@@ -124,7 +124,7 @@ def _first(
 def _further(party: "Principal", task: str, agreed: "Consortium") -> dict[str, str]:
     from precad.cli.kit.further import contents  # noqa: PLC0415
     from precad.common.errors import Misconfiguration  # noqa: PLC0415
-    from precad.common.several import check_name  # noqa: PLC0415
+    from precad.common.settings import check_name  # noqa: PLC0415
 
     check_name(task)
     if task in _TAKEN:

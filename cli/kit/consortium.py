@@ -5,10 +5,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
-from precad.common.parsed import read_toml, refusal
+from precad.common.identity.party_certificate import Principal
 from precad.common.settings import Address
 
 IDENTITY = "keys"

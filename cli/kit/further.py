@@ -5,7 +5,7 @@ from string import Template
 from precad.cli.kit.consortium import TASK, Consortium
 from precad.cli.local.files import to_toml
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 from precad.common.settings import TABLES
 from precad.common.task import Task
 

@@ -1,7 +1,7 @@
 """What stands in a kit for people: the next steps, as commands."""
 
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 
 _START = {
     Role.DEALER: "It comes first: both servers call it. No client needs to reach its port.",

@@ -24,7 +24,7 @@ from precad.common.allocator import PIECES
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection
 

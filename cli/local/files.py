@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.record_file import write_client_data
+from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 

@@ -77,7 +77,7 @@ def simulate(
             raise Misconfiguration(option, str(path), "there is no such folder; make it first")
     # Seconds of torch: not before the options are known to be wanted.
     from precad.cli.simulate.show import Display, conclude  # noqa: PLC0415
-    from precad.client.own_code import own_model, own_object  # noqa: PLC0415
+    from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
     from precad.client.tensorboard import TensorBoard  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
     from precad.simulation import SimulatedRound  # noqa: PLC0415

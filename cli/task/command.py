@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from precad.cli.options import PATH, json_option, print_json
-from precad.client.own_code import own_model
+from precad.client.owner_settings import own_model
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
-    from precad.common.description import DataSection
     from precad.common.task import Task
+    from precad.common.task_schema import DataSection
 
 file_argument = click.argument("file", type=PATH, help="The task file.")
 
@@ -231,8 +231,8 @@ def _recipe(path: Path) -> "DataSection":
     """
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from precad.common.description import DataSection  # noqa: PLC0415
-    from precad.common.parsed import read_toml, refusal  # noqa: PLC0415
+    from precad.common.checks import read_toml, refusal  # noqa: PLC0415
+    from precad.common.task_schema import DataSection  # noqa: PLC0415
 
     values = read_toml("recipe", path)
     try:
@@ -268,7 +268,7 @@ def _section(
         raise Misconfiguration(
             "model", model, "give either --architecture, with --features and --classes, or --model"
         )
-    from precad.client.train import logistic, mlp, model_section  # noqa: PLC0415 -- torch: seconds
+    from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch: seconds
     from precad.common import checks  # noqa: PLC0415
 
     features, classes = shape

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from precad.common import description
-from precad.common.description import Description
+from precad.common import task_schema
+from precad.common.task_schema import Description
 
 _NAMES = {float: "number", int: "whole number", str: "text", bool: "true or false"}
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
@@ -60,7 +60,7 @@ def _of(model: type[BaseModel], section: str, said: dict[str, str]) -> Iterator[
 def _written() -> dict[str, str]:
     """The text under each field of the schema's source, by class and field."""
     found = {}
-    for node in ast.parse(inspect.getsource(description)).body:
+    for node in ast.parse(inspect.getsource(task_schema)).body:
         if not isinstance(node, ast.ClassDef):
             continue
         for here, after in zip(node.body, [*node.body[1:], None], strict=True):

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from precad.client.check.owner import look_at_owner
-from precad.client.own_code import own_model, own_object
-from precad.client.read import read_records
-from precad.client.train import as_records, build, most_records
-from precad.client.train.models import BUILT_IN
+from precad.client.check_owner import look_at_owner
+from precad.client.gradients.local_update import most_records
+from precad.client.gradients.torch_models import BUILT_IN, build
+from precad.client.owner_settings import own_model, own_object
+from precad.client.records.read_records import read_records
+from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

@@ -1,7 +1,10 @@
-"""Which of the kernels runs: the best that was built and that the processor can run.
+"""The kernels for projections and shares: NumPy's, which says what is computed, and compiled ones.
 
-All give the same result (``numpy_projection.py`` and ``numpy_share.py`` say which). A library
-exists where a C compiler was there when precad was installed; without one NumPy does the work.
+All give the same result bit for bit. The best that was built and that the processor can run is
+used: a library exists where a C compiler was there when precad was installed; without one NumPy
+does the work. In NumPy a product of matrices projects, because that is what it has a fast library
+for. Words are cut into bytes and entries are −1, 0 and 1, so every sum is an integer of float32's
+range: exact in any order of summation.
 """
 
 import ctypes
@@ -16,9 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.common.kernel.numpy_projection import BLOCK, MASKS, project_blocks
-from precad.common.kernel.numpy_share import share_words
-from precad.common.ring import RingVector
+from precad.common.ring import WORD_BYTES, RingVector, dot
 
 Projection: TypeAlias = Callable[[RingVector, NDArray[np.uint64], RingVector], None]
 """What ``numpy_projection.project_blocks`` is, and its arguments."""
@@ -157,3 +158,79 @@ def _require(**arrays: tuple[NDArray[Any], np.dtype[Any]]) -> None:
     for name, (array, dtype) in arrays.items():
         if array.dtype != dtype or not array.flags.c_contiguous:
             raise ValueError(f"{name} must be contiguous and of 64 bits, not {array.dtype}")
+
+
+BLOCK = 64
+"""Coordinates of one mask."""
+MASKS = 2
+"""u and v."""
+_STEP = 256
+"""Blocks a product: 255·64·_STEP < 2^24 bounds every partial sum, which float32 holds exactly."""
+_NIBBLE = 4
+_LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_SHIFT = np.uint64(_NIBBLE)
+
+
+def _entry_table() -> NDArray[np.void]:
+    """Four entries for each byte: bits i of its low half u and of its high half v give u − v."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    entries = bits[:, :_NIBBLE].astype(np.float32) - bits[:, _NIBBLE:]
+    # As one opaque item a byte, so that a look-up moves all four entries.
+    return np.ascontiguousarray(entries).view(f"V{_NIBBLE * 4}").reshape(256)
+
+
+_TABLE = _entry_table()
+_WEIGHTS = np.arange(0, 64, 8)
+
+
+def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
+    """Add to ``z[r]`` the inner product of row r and the words, mod 2^64.
+
+    Args:
+        words: ``[64·n] int64``, contiguous.
+        masks: ``[n, k, 2] uint64``, little-endian: the masks u and v of each block and row; entry
+            i of a row's block is bit i of u minus bit i of v.
+        z: ``[k] int64``, changed in place.
+    """
+    for start in range(0, len(masks), _STEP):
+        part = masks[start : start + _STEP]
+        z += _projected(words[start * BLOCK : (start + len(part)) * BLOCK], part)
+
+
+def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
+    n, k, _ = masks.shape
+    u, v = masks[:, :, 0].T, masks[:, :, 1].T
+    # A byte of an index holds four bits of u below the same four of v. The even quarters of all
+    # bytes come first, then the odd ones; the words are put into the same order.
+    indices = np.empty((MASKS, k, n), dtype="<u8")
+    indices[0] = (u & _LOW_NIBBLES) | ((v & _LOW_NIBBLES) << _SHIFT)
+    indices[1] = ((u >> _SHIFT) & _LOW_NIBBLES) | (v & ~_LOW_NIBBLES)
+    # "raise" would copy through a buffer.
+    entries = _TABLE.take(indices.view(np.uint8), mode="clip").view(np.float32)
+    limbs = words.astype("<i8", copy=False).view(np.uint8).reshape(-1, MASKS, _NIBBLE, WORD_BYTES)
+    halves = limbs.transpose(1, 0, 2, 3).reshape(MASKS, -1, WORD_BYTES).astype(np.float32)
+    sums = (entries @ halves).astype(np.int64).sum(axis=0)
+    projected: RingVector = (sums << _WEIGHTS).sum(axis=1, dtype=np.int64)
+    return projected
+
+
+def share_words(
+    b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
+) -> tuple[int, int]:
+    """Make the mask ``a`` into this server's share of x, and add that to ``total``.
+
+    Args:
+        b: ``[n] int64``, contiguous; may be read-only.
+        a: ``[n] int64``, contiguous: the mask; changed in place into the share.
+        total: ``[n] int64``, contiguous, changed in place; None where nothing is summed.
+        adds_b: whether the share is b + a, or a alone.
+
+    Returns:
+        ⟨b, a⟩ with the mask, and ⟨b, b⟩, both mod 2^64 and signed.
+    """
+    crossed, squared = dot(b, a), dot(b, b)
+    if adds_b:
+        a += b
+    if total is not None:
+        total += a
+    return crossed, squared

@@ -5,12 +5,109 @@ salted, so that no server, and nobody who sees the header, can test a guess of w
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from precad.common.identifiers import Digest, Role
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
 from precad.common.ring import MODULUS
-from precad.common.share.context import SubmissionContext
-from precad.common.share.signature import Signature
+
+NONCE_BYTES = 32
+"""From the CSPRNG: with a counter the dealer, who sees ctx, could test names in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionContext:
+    """Task, version, attempt, client, model and nonce."""
+
+    task: Digest
+    version: int
+    """t of the model θ_t."""
+    attempt: int
+    client: ClientId
+    model: Digest
+    """Of θ_t."""
+    nonce: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.nonce) != NONCE_BYTES:
+            raise RejectedSubmission(
+                Rejection.MALFORMED, f"nonce has {len(self.nonce)} bytes, must have {NONCE_BYTES}"
+            )
+        for name, value in (("version", self.version), ("attempt", self.attempt)):
+            if value < 0:
+                raise RejectedSubmission(Rejection.MALFORMED, f"{name} {value} is negative")
+
+    @property
+    def parts(self) -> tuple[bytes | int, ...]:
+        """All fields, as ``encode_context`` takes them."""
+        return (
+            self.task.value,
+            self.version,
+            self.attempt,
+            self.client.encoded(),
+            self.model.value,
+            self.nonce,
+        )
+
+    @property
+    def digest(self) -> Digest:
+        """Ctx = SHA-256(task, version, attempt, client, model, nonce): names it to the dealer."""
+        return Digest.of(encode_context("submission-context", *self.parts))
+
+
+MAX_SIGNATURE_BYTES = 72
+"""ECDSA on P-256 in DER."""
+
+
+MAX_CERTIFICATES = 4
+
+
+MAX_CERTIFICATE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature and the certificate that it is to be checked with.
+
+    Lengths are checked here, before anything is parsed.
+    """
+
+    value: bytes = field(repr=False)
+    certificates: tuple[bytes, ...] = field(repr=False)
+    """DER: the client's own, then any intermediate ones."""
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.value) <= MAX_SIGNATURE_BYTES:
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"signature has {len(self.value)} bytes, must have 1 to {MAX_SIGNATURE_BYTES}",
+            )
+        lengths = [len(each) for each in self.certificates]
+        if not 0 < len(lengths) <= MAX_CERTIFICATES or max(lengths) > MAX_CERTIFICATE_BYTES:
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"certificates of {lengths[: MAX_CERTIFICATES + 1]} bytes; at most "
+                f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come",
+            )
+
+
+class Signer(Protocol):
+    """A client's pen."""
+
+    def sign(self, signed: bytes) -> Signature:
+        """The signature over ``signed``."""
+
+
+class Verifier(Protocol):
+    """A server's eye. Both methods raise RejectedSubmission with BAD_SIGNATURE."""
+
+    def admit(self, signature: Signature, client: ClientId) -> None:
+        """Whether the signature's certificate is ``client``'s and counts now."""
+
+    def check(self, signature: Signature, signed: bytes) -> None:
+        """Whether the signature is its certificate's over ``signed``."""
+
 
 NormWords = tuple[int, int]
 """u_A and u_B, signed representatives in Z_2^64 (``words.norm_word``)."""

@@ -4,8 +4,8 @@ import grpc
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
 from precad.common.identifiers import Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.wire.health import SERVICE, SERVING
 from precad.common.wire.status import error_of
 

@@ -13,8 +13,8 @@ from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import Role
-from precad.common.identity.access import require
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import require
 from precad.common.wire.serving import Context, Refusing
 
 SERVICE = "grpc.health.v1.Health"

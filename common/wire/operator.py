@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.model import from_bytes
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task

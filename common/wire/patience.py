@@ -6,9 +6,8 @@ from typing import TypeVar
 
 import grpc
 
-from precad.common.clock import CLOCK, Clock
+from precad.common.clock import CLOCK, Clock, Patience, Waits
 from precad.common.errors import Misidentified, PeerUnavailable
-from precad.common.retry import Patience, Waits
 
 log = logging.getLogger("precad")
 

@@ -6,8 +6,8 @@ from typing import Any
 import grpc
 
 from precad.common import errors
-from precad.common.description import Description
 from precad.common.errors import PrecadError
+from precad.common.task_schema import Description
 
 MAX_REQUEST_BYTES = 1 << 19
 """512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a

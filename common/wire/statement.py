@@ -2,7 +2,7 @@
 
 from precad.common.errors import PeerViolation, RejectedSubmission
 from precad.common.identifiers import Role
-from precad.common.identity.seal import (
+from precad.common.identity.signatures import (
     Kind,
     Sealed,
     SealSigner,
@@ -10,7 +10,7 @@ from precad.common.identity.seal import (
     check_seal,
     seal,
 )
-from precad.common.share.signature import Signature
+from precad.common.share.header import Signature
 from precad.protos import precad_pb2 as pb
 
 Body = pb.OpeningBody | pb.StatementBody

@@ -5,9 +5,7 @@ from collections.abc import Iterable, Iterator
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share.context import SubmissionContext
-from precad.common.share.header import NormWords, SignedHeader
-from precad.common.share.signature import Signature
+from precad.common.share.header import NormWords, Signature, SignedHeader, SubmissionContext
 from precad.common.share.submission import Submission
 from precad.protos import precad_pb2 as pb
 

@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from precad.client.train import model_section
-from precad.common.description import ModelSection
+from precad.client.gradients.torch_models import model_section
+from precad.common.task_schema import ModelSection
 from research.algorithms.problem import Problem
 from research.models import MODELS
 

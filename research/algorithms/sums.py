@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from precad.accounting.exact import record_epsilon
-from precad.client.train import as_records
-from precad.common.headroom import MAX_BOUND, MAX_CLIP_RATIO
+from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
-from precad.common.task import Task
+from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
 from precad.simulation import SimulatedRound, simulate
 from precad.simulation.draws import Draws
 from precad.simulation.view import Aggregate, Matrix, Noise, View

@@ -22,11 +22,11 @@ from precad.audit.canaries import coins_at
 from precad.client import data_owner
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
+from precad.client.gradients import local_update as updating
+from precad.client.gradients.local_update import poisson_sample
+from precad.client.owner_settings import JoinSettings
+from precad.client.owners_together import load_owner, split
 from precad.client.participant import RoundView, take_part
-from precad.client.settings import JoinSettings
-from precad.client.together import load_owner, split
-from precad.client.train import poisson_sample
-from precad.client.train import update as updating
 from precad.common.encode import clip_record_norm
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identity.credentials import Identity

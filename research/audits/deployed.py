@@ -13,7 +13,7 @@ from precad.audit.canaries import Designed
 from precad.audit.canary_training import AUDITED, Audited, denominator
 from precad.cli.local import OWNERS, LocalDeployment
 from precad.cli.local.files import Data
-from precad.client.train import Records
+from precad.client.records.torch_records import Records
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector

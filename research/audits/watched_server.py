@@ -30,7 +30,7 @@ from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.aggregator.validate.validation import Check, Server
 from precad.cli.start import said
 from precad.common.errors import PeerUnavailable, PrecadError
-from precad.common.log_lines import start_log
+from precad.common.logs import start_log
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task

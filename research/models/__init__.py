@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from precad.client.train import logistic as logistic_module
-from precad.client.train import mlp as mlp_module
+from precad.client.gradients.torch_models import logistic as logistic_module
+from precad.client.gradients.torch_models import mlp as mlp_module
 from precad.simulation.data import DataSet
 from precad.simulation.registry import Registry
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from precad.client.train.smooth import Sampling, sample_votes
+from precad.client.gradients.noisy_votes import Sampling, sample_votes
 from research.papers.dpcert_models import (
     BASELINES,
     COLOURS,

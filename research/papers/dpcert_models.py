@@ -11,9 +11,9 @@ from safetensors.numpy import load as tensors_of
 
 from precad.certify.prediction import certified_accuracy
 from precad.certify.smoothing import average_certified_radius
-from precad.client.train.smooth import Sampling
-from precad.common.description import ObjectiveSection
+from precad.client.gradients.noisy_votes import Sampling
 from precad.common.errors import Misconfiguration
+from precad.common.task_schema import ObjectiveSection
 from precad.simulation.data import DataSet, load
 from research.robustness.certify import (
     RADII,

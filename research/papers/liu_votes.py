@@ -24,9 +24,9 @@ from precad.certify.prediction import (
 )
 from precad.certify.renyi import ORDERS, RenyiCurves, RenyiGroups, mixture_divergences
 from precad.certify.shift import single_shift
-from precad.client.train import model_section
-from precad.common.description import ModelSection
+from precad.client.gradients.torch_models import model_section
 from precad.common.model import initial_vector
+from precad.common.task_schema import ModelSection
 from precad.simulation.data import DataSet, load
 from research.algorithms.instance_level import InstanceLevel, train
 from research.algorithms.learner import Learner

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import squared_norm
 from precad.simulation import View, simulate
 from precad.simulation.attack_vectors import Forgery, forged_update
 from precad.simulation.data import load

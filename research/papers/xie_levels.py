@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from precad.accounting.events import SampledGaussian
-from precad.client.train import model_section
-from precad.common.description import ModelSection
+from precad.client.gradients.torch_models import model_section
 from precad.common.model import initial_vector
+from precad.common.task_schema import ModelSection
 from precad.simulation.data import DataSet, load
 from precad.simulation.data.cifar_jpeg import cifar10_jpeg
 from precad.simulation.partition import Partition, by_owner, dirichlet, iid

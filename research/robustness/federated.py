@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.client.train import load_vector, model_section
-from precad.common.headroom import MAX_BOUND, MAX_CLIP_RATIO
-from precad.common.task import Task
+from precad.client.gradients.torch_models import model_section
+from precad.client.trained_model import load_vector
+from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
 from precad.simulation.data import DataSet
 from precad.simulation.simulate import simulate
 from research.robustness.certify import Model, name_of

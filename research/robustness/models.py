@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from precad.client.train import logistic, mlp
+from precad.client.gradients.torch_models import logistic, mlp
 from precad.common.errors import Misconfiguration
 
 OURS = ("logistic", "mlp", "cnn")

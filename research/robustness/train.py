@@ -14,12 +14,15 @@ from torch import nn
 
 from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
-from precad.client.train import RecordGradients, Records, load_vector, model_section
-from precad.client.train.augment import Augmentation
-from precad.common.description import ModelSection, ObjectiveSection
+from precad.client.gradients.objectives import Augmentation
+from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.torch_models import model_section
+from precad.client.records.torch_records import Records
+from precad.client.trained_model import load_vector
 from precad.common.keystream import derive
 from precad.common.model import initial_vector, tensors
 from precad.common.secret import Secret
+from precad.common.task_schema import ModelSection, ObjectiveSection
 from precad.simulation.data import DataSet
 from precad.simulation.updates import factors_of
 from research.models import MODELS

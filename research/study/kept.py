@@ -10,9 +10,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration
-from precad.common.exclusive import exclusive
+from precad.common.files import exclusive, write_file
 from research.study.experiment import Result, Scale, Settings
 
 FORMAT = "precad-experiment-1"

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from joblib import Parallel, delayed, parallel_config
 
-from precad.common.errors import Misconfiguration
-from precad.common.extras import MissingPackage
+from precad.common.errors import Misconfiguration, MissingPackage
 from precad.simulation.checkpoint import Checkpoint
 from precad.simulation.registry import load_plugins
 from research.study.environment import environment

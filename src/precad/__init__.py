@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
         try:
             from precad.simulation import simulate  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            from precad.common.extras import missing  # noqa: PLC0415
+            from precad.common.errors import missing  # noqa: PLC0415
 
             raise missing(error, "precad.simulate", "simulation") or error from None
 

@@ -18,7 +18,7 @@ from precad.aggregator.rounds.messages import HeadBody, Position
 from precad.aggregator.rounds.places import Places
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share.body import body_hasher
+from precad.common.share.submission import body_hasher
 from precad.common.task import Task
 
 Note = Mapping[str, Any]

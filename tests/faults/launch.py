@@ -40,13 +40,13 @@ from precad.aggregator.training.shelf import Shelf
 from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.client import data_owner
-from precad.client import settings as client_settings
+from precad.client import owner_settings as client_settings
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
 from precad.client.own_account import OwnAccount
-from precad.client.pending import Pending
+from precad.client.pending_update import Pending
+from precad.common.clock import readable_within
 from precad.common.link import PeerLink
-from precad.common.readable import readable_within
 from precad.dealer import process as dealer_process
 from precad.dealer.dealer_role import DealerRole
 from precad.server_a import process as a_process

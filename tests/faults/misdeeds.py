@@ -9,7 +9,6 @@ import numpy as np
 from tests.rig.submissions import body_of
 
 from precad.aggregator.rpc.limits import Call
-from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     Misconfiguration,
     PeerUnavailable,
@@ -20,7 +19,8 @@ from precad.common.errors import (
     TooManyCalls,
 )
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
+from precad.common.roster import Enrolment
 from precad.common.wire.serving import told
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb

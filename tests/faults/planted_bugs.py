@@ -39,7 +39,7 @@ from precad.aggregator.validate.check_by_shares import all_signs
 from precad.aggregator.validate.in_process_validator import InProcess
 from precad.aggregator.validate.validation import Verdicts
 from precad.aggregator.workers import pairs
-from precad.client.pending import Pending
+from precad.client.pending_update import Pending
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import derive
 from precad.common.share.submission import Submission

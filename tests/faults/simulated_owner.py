@@ -23,8 +23,7 @@ from precad.aggregator.rpc.statements import opening_of, statement_of
 from precad.aggregator.training.owners import give_back
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
-from precad.client.pending import Pair
-from precad.common.enrolment import Enrolment
+from precad.client.pending_update import Pair
 from precad.common.errors import (
     PeerUnavailable,
     PeerViolation,
@@ -34,10 +33,11 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
+from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission, shard
 from precad.common.wire.serving import told
 from precad.common.wire.submission import header_from_wire, header_to_wire

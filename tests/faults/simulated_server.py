@@ -29,8 +29,8 @@ from precad.common.errors import (
     PrecadError,
 )
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.ring import RingVector
 from precad.server_a.lead import lead
 from precad.server_b.follow import follow

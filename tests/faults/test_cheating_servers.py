@@ -48,8 +48,8 @@ from tests.faults.world import World
 
 from precad.aggregator.training.feed import Event, RoundOpened
 from precad.client.participant import RoundView
-from precad.client.pending import Pair
-from precad.common.encode.clip import squared_norm
+from precad.client.pending_update import Pair
+from precad.common.encode import squared_norm
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes

@@ -20,10 +20,10 @@ from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.training.feed import Event, RoundDone
 from precad.aggregator.training.session import Phase
 from precad.aggregator.validate.in_process_validator import InProcess
-from precad.common.enrolment import Enrolment
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
+from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire

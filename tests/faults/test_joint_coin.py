@@ -16,8 +16,8 @@ from tests.faults.world import World
 
 from precad.aggregator.rounds.joint_coin import cohort_of, joint_coin
 from precad.aggregator.training.feed import Event, RoundOpened
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Role
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 VICTIM = ClientId("ward-0")

@@ -42,10 +42,10 @@ from precad.aggregator.training.session import Phase
 from precad.aggregator.validate.validation import Validation
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import Participation, take_part
-from precad.client.pending import Pending
-from precad.client.witness import Witness
-from precad.common.enrolment import Enrolment
+from precad.client.participant import take_part
+from precad.client.participation import Participation
+from precad.client.pending_update import Pending
+from precad.client.server_statements import Witness
 from precad.common.errors import (
     PeerUnavailable,
     StorageFailure,
@@ -53,6 +53,7 @@ from precad.common.errors import (
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import FrameTransport
 from precad.common.ring import RingVector
+from precad.common.roster import Enrolment
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole

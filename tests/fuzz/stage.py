@@ -26,12 +26,12 @@ from precad.cli.local.files import task_to_toml
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
-from precad.client.pending import Pending
+from precad.client.pending_update import Pending
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire.statement import sign_body

@@ -59,13 +59,22 @@ from precad.cli.certify.request import Loss, Prediction, UnitName
 from precad.cli.certify.trained import Trained
 from precad.cli.local.files import task_to_toml, to_toml
 from precad.client.own_account import Account, OwnAccount
-from precad.client.pending import Pending
-from precad.client.record_file import read_client_data
-from precad.client.settings import JoinSettings
-from precad.common.enrolment import Enrolment, Roster
+from precad.client.owner_settings import JoinSettings
+from precad.client.pending_update import Pending
+from precad.client.records.read_records import read_client_data
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.certificate import (
+from precad.common.identity.authority import make_request, new_key, read_request, to_pem
+from precad.common.identity.certificate_summary import summarise
+from precad.common.identity.coin_key import COIN_FILE, read_coin_key
+from precad.common.identity.credentials import (
+    REVOCATION_FILE,
+    Identity,
+    RevocationList,
+    read_revocation_lists,
+)
+from precad.common.identity.party_certificate import (
+    Principal,
     check_algorithm,
     check_purpose,
     has_chain,
@@ -73,20 +82,14 @@ from precad.common.identity.certificate import (
     read_certificates,
     validity_fault,
 )
-from precad.common.identity.coin_file import COIN_FILE, read_coin_key
-from precad.common.identity.credentials import REVOCATION_FILE, Identity
-from precad.common.identity.pki import make_request, new_key, read_request, to_pem
-from precad.common.identity.principal import Principal
-from precad.common.identity.revocation import RevocationList, read_revocation_lists
-from precad.common.identity.seal import Kind
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier
-from precad.common.identity.summary import summarise
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, Kind
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
-from precad.common.several import settings_by_task
-from precad.common.share.signature import Signature
+from precad.common.settings import settings_by_task
+from precad.common.share.header import Signature
 from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.link import frame_from_wire, frame_to_wire

@@ -11,7 +11,7 @@ from research.robustness.models import make
 
 from precad.cli.main import app
 from precad.cli.task.write import written
-from precad.client.train import model_section
+from precad.client.gradients.torch_models import model_section
 from precad.client.trained_model import TrainedModel
 from precad.common.model import model_digest
 from precad.common.task import Task

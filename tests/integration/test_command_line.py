@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import precad
 from precad.cli.local.files import to_toml
 from precad.cli.main import app
-from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.deployment_keys import create_local_keys
 
 USAGE_ERROR = 2
 ADDRESS = "127.0.0.1:7301"

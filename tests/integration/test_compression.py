@@ -14,10 +14,9 @@ import pytest
 
 import precad
 from precad.common.identifiers import Role
-from precad.common.identity.channel import dialling, open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
-from precad.common.identity.port import add_port
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.mutual_tls import add_port, dialling, open_channel
 from precad.common.wire.serving import SERVER_OPTIONS
 
 METHOD = "/test/Echo"
@@ -30,7 +29,7 @@ import precad
 import grpc, grpc.aio
 from pathlib import Path
 from precad.common.identity.credentials import Identity
-from precad.common.identity.port import add_port
+from precad.common.identity.mutual_tls import add_port
 from precad.common.wire.serving import SERVER_OPTIONS
 
 class Echo(grpc.GenericRpcHandler):

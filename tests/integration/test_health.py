@@ -16,10 +16,9 @@ from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from precad.cli.main import app
 from precad.common.errors import AccessDenied, PeerUnavailable
 from precad.common.identifiers import Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
-from precad.common.identity.port import add_port
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.mutual_tls import add_port, open_channel
 from precad.common.wire.ask_health import is_serving
 from precad.common.wire.health import add_health
 

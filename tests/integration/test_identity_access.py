@@ -18,13 +18,11 @@ from tests.rig.channel import open_aio_channel
 
 from precad.common.errors import AccessDenied, Denial, Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.access import require
-from precad.common.identity.channel import open_channel
+from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import Deployment, create_local_keys
-from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
-from precad.common.identity.port import add_port
-from precad.common.identity.principal import Principal
+from precad.common.identity.deployment_keys import Deployment, create_local_keys
+from precad.common.identity.mutual_tls import add_port, open_channel, require
+from precad.common.identity.party_certificate import Principal
 
 METHOD = "/test/WhoAmI"
 Code = grpc.StatusCode

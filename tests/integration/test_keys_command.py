@@ -15,8 +15,8 @@ from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
-from precad.common.identity.principal import Principal
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.party_certificate import Principal
 
 USAGE_ERROR = 2
 

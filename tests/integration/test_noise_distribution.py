@@ -18,9 +18,9 @@ from tests.rig.keys import seals, signer, verifier
 from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.protocol import run_round
 from precad.aggregator.store import open_store
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import Keystream
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 

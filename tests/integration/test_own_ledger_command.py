@@ -18,10 +18,10 @@ from precad.accounting.exact import ExactAccountant
 from precad.accounting.rdp import sampled_gaussian_rdp
 from precad.cli.main import app
 from precad.client.own_account import OwnAccount
-from precad.client.witness import statement_path
+from precad.client.server_statements import statement_path
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 

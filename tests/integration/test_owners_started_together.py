@@ -13,7 +13,7 @@ from tests.rig.waiting import until
 
 import precad
 from precad.cli.local.files import task_to_toml, write_parties
-from precad.client import together
+from precad.client import owners_together
 from precad.client.own_account import OwnAccount
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
@@ -22,7 +22,7 @@ SOURCES = str(Path(precad.__file__).parents[1])
 STARTS = """
 import json, os, signal, sys
 from pathlib import Path
-from precad.client.together import split
+from precad.client.owners_together import split
 
 loaded = []
 def load():
@@ -74,7 +74,7 @@ def test_a_system_that_cannot_split_processes_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(Misconfiguration, match="one by one: give one file"):
-        together.split([Path("one.toml"), Path("two.toml")], lambda: None, None)
+        owners_together.split([Path("one.toml"), Path("two.toml")], lambda: None, None)
 
 
 AHEAD = """
@@ -83,7 +83,7 @@ from collections import Counter
 from pathlib import Path
 from precad.client.account_file import Charge
 from precad.client.own_account import exact_epsilon
-from precad.client.together import load_for, load_owner
+from precad.client.owners_together import load_for, load_owner
 from precad.accounting.exact import ExactAccountant
 from precad.common.task import Task
 
@@ -154,7 +154,7 @@ def test_a_signal_between_a_childs_end_and_its_removal_still_reaches_the_others(
     monkeypatch.setattr(os, "wait", wait)
     monkeypatch.setattr(os, "kill", kill)
     try:
-        together.split([Path("one.toml"), Path("two.toml")], lambda: None, None)
+        owners_together.split([Path("one.toml"), Path("two.toml")], lambda: None, None)
     finally:
         for number, handler in zip((signal.SIGTERM, signal.SIGINT), usual, strict=True):
             signal.signal(number, handler)

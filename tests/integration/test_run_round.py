@@ -15,12 +15,11 @@ from precad.aggregator.protocol import run_round
 from precad.aggregator.rounds.states import Finished
 from precad.aggregator.store import open_store
 from precad.aggregator.validate import in_process_validator
-from precad.common.encode import clip_update
-from precad.common.encode.clip import squared_norm
-from precad.common.enrolment import Enrolment, Roster
+from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import apply_update, model_digest, to_bytes
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 pytestmark = pytest.mark.usefixtures("either_kernel")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.local.files import task_to_toml
 from precad.cli.main import app
-from precad.client.settings import JoinSettings
+from precad.client.owner_settings import JoinSettings
 from precad.common.identity.credentials import Identity
 
 runner = CliRunner()

@@ -18,11 +18,11 @@ from precad.aggregator.protocol import run_round
 from precad.aggregator.store import open_store
 from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 from precad.common.model import initial_vector, model_digest, to_bytes
 from precad.common.ring import RingVector
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation import SimulatedRound, View
 from precad.simulation import draws as drawing

@@ -23,7 +23,7 @@ SUPERVISES = f"""
 import logging, os, signal, sys
 from pathlib import Path
 from precad.cli.supervise import supervise
-from precad.common.log_lines import start_log
+from precad.common.logs import start_log
 from precad.common.settings import Settings
 
 class Does(Settings):

@@ -14,8 +14,8 @@ from precad.cli.main import app
 from precad.cli.task.fields import entries
 from precad.cli.task.reference import reference
 from precad.cli.task.write import written
-from precad.common.description import Column, DataSection, Description, ObjectiveSection
 from precad.common.task import Task
+from precad.common.task_schema import Column, DataSection, Description, ObjectiveSection
 
 ROOT = Path(__file__).parents[2]
 NET = ["--architecture", "logistic", "--features", "64", "--classes", "10"]

@@ -15,10 +15,9 @@ import grpc
 import pytest
 
 from precad.common.identifiers import Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
-from precad.common.identity.port import add_port
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.mutual_tls import add_port, open_channel
 from precad.common.tls13 import CIPHER_VARIABLE, UNUSABLE_IN_TLS12
 
 TIMEOUT_S = 60.0
@@ -126,7 +125,7 @@ def test_grpc_imported_too_early_is_an_error_never_tls12(
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.channel import open_channel
+from precad.common.identity.mutual_tls import open_channel
 try:
     open_channel("127.0.0.1:1", Identity.load({str(keys / "ward-3")!r}), Role.SERVER_A).close()
     print("opened")

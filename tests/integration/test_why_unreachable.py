@@ -11,15 +11,14 @@ from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
 
 from precad.client.connection import Servers
-from precad.client.progress import Silent
+from precad.client.participation import Silent
 from precad.common.errors import Misidentified, PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import probe
+from precad.common.identity import mutual_tls
+from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
-from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
-from precad.common.identity.port import add_port
-from precad.common.identity.principal import Principal
-from precad.common.identity.probe import why_unreachable
+from precad.common.identity.mutual_tls import add_port, why_unreachable
+from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.patience import LOOK_S, WAITS, call_patiently
 
@@ -105,7 +104,7 @@ def test_another_authority_is_told_apart(serve: Serve) -> None:
 def test_a_silent_port_and_one_that_speaks_something_else(
     listening: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(mutual_tls, "TIMEOUT_S", 0.2)
     found = reason(listening)
     assert not isinstance(found, Misidentified)
     assert "doesn't answer" in str(found)

@@ -48,7 +48,7 @@ PARTS = (
     "aggregator/store",
     "client/own_account.py",
     "client/account_file.py",
-    "client/witness.py",
+    "client/server_statements.py",
 )
 LEFT_OUT = ("plot.py", "/migrations/", "__init__.py")
 TESTS = (

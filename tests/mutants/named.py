@@ -50,7 +50,7 @@ SURVIVORS = (
     ),
     Named(
         "a too large sample is cut instead of emptied",
-        "client/train/update.py",
+        "client/gradients/local_update.py",
         "indices = indices[:0]",
         "indices = indices[:most]",
         ("tests/unit/test_poisonous_records.py",),
@@ -85,7 +85,7 @@ SURVIVORS = (
     ),
     Named(
         "a seal's kind isn't signed",
-        "common/identity/seal.py",
+        "common/identity/signatures.py",
         'f"seal/{kind.value}"',
         '"seal"',
         RELEASE,

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from precad.client.train import local_update, model_section
-from precad.client.train.update import sum_encoded
-from precad.common.encode import clip_update
-from precad.common.encode.clip import squared_norm
+from precad.client.gradients.local_update import local_update, sum_encoded
+from precad.client.gradients.torch_models import model_section
+from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 

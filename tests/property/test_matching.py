@@ -15,11 +15,8 @@ from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share.body import HeldBody
-from precad.common.share.context import SubmissionContext
-from precad.common.share.header import SignedHeader
-from precad.common.share.signature import Signature
-from precad.common.share.submission import Submission
+from precad.common.share.header import Signature, SignedHeader, SubmissionContext
+from precad.common.share.submission import HeldBody, Submission
 
 HELD = len(Rejection)
 TASK, MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)

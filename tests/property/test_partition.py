@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.client.record_file import read_client_data, write_client_data
+from precad.client.records.read_records import read_client_data, write_client_data
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.simulation.partition import Partition, dirichlet, iid, shards

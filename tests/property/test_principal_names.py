@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 
 client_names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True)
 principals = st.one_of(

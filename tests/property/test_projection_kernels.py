@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.common.kernel.kernel import NUMPY, Projection, Sharing, kernels, sharings
-from precad.common.kernel.numpy_projection import BLOCK, MASKS
+from precad.common.kernel.kernel import BLOCK, MASKS, NUMPY, Projection, Sharing, kernels, sharings
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.norm_check.random_rows import Rows

@@ -12,9 +12,8 @@ from tests.rig.submissions import expanded, reconstructed, words_of
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
 from precad.common.ring import from_bytes, signed
-from precad.common.share.body import PIECE_BYTES
-from precad.common.share.context import SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.header import SubmissionContext
+from precad.common.share.submission import PIECE_BYTES, Submission, shard
 
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 2**32])
 vectors = st.lists(words, min_size=1, max_size=40).map(lambda x: np.array(x, dtype=np.int64))

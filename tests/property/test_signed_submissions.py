@@ -24,16 +24,13 @@ from precad.aggregator.rounds.lists import HeldList
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.authority import Authority, new_key
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import Deployment, create_local_keys
-from precad.common.identity.pki import Authority, new_key
-from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier
-from precad.common.share.body import HeldBody
-from precad.common.share.context import SubmissionContext
-from precad.common.share.header import signed_bytes
-from precad.common.share.signature import Signature
-from precad.common.share.submission import Submission, shard
+from precad.common.identity.deployment_keys import Deployment, create_local_keys
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
+from precad.common.share.header import Signature, SubmissionContext, signed_bytes
+from precad.common.share.submission import HeldBody, Submission, shard
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb

@@ -13,8 +13,7 @@ from tests.rig.memory import in_memory
 
 from precad.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_BOUND
-from precad.common.task import Task
+from precad.common.task import MAX_BOUND, Task
 
 positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 usual = st.floats(0.01, 30)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import pytest
 
-from precad.common.readable import readable_within
+from precad.common.clock import readable_within
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 60.0

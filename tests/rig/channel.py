@@ -3,8 +3,8 @@
 import grpc.aio
 
 from precad.common.identifiers import Role
-from precad.common.identity.channel import dialling
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import dialling
 
 
 def open_aio_channel(address: str, identity: Identity, expect: Role) -> grpc.aio.Channel:

@@ -9,8 +9,8 @@ from tests.rig.organisations import Organisation
 from precad.cli.kit.consortium import IDENTITY, TASK, Consortium
 from precad.cli.local.files import task_to_toml, to_toml
 from precad.common.identifiers import Role
-from precad.common.identity.deployment import Deployment
-from precad.common.identity.principal import Principal
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 
 PARTIES = {

@@ -15,9 +15,9 @@ from tests.rig.waiting import until
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.port import add_port
-from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.mutual_tls import add_port
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire.statement import sign_body

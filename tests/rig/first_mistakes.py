@@ -28,10 +28,10 @@ from tests.rig.warm import SOURCES, forked, said
 from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.cli.local import LocalDeployment
 from precad.cli.local.files import free_addresses, task_to_toml, to_toml
-from precad.client.check.servers import look_at_servers
+from precad.client.check_disk_and_servers import look_at_servers
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.task import Task
 
 FEATURES, CLASSES, RECORDS = 64, 10, 60

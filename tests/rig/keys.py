@@ -11,11 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from precad.aggregator.rounds.seals import Seals
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
-from precad.common.identity.principal import Principal
-from precad.common.identity.revocation import RevocationList
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.credentials import Identity, RevocationList
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 
 _NO_FOLDER = Path("/nonexistent")
 _root = cache(Authority.create)

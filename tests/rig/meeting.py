@@ -27,10 +27,10 @@ from precad.aggregator.training.meet import meet
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.shelf import Shelf
 from precad.aggregator.training.steps import Steps
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import memory_pair
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 

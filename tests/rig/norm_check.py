@@ -13,9 +13,9 @@ from tests.rig.submissions import Pair, words_of
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import RingVector, dot, from_bytes, signed
 from precad.common.secret import Secret
-from precad.common.share.signature import Signature
+from precad.common.share.header import Signature
+from precad.common.share.mask import norm_offset, norm_point, norm_word
 from precad.common.share.submission import shard
-from precad.common.share.words import norm_offset, norm_point, norm_word
 from precad.common.task import Task
 from precad.norm_check.comparison_keys import DcfKeys, keys_from_bytes
 from precad.norm_check.distributed_comparison import Bits

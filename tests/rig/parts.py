@@ -11,9 +11,9 @@ import grpc.aio
 
 from precad.aggregator.workers.start import WorkerStart
 from precad.aggregator.workers.worker import listening
-from precad.common.description import Description
 from precad.common.identity.credentials import Identity
-from precad.common.identity.port import add_port
+from precad.common.identity.mutual_tls import add_port
+from precad.common.task_schema import Description
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.service import DealingService

@@ -20,15 +20,14 @@ from tests.rig.submissions import body_of, reconstructed
 
 from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import Participation, RoundView, take_part
-from precad.client.pending import Pair, Pending
-from precad.client.progress import Observer
-from precad.client.witness import SERVERS, Witness
+from precad.client.participant import RoundView, take_part
+from precad.client.participation import Observer, Participation
+from precad.client.pending_update import Pair, Pending
+from precad.client.server_statements import SERVERS, Witness
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.principal import Principal
-from precad.common.identity.seal import SealVerifier
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner, SealVerifier
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import shard

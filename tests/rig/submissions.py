@@ -11,11 +11,9 @@ from precad.aggregator.collect import Inbox
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret
-from precad.common.share.body import HeldBody
-from precad.common.share.header import SignedHeader, signed_bytes
+from precad.common.share.header import SignedHeader, Signer, signed_bytes
 from precad.common.share.mask import SALT_BYTES
-from precad.common.share.signature import Signer
-from precad.common.share.submission import Submission, shard
+from precad.common.share.submission import HeldBody, Submission, shard
 from precad.common.task import Task
 
 Pair = tuple[Submission, Submission]

@@ -5,7 +5,7 @@ from typing import Any
 from tests.conftest import task_values
 from torch import nn
 
-from precad.client.train import model_section
+from precad.client.gradients.torch_models import model_section
 from precad.common.task import Task
 
 

@@ -22,8 +22,8 @@ from tests.soak.test_crash_matrix import GROUPS
 
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

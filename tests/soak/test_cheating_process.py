@@ -42,7 +42,7 @@ from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Fork
 
 from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.common.identifiers import Role
-from precad.common.identity.coin_file import read_coin_key
+from precad.common.identity.coin_key import read_coin_key
 from precad.common.model import load_model
 
 A, B = SERVER_ROLES

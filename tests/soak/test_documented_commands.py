@@ -16,7 +16,7 @@ from tests.rig.waiting import DEADLINE_S, until
 
 import precad
 from precad.cli.local.files import free_addresses, task_to_toml, write_parties
-from precad.client.record_file import write_client_data
+from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId
 from precad.common.model import initial_vector, save_model
 from precad.common.task import Task

@@ -13,9 +13,9 @@ from precad.aggregator.enrol.register import Register
 from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.store import open_store
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Role
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")

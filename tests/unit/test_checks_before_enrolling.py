@@ -17,16 +17,23 @@ from tests.rig.tasks import task_with
 from torch.nn import functional
 
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.check.finding import Findings, Kind
-from precad.client.check.owner import look_at_limit, look_at_owner
-from precad.client.check.servers import SKEW_S, _clocks, _standing, look_at_servers
-from precad.client.check.state import look_at_state
-from precad.client.lock import held
+from precad.client.check_disk_and_servers import (
+    SKEW_S,
+    Findings,
+    Kind,
+    _clocks,
+    _standing,
+    look_at_servers,
+    look_at_state,
+)
+from precad.client.check_owner import look_at_limit, look_at_owner
+from precad.client.gradients.torch_models import logistic, model_section
 from precad.client.own_account import OwnAccount
-from precad.client.train import as_records, logistic, model_section
+from precad.client.records.torch_records import as_records
 from precad.common.errors import PrecadError
+from precad.common.files import held
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 from precad.protos import precad_pb2 as pb
 
 WARD = ClientId("ward-1")

@@ -17,11 +17,11 @@ import precad
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.client import DataOwner
-from precad.client.lock import held
 from precad.client.own_account import OwnAccount
-from precad.client.pending import Pair, Pending
-from precad.client.settings import JoinSettings
+from precad.client.owner_settings import JoinSettings
+from precad.client.pending_update import Pair, Pending
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
+from precad.common.files import held
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.common.wire.submission import upload_pieces
@@ -400,7 +400,7 @@ def test_a_settings_file_names_the_account(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_take_part_from_one_folder(tmp_path: Path) -> None:
-    program = "from pathlib import Path; from precad.client.lock import held\n"
+    program = "from pathlib import Path; from precad.common.files import held\n"
     program += f"with held(Path({str(tmp_path)!r})): print('in')"
 
     def other() -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,8 @@ from precad.aggregator.settings import ServerBSettings
 from precad.cli.local.files import to_toml
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.coin_file import COIN_FILE, read_coin_key, replace_coin_key
-from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.coin_key import COIN_FILE, read_coin_key, replace_coin_key
+from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.secret import Secret
 
 WARDS, CLINICS = Digest.of(b"wards"), Digest.of(b"clinics")

@@ -17,7 +17,7 @@ from precad.aggregator.rpc.connections import (
     _peer,
 )
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 OPERATOR = Principal.service(Role.OPERATOR)

@@ -21,7 +21,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 import precad
 from precad.cli.demo.scenario import make_scenario
-from precad.client.train import build
+from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration
 from precad.simulation.data import DataSet, load, scattering_features
 from precad.simulation.data.built_in import SPLIT_SEED

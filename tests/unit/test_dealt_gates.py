@@ -19,7 +19,7 @@ from precad.aggregator.validate.check_by_gates import dealt_keys
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret
-from precad.common.share.words import norm_offset, word_mask
+from precad.common.share.mask import norm_offset, word_mask
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.gate_batches import TOGETHER
 from precad.dealer.local_dealing import LocalDealing

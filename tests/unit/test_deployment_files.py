@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
-from precad.client.record_file import read_client_data
-from precad.client.settings import JoinSettings
+from precad.client.owner_settings import JoinSettings
+from precad.client.records.read_records import read_client_data
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.simulation.client_records import write_records

@@ -16,7 +16,7 @@ from precad.aggregator.rpc.descriptors import (
     connections_for,
     descriptors_for,
 )
-from precad.common.readable import readable_within
+from precad.common.clock import readable_within
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from tests.rig.terminal import Terminal
 
 from precad.client import display as shown_by
 from precad.client.display import NotebookDisplay, Shown, TerminalDisplay, display_for
-from precad.client.progress import Evaluation, RoundInfo
+from precad.client.participation import Evaluation, RoundInfo
 
 
 def info(number: int = 12, **changes: Any) -> RoundInfo:

@@ -22,16 +22,15 @@ from precad.aggregator.rpc.descriptors import BESIDE_CLIENTS, descriptors_for
 from precad.aggregator.training.feed import KEPT_EVENTS
 from precad.aggregator.training.shelf import KEPT_MODELS
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
-from precad.common.description import MAX_FRACTIONAL_BITS
-from precad.common.encode.clip import CLIENT_MARGIN, RECORD_MARGIN
-from precad.common.enrolment import EIGHTHS, GRID_OCTAVES
+from precad.common.encode import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.errors import Rejection
-from precad.common.headroom import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU
-from precad.common.identity.pki import PARTY_DAYS
+from precad.common.identity.authority import PARTY_DAYS
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import WORD_BYTES
+from precad.common.roster import EIGHTHS, GRID_OCTAVES
 from precad.common.share.mask import SALT_BYTES
-from precad.common.task import Task
+from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
+from precad.common.task_schema import MAX_FRACTIONAL_BITS
 from precad.norm_check.comparison_keys import (
     LEAST_BITS,
     MOST_BITS,

@@ -14,10 +14,10 @@ from research.robustness.train import first_vector, module_of
 from research.study import EXPERIMENTS, Result, Scale, Settings, Surroundings
 from safetensors.numpy import save
 
-from precad.client.train import model_section
-from precad.common.description import ModelSection
+from precad.client.gradients.torch_models import model_section
 from precad.common.errors import Misconfiguration
 from precad.common.model import tensors
+from precad.common.task_schema import ModelSection
 from precad.simulation.data import load
 
 NAMES = tuple(name for name in EXPERIMENTS if name.startswith("dpcert"))

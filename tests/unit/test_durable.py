@@ -10,8 +10,8 @@ from tests.conftest import TaskMaker
 from tests.rig.submissions import pair_of
 
 from precad.client.own_account import OwnAccount
-from precad.client.pending import Pending
-from precad.common import durable
+from precad.client.pending_update import Pending
+from precad.common import files
 from precad.common.identifiers import ClientId
 from precad.common.model import save_model
 
@@ -49,7 +49,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 def test_a_written_file_is_whole_and_on_the_disk(disk: Disk, tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content in (b"one", b"another"):
-        durable.write_file(path, content)
+        files.write_file(path, content)
         assert path.read_bytes() == content
         assert disk.has(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
@@ -59,7 +59,7 @@ def test_several_files_are_on_the_disk_each_and_their_folder_once(
     disk: Disk, tmp_path: Path
 ) -> None:
     (tmp_path / "b").write_bytes(b"older and longer")
-    durable.write_files(tmp_path, {"a": b"one", "b": b"two"})
+    files.write_files(tmp_path, {"a": b"one", "b": b"two"})
     assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {
         "a": b"one",
         "b": b"two",
@@ -71,7 +71,7 @@ def test_several_files_are_on_the_disk_each_and_their_folder_once(
 def test_a_file_has_its_mode_whatever_the_umask(tmp_path: Path, mode: int) -> None:
     before = os.umask(0o277)
     try:
-        durable.write_file(tmp_path / "file", b"", mode=mode)
+        files.write_file(tmp_path / "file", b"", mode=mode)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
@@ -79,10 +79,10 @@ def test_a_file_has_its_mode_whatever_the_umask(tmp_path: Path, mode: int) -> No
 
 def test_without_replacing_the_first_writer_wins(disk: Disk, tmp_path: Path) -> None:
     path = tmp_path / "file"
-    durable.write_file(path, b"first", replace=False)
+    files.write_file(path, b"first", replace=False)
     assert disk.has(path)
     with pytest.raises(FileExistsError):
-        durable.write_file(path, b"second", replace=False)
+        files.write_file(path, b"second", replace=False)
     assert path.read_bytes() == b"first"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
@@ -91,14 +91,14 @@ def test_a_failure_leaves_the_old_file_and_no_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
-    durable.write_file(path, b"old")
+    files.write_file(path, b"old")
 
     def fail(_descriptor: int) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="no space"):
-        durable.write_file(path, b"new")
+        files.write_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
@@ -106,7 +106,7 @@ def test_a_failure_leaves_the_old_file_and_no_draft(
 def test_each_appended_line_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
     path = tmp_path / "log"
     for number in range(3):
-        durable.append_line(path, f"line {number}")
+        files.append_line(path, f"line {number}")
         assert disk.has(path, new=number == 0)
     assert path.read_text(encoding="utf-8") == "line 0\nline 1\nline 2\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -116,7 +116,7 @@ def test_drafts_that_a_crash_left_are_removed_and_others_stay(tmp_path: Path) ->
     path = tmp_path / "file"
     for name in (".file.abc.part", ".other.abc.part", "file"):
         (tmp_path / name).touch()
-    durable.remove_drafts(path)
+    files.remove_drafts(path)
     assert {entry.name for entry in tmp_path.iterdir()} == {".other.abc.part", "file"}
 
 

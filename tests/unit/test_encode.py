@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from precad.common.encode import clip, clip_record_norm, clip_update, decode, encode
-from precad.common.encode.clip import RECORD_MARGIN, squared_norm
+from precad.common import encode as fixed_point
+from precad.common.encode import (
+    RECORD_MARGIN,
+    clip_record_norm,
+    clip_update,
+    decode,
+    encode,
+    squared_norm,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.ring import MODULUS, dot, from_bytes, signed, to_bytes
 
@@ -107,7 +114,7 @@ def test_a_sum_that_slips_over_its_bound_is_scaled_again(
     slips: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """float64 isn't known to slip so far: a margin above 1 plays it, a bit less each time."""
-    monkeypatch.setattr(clip, "CLIENT_MARGIN", 1 + (slips - 0.5) * 2.0**-20)
+    monkeypatch.setattr(fixed_point, "CLIENT_MARGIN", 1 + (slips - 0.5) * 2.0**-20)
     bound = 2**25
     clipped = clip_update(np.array([2**40, 0, 2**40]), bound, 20)
     expected = bound * (1 - 2.0**-21)
@@ -116,7 +123,7 @@ def test_a_sum_that_slips_over_its_bound_is_scaled_again(
 
 
 def test_a_sum_that_slips_a_fourth_time_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clip, "CLIENT_MARGIN", 1 + 3.5 * 2.0**-20)
+    monkeypatch.setattr(fixed_point, "CLIENT_MARGIN", 1 + 3.5 * 2.0**-20)
     clipped = clip_update(np.array([2**40, 0, -(2**40)]), 2**25, 20)
     assert clipped.tolist() == [0, 0, 0]
     assert clipped.dtype == np.int64

@@ -15,9 +15,9 @@ from tests.conftest import TaskMaker
 from precad.aggregator.enrol.admission import Listed, Window, window_of
 from precad.aggregator.enrol.register import Register
 from precad.cli.watch import reminders
-from precad.common.enrolment import Enrolment, Roster, on_grid, rate_grid
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.roster import Enrolment, Roster, on_grid, rate_grid
 from precad.common.task import Task
 
 WARD = ClientId("ward-1")

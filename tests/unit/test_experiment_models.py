@@ -7,9 +7,10 @@ from research.algorithms.learner import Learner
 from research.models import MODELS
 from torch import nn
 
-from precad.client.train import load_vector, model_section
-from precad.common.description import ModelSection
+from precad.client.gradients.torch_models import model_section
+from precad.client.trained_model import load_vector
 from precad.common.model import initial_vector
+from precad.common.task_schema import ModelSection
 from precad.simulation.data import DataSet
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from precad.cli.main import COMMANDS, EXTRAS
-from precad.common.errors import PrecadError
-from precad.common.extras import LEAST_EXTRA, MissingPackage, missing
+from precad.common.errors import LEAST_EXTRA, MissingPackage, PrecadError, missing
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(str(sys.modules["precad"].__file__)).parents[1]
@@ -110,8 +109,8 @@ def test_every_command_shows_its_help_without_any_extra() -> None:
 
 
 PARTS = {
-    "dealer": "dealer.process client.connection common.identity.deployment",
-    "client": "client.data_owner client.together client.own_account accounting.exact",
+    "dealer": "dealer.process client.connection common.identity.deployment_keys",
+    "client": "client.data_owner client.owners_together client.own_account accounting.exact",
     "server": "server_a.process server_b.process aggregator.workers.worker",
     "plan": "cli.planning cli.account_tables cli.certify.answer accounting.guarantees",
     "report": "cli.report.gather cli.report.page cli.report.pictures",
@@ -200,7 +199,7 @@ def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
 ) -> None:
     said = run(WITHOUT + program, set(LEAST_EXTRA))
     last = said.stderr.strip().splitlines()[-1]
-    assert last.startswith("precad.common.extras.MissingPackage: ")
+    assert last.startswith("precad.common.errors.MissingPackage: ")
     assert re.search(words, last)
     assert issubclass(MissingPackage, ImportError)
     assert issubclass(MissingPackage, PrecadError)

@@ -18,7 +18,7 @@ from tests.fuzz.stage import join, split
 from tests.fuzz.targets import TARGETS, stage
 
 from precad.common.errors import MAX_TEXT, Misconfiguration, PrecadError
-from precad.common.identity.pki import to_pem
+from precad.common.identity.authority import to_pem
 from precad.protos import precad_pb2 as pb
 
 VERSION_3, NO_VERSION = bytes.fromhex("a003020102"), bytes.fromhex("a003020122")

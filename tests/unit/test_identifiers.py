@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from precad.common.errors import Misconfiguration, PrecadError, Rejection
+from precad.common.errors import Misconfiguration, MissingPackage, PrecadError, Rejection
 from precad.common.errors import RejectedSubmission as Rejected
-from precad.common.extras import MissingPackage
 from precad.common.identifiers import ClientId, Digest
 
 

@@ -14,11 +14,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.certificate import has_chain
+from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import Deployment, create_local_keys
-from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
-from precad.common.identity.principal import Principal
+from precad.common.identity.deployment_keys import Deployment, create_local_keys
+from precad.common.identity.party_certificate import Principal, has_chain
 
 
 @pytest.fixture(scope="module")

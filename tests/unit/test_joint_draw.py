@@ -21,11 +21,11 @@ from precad.aggregator.rounds.journal import Word
 from precad.aggregator.rounds.messages import CoinReveal, CoinState
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store, open_store
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
 from precad.common.link import memory_pair
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 

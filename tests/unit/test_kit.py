@@ -14,18 +14,16 @@ from click.testing import CliRunner
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.main import app
-from precad.client.settings import JoinSettings
+from precad.client.owner_settings import JoinSettings
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.accept import accept
-from precad.common.identity.certificate import private_key
+from precad.common.identity.authority import make_request, to_pem
+from precad.common.identity.certificate_request import accept, create_request
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import Deployment, create_request
-from precad.common.identity.pki import make_request, to_pem
-from precad.common.identity.principal import Principal
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.party_certificate import Principal, private_key
 from precad.common.secret import Secret
-from precad.common.settings import Settings
-from precad.common.several import settings_by_task
+from precad.common.settings import Settings, settings_by_task
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 

@@ -16,7 +16,7 @@ from precad.aggregator.rpc.turns import (
     Turns,
 )
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 

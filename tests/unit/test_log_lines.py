@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from precad.common import log_lines
+from precad.common import logs
 from precad.common.errors import Misconfiguration
-from precad.common.log_lines import VARIABLE, doing, start_log
+from precad.common.logs import VARIABLE, doing, start_log
 from precad.common.secret import Secret
 
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """What the log writes; the root's handlers come back afterwards."""
-    monkeypatch.setattr(log_lines, "_doing", {})
+    monkeypatch.setattr(logs, "_doing", {})
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield io.StringIO()
@@ -118,7 +118,7 @@ def test_nor_are_they_printed_past_the_log_and_a_bug_is(
 
 HANGS = """
 import os, sys, time
-from precad.common.stacks import says_where_it_hangs
+from precad.common.logs import says_where_it_hangs
 
 says_where_it_hangs()
 

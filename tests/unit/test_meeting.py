@@ -25,7 +25,7 @@ from precad.aggregator.training.meet import meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
 from precad.common.link import memory_pair
 
 

@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from precad.client.train import build, load_vector, logistic, mlp, model_section
-from precad.common.description import ModelSection
+from precad.client.gradients.torch_models import build, logistic, mlp, model_section
+from precad.client.trained_model import load_vector
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
+from precad.common.task_schema import ModelSection
 
 
 def section(module: nn.Module, architecture: str, initial: str = "zeros") -> ModelSection:

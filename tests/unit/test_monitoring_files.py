@@ -15,7 +15,7 @@ from precad.aggregator.store import open_store
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.exposition import PREFIX, Metric
 from precad.dealer.dealer_role import DealerRole

@@ -18,10 +18,10 @@ from tests.rig.noise_fit import Bins, Tally
 from precad.aggregator.noise import DiscreteGaussian, gaussian
 from precad.aggregator.noise.gaussian import COLUMN_BITS, COLUMNS, Blocks
 from precad.aggregator.noise.noise_source import DrawnAhead
-from precad.common.headroom import NOISE_DEVIATIONS, SUM_LIMIT
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
+from precad.common.task import NOISE_DEVIATIONS, SUM_LIMIT
 
 SAMPLES = 400_000
 # Streams are seeded: a right sampler passes always or never.

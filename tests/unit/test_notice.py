@@ -16,8 +16,8 @@ from precad.aggregator.training.feed import (
 )
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 

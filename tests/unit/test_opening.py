@@ -29,10 +29,10 @@ from precad.aggregator.rounds.start_attempt import (
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.training.conduct import count_opened
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
 from precad.common.link import memory_pair
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 
 MODEL, OTHER_MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)

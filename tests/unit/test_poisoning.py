@@ -12,7 +12,7 @@ from research.papers.precad_check import published_check
 from research.poisoning import ATTACKS, Scene
 
 from precad.common import ring
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import squared_norm
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.simulation.attack_vectors import Forgery, forged_update

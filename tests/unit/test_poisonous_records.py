@@ -16,16 +16,12 @@ from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from precad.client.data_owner import DataOwner
+from precad.client.data_owner import DataOwner, PrivateLog
+from precad.client.gradients.local_update import local_update, most_records
+from precad.client.gradients.objectives import Loss
+from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.participant import RoundView
-from precad.client.private_log import PrivateLog
-from precad.client.train import (
-    RecordGradients,
-    local_update,
-    most_records,
-)
-from precad.client.train.objectives import Loss
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import squared_norm
 from precad.common.identifiers import Digest
 
 N = 20

@@ -21,10 +21,10 @@ from precad.aggregator.rounds.places import Places
 from precad.aggregator.rounds.privacy_cap import may_take_part, participation_cap
 from precad.aggregator.rounds.start_attempt import propose
 from precad.aggregator.store import Store, open_store
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import memory_pair
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)

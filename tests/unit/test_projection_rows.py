@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from precad.common.encode.clip import CLIENT_MARGIN
-from precad.common.headroom import TAU
-from precad.common.kernel.numpy_projection import BLOCK
+from precad.common.encode import CLIENT_MARGIN
+from precad.common.kernel.kernel import BLOCK
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
+from precad.common.task import TAU
 from precad.norm_check.random_rows import MASK_BYTES, Rows
 
 KEY = Secret(bytes(range(32)))

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from precad.client.train import RecordGradients, as_records, model_section
-from precad.client.train.gradients import MOST_RECORDS, chunk_records
-from precad.common.description import ModelSection, Parameter
+from precad.client.gradients.record_gradients import MOST_RECORDS, RecordGradients, chunk_records
+from precad.client.gradients.torch_models import model_section
+from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
+from precad.common.task_schema import ModelSection, Parameter
 
 RECORDS = 23
 

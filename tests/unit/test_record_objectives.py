@@ -13,21 +13,24 @@ from torch import nn
 from torch.nn import functional
 
 from precad.cli.task.words import statements
-from precad.client.train import (
-    RecordGradients,
-    as_records,
-    load_vector,
-    local_update,
-    model_section,
-    rehearse,
+from precad.client.gradients.local_update import local_update
+from precad.client.gradients.objectives import (
+    MOST_COPIES,
+    Augmentation,
+    Objective,
+    divergence,
+    macer_hinge,
 )
-from precad.client.train.augment import Augmentation
-from precad.client.train.objectives import MOST_COPIES, Objective, divergence, macer_hinge
-from precad.common.description import ModelSection, ObjectiveSection
+from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.rehearsal import rehearse
+from precad.client.gradients.torch_models import model_section
+from precad.client.records.torch_records import as_records
+from precad.client.trained_model import load_vector
 from precad.common.encode import clip_record_adaptively
 from precad.common.errors import Misconfiguration
 from precad.common.secret import Secret
 from precad.common.task import Task, with_objective
+from precad.common.task_schema import ModelSection, ObjectiveSection
 
 NAMES = get_args(ObjectiveSection.model_fields["name"].annotation)
 KEY = Secret(bytes(range(32)))

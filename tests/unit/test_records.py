@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from precad.client.train import as_records
+from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 
 X = np.arange(24, dtype=np.float64).reshape(6, 4)

@@ -11,7 +11,8 @@ from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn import functional
 
-from precad.client.train import as_records, rehearse
+from precad.client.gradients.rehearsal import rehearse
+from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 
 N = 20

@@ -23,7 +23,7 @@ from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, 
 from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.seal import Kind, check_seal, seal
+from precad.common.identity.signatures import Kind, check_seal, seal
 from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
 from precad.common.secret import Secret

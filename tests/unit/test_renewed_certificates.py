@@ -24,9 +24,8 @@ from precad.aggregator.rpc.statements import statement_of
 from precad.aggregator.training.owners import hear_of, remember
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
-from precad.common.identity.seal import Kind
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, Kind
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 

@@ -16,8 +16,9 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.store.awaited import START_S, wait_for_database
 from precad.aggregator.training.persist import persist
 from precad.aggregator.training.session import Progress, Session
-from precad.client.outlast import outlast
-from precad.client.participant import Participation
+from precad.client.participant import outlast
+from precad.client.participation import Participation
+from precad.common.clock import Patience, Waits
 from precad.common.errors import (
     Misidentified,
     PeerUnavailable,
@@ -26,7 +27,6 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.retry import Patience, Waits
 from precad.common.wire.patience import call_patiently
 
 GONE = PeerUnavailable("gone")

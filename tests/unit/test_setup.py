@@ -26,7 +26,6 @@ from precad.aggregator.rounds.messages import (
 )
 from precad.aggregator.training.conduct import make_aggregator
 from precad.aggregator.training.session import Progress
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     Misconfiguration,
     PeerUnavailable,
@@ -35,6 +34,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink, memory_pair
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 

@@ -11,10 +11,9 @@ from tests.rig.submissions import body_of, reconstructed, words_of
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share.body import body_bytes, body_hasher
-from precad.common.share.context import SubmissionContext
+from precad.common.share.header import SubmissionContext
 from precad.common.share.mask import commit, opens
-from precad.common.share.submission import Submission, shard
+from precad.common.share.submission import Submission, body_bytes, body_hasher, shard
 
 CONTEXT = SubmissionContext(
     Digest(b"\1" * 32), 5, 7, ClientId("ward-3"), Digest(b"\2" * 32), b"\3" * 32

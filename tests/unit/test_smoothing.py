@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from precad.certify.intervals import ConfidenceBudget
 from precad.certify.smoothing import certify_smoothing
-from precad.client.train.smooth import Sampling, sample_votes
+from precad.client.gradients.noisy_votes import Sampling, sample_votes
 from precad.common.errors import Misconfiguration
 from precad.simulation.data import load
 

@@ -11,7 +11,7 @@ from precad.aggregator.collect.spool import TAG_BYTES, Spool, SpooledBody
 from precad.common.errors import BodyUnreadable
 from precad.common.identifiers import ClientId
 from precad.common.secret import Secret
-from precad.common.share.body import PIECE_BYTES
+from precad.common.share.submission import PIECE_BYTES
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 SALT = Secret(b"\7" * 32)

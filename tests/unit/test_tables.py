@@ -15,10 +15,11 @@ import torch
 from pyarrow import parquet
 from tests.conftest import TaskMaker
 
-from precad.client.read import Columns, read_inputs, read_records
-from precad.client.train import as_records
-from precad.common.description import DataSection
+from precad.client.records.columns import Columns
+from precad.client.records.read_records import read_inputs, read_records
+from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
+from precad.common.task_schema import DataSection
 
 AGE = {"name": "age", "centre": 60.0, "scale": 20.0, "fill": 50.0}
 WARD = {"name": "ward", "kind": "categorical", "levels": ["A", "B"], "fill_level": "none"}
@@ -199,7 +200,7 @@ def test_parquet_without_a_library_names_one(
     def none(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr("precad.client.read.table.import_module", none)
+    monkeypatch.setattr("precad.client.records.table.import_module", none)
     (tmp_path / "ward.parquet").touch()
     with pytest.raises(Misconfiguration, match=r"precad\[parquet\]"):
         read_records(tmp_path / "ward.parquet", RECIPE)

@@ -13,7 +13,7 @@ from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script
 
 from precad.accounting.events import poisson_gaussian
 from precad.client.own_account import exact_epsilon
-from precad.client.witness import SERVERS
+from precad.client.server_statements import SERVERS
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.wire.statement import sign_body

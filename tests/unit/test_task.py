@@ -12,8 +12,7 @@ from tests.conftest import TaskMaker
 from precad.accounting.adversaries import client_noise_multiplier, sensitivity_ratio
 from precad.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import effective_record_clip
-from precad.common.task import Task
+from precad.common.task import Task, effective_record_clip
 
 SECTIONS = ("", "model.", "privacy.", "training.", "enrolment.", "deadlines.")
 

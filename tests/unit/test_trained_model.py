@@ -14,8 +14,9 @@ from torch.nn import functional
 from precad.cli.local.files import task_to_toml
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector, model_section
-from precad.client.participant import Participation
-from precad.client.train import Applied, as_records, build, logistic
+from precad.client.gradients.torch_models import Applied, build, logistic
+from precad.client.participation import Participation
+from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import model_digest
 from precad.common.task import Task

@@ -9,14 +9,20 @@ import pytest
 
 import precad
 from precad.common.errors import Misconfiguration
-from precad.common.identity.deployment import Deployment
-from precad.common.kernel.kernel import NUMPY, VARIABLE, built_library, chosen, kernels
-from precad.common.kernel.numpy_projection import project_blocks
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.kernel.kernel import (
+    NUMPY,
+    VARIABLE,
+    built_library,
+    chosen,
+    kernels,
+    project_blocks,
+)
 
 ACCOUNT = "precad.accounting"
 WITHOUT_UNIX = """
 import importlib, os, pkgutil, signal
-import precad.client.train
+import precad.client.gradients.local_update
 loaded = set(sys.modules)
 sys.modules.update(dict.fromkeys(("fcntl", "grp", "pwd", "resource", "syslog", "termios")))
 for name in ("fork", "getuid", "fchmod", "killpg", "sched_getaffinity", "O_DIRECTORY"):
@@ -66,7 +72,7 @@ def test_a_training_step_loads_no_accounting_and_no_client_module_needs_unix() -
     assert run.returncode == 0, run.stderr
     training, everything = (set(part.split()) for part in run.stdout.split("|"))
     assert accounting(training) == set()
-    assert "precad.client.train" in training
+    assert "precad.client.gradients.local_update" in training
     assert {"precad.client.connection", "precad.client.data_owner"} <= everything
 
 

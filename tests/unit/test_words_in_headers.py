@@ -11,14 +11,14 @@ from tests.rig.keys import signer, verifier
 from tests.rig.submissions import MODEL, ONE, pair_of, signed_anew, upload
 
 from precad.aggregator.collect import Inbox
-from precad.client.mismatch import differences
+from precad.client.connection import differences
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import dot, signed
 from precad.common.secret import Secret
 from precad.common.share.header import signed_bytes
+from precad.common.share.mask import norm_offset, norm_point, norm_word
 from precad.common.share.submission import Submission
-from precad.common.share.words import norm_offset, norm_point, norm_word
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire
 

@@ -7,13 +7,13 @@ import tomllib
 
 import numpy as np
 
-from precad.common.description import ModelSection, Parameter
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import Keystream, derive, encode_context
 from precad.common.model import initial_vector, model_digest
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
+from precad.common.task_schema import ModelSection, Parameter
 from precad.norm_check.random_rows import Rows
 
 KEY = Secret(bytes(range(32)))

@@ -45,8 +45,8 @@ from precad.certify.renyi import (
 from precad.certify.result import Abstained, Certified
 from precad.certify.shift import Shift, log_binomial, single_shift
 from precad.certify.smoothing import average_certified_radius, certify_smoothing
-from precad.client.train.objectives import macer_hinge
-from precad.common.encode.clip import RECORD_MARGIN, clip_record_adaptively
+from precad.client.gradients.objectives import macer_hinge
+from precad.common.encode import RECORD_MARGIN, clip_record_adaptively
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")

@@ -18,13 +18,9 @@ from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import dot, from_bytes, to_bytes
 from precad.common.secret import Secret
-from precad.common.share.body import body_hasher
-from precad.common.share.context import SubmissionContext
-from precad.common.share.header import SignedHeader
-from precad.common.share.mask import commit, mask_stream, opens
-from precad.common.share.signature import Signature
-from precad.common.share.submission import Submission
-from precad.common.share.words import norm_word, word_mask
+from precad.common.share.header import Signature, SignedHeader, SubmissionContext
+from precad.common.share.mask import commit, mask_stream, norm_word, opens, word_mask
+from precad.common.share.submission import Submission, body_hasher
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 

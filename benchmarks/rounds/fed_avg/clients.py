@@ -12,8 +12,8 @@ from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.vectors import vectors
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
-from precad.common.identity.channel import dialling
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import dialling
 
 import grpc  # isort: skip -- after precad, which sets what gRPC reads when it is imported
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.rounds.part import Orders
 from precad.common.identity.credentials import Identity
-from precad.common.identity.port import add_port
+from precad.common.identity.mutual_tls import add_port
 from precad.common.wire import serving, submission
 
 SERVICE = "precad.bench.FedAvg"

@@ -26,11 +26,11 @@ import numpy as np
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.vectors import is_sum, vectors
 from precad.client.connection import Receipt, Servers
+from precad.common.clock import Patience, Waits
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.channel import dialling
 from precad.common.identity.credentials import Identity
-from precad.common.retry import Patience, Waits
+from precad.common.identity.mutual_tls import dialling
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task

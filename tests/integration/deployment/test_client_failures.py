@@ -25,8 +25,8 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
-from precad.common.identity.principal import Principal
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from precad.common.encode import clip_update
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
 from precad.common.ring import RingVector
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.rig.first_mistakes import MISTAKES, WAIT_S, Clinic, Mistake, can_mount, good_records
 
-from precad.client.settings import JoinSettings
+from precad.client.owner_settings import JoinSettings
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "first-mistakes.md"
 

@@ -20,10 +20,10 @@ from precad.cli.local import LocalDeployment
 from precad.cli.local.files import LINGER_S
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector
+from precad.client.gradients.torch_models import logistic
 from precad.client.own_account import OwnAccount
-from precad.client.record_file import write_client_data
-from precad.client.train import logistic
-from precad.client.witness import read_models
+from precad.client.records.read_records import write_client_data
+from precad.client.server_statements import read_models
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model
 

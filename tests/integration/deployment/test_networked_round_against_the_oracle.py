@@ -13,9 +13,9 @@ from tests.rig.keys import seals, signer, verifier
 from precad.aggregator.protocol import run_round
 from precad.aggregator.store import open_store
 from precad.common.encode import clip_update
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
+from precad.common.roster import Enrolment, Roster
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running

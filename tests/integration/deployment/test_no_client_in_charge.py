@@ -22,10 +22,10 @@ from precad.cli.local import LocalDeployment
 from precad.cli.local.deployment import environment_of_parts
 from precad.cli.local.files import free_addresses
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import Deployment
-from precad.common.identity.principal import Principal
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity.party_certificate import Principal
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -12,7 +12,7 @@ from tests.rig.warm import forked
 from precad.cli.local import LocalDeployment
 from precad.cli.local.files import LINGER_S
 from precad.client import Participation
-from precad.client.train import logistic
+from precad.client.gradients.torch_models import logistic
 from precad.common.identifiers import ClientId
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from tests.rig.warm import forked
 from precad.cli.local.deployment import environment_of_parts
 from precad.cli.local.files import free_addresses, task_to_toml, to_toml
 from precad.cli.main import app
-from precad.client.record_file import write_client_data
+from precad.client.records.read_records import write_client_data
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.wire.operator import OperatorConnection
 from precad.protos import precad_pb2 as pb
 

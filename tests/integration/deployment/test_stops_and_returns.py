@@ -16,8 +16,8 @@ from tests.rig.waiting import DEADLINE_S, until
 
 from precad.cli.local import LocalDeployment
 from precad.common.identifiers import Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 

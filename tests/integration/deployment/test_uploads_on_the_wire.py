@@ -18,8 +18,8 @@ from tests.rig.submissions import body_of, with_body
 from precad.client.connection import Receipt
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission

@@ -20,8 +20,8 @@ from precad.aggregator.training.session import Session
 from precad.cli.local.files import task_to_toml
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
-from precad.common.identity.port import add_port
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.mutual_tls import add_port
 from precad.common.task import Task
 from precad.common.wire.health import add_health
 from precad.common.wire.link import add_link_to_server

@@ -24,11 +24,11 @@ from precad.aggregator.rpc.dealing import request_to_wire
 from precad.aggregator.training.feed import TrainingDone
 from precad.aggregator.validate.validation import deal_request
 from precad.common.identifiers import ClientId, Role
+from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import Deployment
-from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
-from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
 from precad.common.share.submission import shard
 from precad.common.wire.submission import upload_pieces

@@ -19,8 +19,8 @@ from tests.rig.waiting import until
 from precad.aggregator.rpc.limits import Limits
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.channel import open_channel
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.wire.serving import SERVER_OPTIONS

@@ -12,12 +12,13 @@ from tests.rig.keys import identity
 
 from precad.client.connection import CALL_TIMEOUT_S, Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import Participation, RoundView, take_part
-from precad.client.pending import Pending
+from precad.client.participant import RoundView, take_part
+from precad.client.participation import Participation
+from precad.client.pending_update import Pending
 from precad.common.clock import Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.party_certificate import Principal
 from precad.common.model import initial_vector
 from precad.common.ring import RingVector
 from precad.common.task import Task

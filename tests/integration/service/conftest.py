@@ -30,11 +30,10 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
-from precad.common.identity.port import add_port
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.mutual_tls import add_port, open_channel
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission
 from precad.common.task import Task

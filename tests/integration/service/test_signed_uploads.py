@@ -19,9 +19,9 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import Deployment
-from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.share.submission import Submission
 from precad.common.wire.serving import NOT_NOW
 from precad.common.wire.submission import upload_pieces

@@ -23,10 +23,8 @@ from tests.rig.waiting import until
 from precad.aggregator.enrol.admission import ByToken
 from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.aggregator.training.feed import RoundDone
-from precad.client.check.finding import Kind
-from precad.client.check.servers import look_at_servers
+from precad.client.check_disk_and_servers import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AccessDenied,
     NameInUse,
@@ -34,8 +32,9 @@ from precad.common.errors import (
     PrecadError,
 )
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import Deployment, create_local_keys
-from precad.common.identity.principal import Principal
+from precad.common.identity.deployment_keys import Deployment, create_local_keys
+from precad.common.identity.party_certificate import Principal
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.wire.statement import check_opening, check_statement
 from precad.protos import precad_pb2 as pb

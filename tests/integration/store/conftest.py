@@ -20,10 +20,10 @@ from tests.rig.keys import seals
 
 from precad.aggregator.rounds.messages import HeadBody
 from precad.aggregator.store import Store, open_store
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)

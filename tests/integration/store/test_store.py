@@ -27,7 +27,6 @@ from tests.rig.keys import seals
 from precad.aggregator.rounds.journal import AttemptState
 from precad.aggregator.rounds.messages import Fact, VoidBody
 from precad.aggregator.store import Store, tables
-from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,
     Misconfiguration,
@@ -36,7 +35,8 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 

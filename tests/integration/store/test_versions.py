@@ -13,9 +13,9 @@ from tests.rig.keys import seals
 from precad.aggregator.rounds.journal import Word
 from precad.aggregator.rounds.messages import CoinCommitment, Fact, SealMessage
 from precad.aggregator.store import Store
-from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.seal import Kind
+from precad.common.identity.signatures import Kind
+from precad.common.roster import Roster
 from precad.common.task import Task
 
 

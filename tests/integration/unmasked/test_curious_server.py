@@ -25,13 +25,13 @@ from tests.rig.guesses import (
 )
 from tests.rig.views import SERVERS, DealerView, View, Watched, header_bytes
 
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import squared_norm
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.secret import Secret
 from precad.common.share import submission
-from precad.common.share.body import body_hasher
 from precad.common.share.mask import commit
+from precad.common.share.submission import body_hasher
 from precad.common.task import Task
 
 D = 8

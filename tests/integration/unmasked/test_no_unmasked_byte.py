@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.rig.views import Watched
 
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import squared_norm
 from precad.common.identifiers import ClientId
 from precad.common.ring import to_bytes
 from precad.common.task import Task

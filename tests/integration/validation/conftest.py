@@ -17,7 +17,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.signature import Signature
+from precad.common.share.header import Signature
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole

@@ -21,8 +21,7 @@ from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation,
 from precad.common.identifiers import Digest, Role
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
-from precad.common.share.body import PIECE_BYTES, Body
-from precad.common.share.submission import Submission
+from precad.common.share.submission import PIECE_BYTES, Body, Submission
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 

@@ -31,8 +31,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import Frame, PeerLink
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.body import HeldBody
-from precad.common.share.submission import Submission
+from precad.common.share.submission import HeldBody, Submission
 from precad.common.task import Task
 from precad.dealer import gate_batches as gates
 from precad.dealer.dealer_role import DealerRole

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tests.integration.validation.conftest import Validate, task_of
 
-from precad.common.encode import clip_update
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
 from precad.common.ring import RingVector
 

@@ -12,11 +12,10 @@ from tests.rig.spent import MemorySpentTriples
 from precad.aggregator.validate.check_by_shares import decide
 from precad.aggregator.validate.validation import comparisons_per_client, deal_request
 from precad.common.errors import PeerViolation
-from precad.common.headroom import TAU
 from precad.common.identifiers import Role
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
-from precad.common.task import Task
+from precad.common.task import TAU, Task
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, SpentTriples
 

@@ -21,15 +21,13 @@ from tests.rig.spent import MemorySpentTriples
 from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.aggregator.validate.check_by_shares import decide
 from precad.aggregator.validate.validation import deal_request
-from precad.common.encode import clip_update
-from precad.common.encode.clip import squared_norm
+from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import PeerViolation
-from precad.common.headroom import TAU
 from precad.common.identifiers import Role
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
-from precad.common.task import Task
+from precad.common.task import TAU, Task
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealt_triples import DealtRandomness
 from precad.norm_check.norm_gates import evaluate_gates, pack, submission_bytes, verdicts

@@ -27,14 +27,14 @@ from precad.aggregator.workers.place import Place
 from precad.aggregator.workers.pool import Pool
 from precad.aggregator.workers.start import WorkerStart
 from precad.cli.local.files import task_to_toml
+from precad.common.clock import Waits
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.link import Frame, PeerLink, memory_pair
 from precad.common.link.memory import MemoryTransport
-from precad.common.retry import Waits
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard

@@ -16,8 +16,8 @@ from precad.aggregator.workers.place import ThisMachine, WorkerProcess
 from precad.common.encode import clip_update
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb

@@ -12,7 +12,7 @@ from tests.rig.channel import open_aio_channel
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission, shard

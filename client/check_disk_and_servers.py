@@ -1,0 +1,336 @@
+"""What surrounds an owner, looked at before it enrols: its disk, and both servers; a sentence each.
+
+What servers are asked depends on settings and task, never on a record: two owners whose data
+differ, one of whom has a bad record, look alike.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+
+import grpc
+
+from precad.client.connection import differences
+from precad.client.trained_model import MODEL_FILE
+from precad.common.errors import PrecadError, TaskMismatch
+from precad.common.files import held
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel, why_unreachable
+from precad.common.model import load_model
+from precad.common.ring import WORD_BYTES
+from precad.common.secret import Secret
+from precad.common.task import Task
+from precad.common.task_schema import Description
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+Value = TypeVar("Value")
+
+
+class Kind(Enum):
+    """What follows from a finding."""
+
+    GOOD = "good"
+    NOTE = "note"
+    """Nothing stops taking part, but it may not go as the owner thinks."""
+    BAD = "bad"
+    """Taking part would fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    about: str
+    """`data`, `server A`, …"""
+    kind: Kind
+    said: str
+    """What is there; or what is wrong, and the remedy."""
+
+
+class Findings(list[Finding]):
+    """All of them, in the order in which they were made."""
+
+    def attempt(self, about: str, make: Callable[[], Value]) -> Value | None:
+        """What ``make`` gives; None, and a bad finding, where it raises one of our errors."""
+        try:
+            return make()
+        except PrecadError as error:
+            self.append(Finding(about, Kind.BAD, str(error)))
+            return None
+
+    def passes(self, about: str, check: Callable[[], object]) -> bool:
+        """Whether ``check`` raises none of our errors; a bad finding where it does."""
+
+        def passed() -> bool:
+            check()
+            return True
+
+        return self.attempt(about, passed) is not None
+
+    def good(self, about: str, said: str) -> None:
+        """Nothing is wrong."""
+        self.append(Finding(about, Kind.GOOD, said))
+
+    def note(self, about: str, said: str) -> None:
+        """Something to know."""
+        self.append(Finding(about, Kind.NOTE, said))
+
+    def bad(self, about: str, said: str) -> None:
+        """Something to mend."""
+        self.append(Finding(about, Kind.BAD, said))
+
+    @property
+    def wrong(self) -> tuple[Finding, ...]:
+        """What has to be mended."""
+        return tuple(finding for finding in self if finding.kind is Kind.BAD)
+
+
+WITHIN_S = 4.0
+"""For all of it, both servers at once, a name's look-up included."""
+_LONGEST = 300
+"""Letters of a server's own words that are shown."""
+SKEW_S = 60.0
+"""Clocks that are further apart are worth a word: certificates last by them."""
+
+
+def look_at_servers(
+    task: Description | None,
+    client: ClientId,
+    identity: Identity,
+    addresses: Mapping[Role, str],
+    within_s: float = WITHIN_S,
+    token: Secret | None = None,
+) -> Callable[[], Findings]:
+    """Begin to look, each server in a thread of its own.
+
+    Args:
+        task: the owner's; None where it couldn't be read, and then it isn't compared.
+        client: the owner's name.
+        identity: its certificate.
+        addresses: of both servers.
+        within_s: for all of it.
+        token: the enrolment token, for the servers to look at; it stays unused.
+
+    Returns:
+        Waits, and gives what was found.
+    """
+    until = time.monotonic() + within_s
+    looks = {
+        role: _begin(task, identity, role, address, until, token)
+        for role, address in addresses.items()
+    }
+
+    def found() -> Findings:
+        findings = Findings()
+        ahead = {}
+        for role, look in looks.items():
+            about, address = _called(role), addresses[role]
+            try:
+                reply, ahead[role] = look.result(max(0.0, until - time.monotonic()))
+            except PrecadError as error:
+                findings.bad(about, str(error))
+            except TimeoutError:  # a name's look-up, or a handshake
+                findings.bad(
+                    about,
+                    f"{about} at {address} didn't answer within {within_s:g} s; check its address, "
+                    "and the network between",
+                )
+            else:
+                findings.append(_standing(about, address, client, reply))
+        findings.extend(_clocks(ahead))
+        return findings
+
+    return found
+
+
+def _begin(
+    task: Description | None,
+    identity: Identity,
+    role: Role,
+    address: str,
+    until: float,
+    token: Secret | None,
+) -> "Future[tuple[pb.DescribeReply, float]]":
+    look: Future[tuple[pb.DescribeReply, float]] = Future()
+
+    def run() -> None:
+        try:
+            look.set_result(_look(task, identity, role, address, until, token))
+        except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
+            look.set_exception(error)
+
+    # No pool: its threads would keep a process from ending that waits no longer.
+    Thread(target=run, name=f"look-{role.value}", daemon=True).start()
+    return look
+
+
+def _look(
+    task: Description | None,
+    identity: Identity,
+    role: Role,
+    address: str,
+    until: float,
+    token: Secret | None,
+) -> tuple[pb.DescribeReply, float]:
+    """What the server says, and how far its clock is ahead of this machine's, in seconds."""
+    fault = why_unreachable(address, identity, role)
+    if fault is not None:
+        raise fault
+    with open_channel(address, identity, role) as channel:
+        began = time.time()
+        try:
+            # Whoever answers there is the server: a first connection that is slow is tried again.
+            reply = AggregationStub(channel).Describe(
+                pb.DescribeRequest(token="" if token is None else token.reveal().decode()),
+                timeout=max(0.0, until - time.monotonic()),
+                wait_for_ready=True,
+            )
+        except grpc.RpcError as error:
+            raise error_of(_called(role), address, error) from None
+        middle = (began + time.time()) / 2
+    if task is not None and reply.task_digest != task.digest.value:
+        also = differences(task, reply.canonical_task)
+        raise TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
+    return reply, reply.clock_ms / 1000 - middle
+
+
+def _standing(about: str, address: str, client: ClientId, reply: pb.DescribeReply) -> Finding:
+    """What it means for this owner where the server's training stands."""
+    if reply.finished and reply.enrolled:
+        said = (
+            f"the training at {address} is finished: nothing is left to take part in, and precad "
+            "join fetches its final model as long as the servers are there"
+        )
+        return Finding(about, Kind.NOTE, said)
+    if reply.finished:
+        said = (
+            f"the training at {address} is finished, without client {client}: ask the operator for "
+            "the next task"
+        )
+    elif reply.present:
+        said = (
+            f"another process takes part as client {client} now: end one of the two, or ask the "
+            "operator for a certificate with a name of its own"
+        )
+    elif not reply.enrolling and not reply.enrolled:
+        said = (
+            f"enrolment at {address} is over and client {client} isn't enrolled: it is too late "
+            "for this task; ask the operator for the next"
+        )
+    elif reply.refusal:
+        said = f"{about} at {address} wouldn't enrol this client: {_printable(reply.refusal)}"
+    else:
+        where = "this client is enrolled" if reply.enrolled else "enrolment is open"
+        return Finding(about, Kind.GOOD, f"answers at {address} with the same task; {where}")
+    return Finding(about, Kind.BAD, said)
+
+
+def _printable(said: str) -> str:
+    """A server's words, as a line of ours."""
+    return "".join(character for character in said[:_LONGEST] if character.isprintable())
+
+
+def _clocks(ahead: Mapping[Role, float]) -> Findings:
+    findings = Findings()
+    off = {role: seconds for role, seconds in ahead.items() if abs(seconds) > SKEW_S}
+    mine = len(off) == len(ahead) and len({seconds > 0 for seconds in off.values()}) == 1
+    if off and mine:
+        seconds = min(off.values(), key=abs)
+        word = "behind" if seconds > 0 else "ahead of"
+        findings.bad(
+            "clock",
+            f"this machine's clock is {_duration(seconds)} {word} the servers': set it, "
+            "certificates are judged by it",
+        )
+    else:
+        for role, seconds in off.items():
+            word = "ahead of" if seconds > 0 else "behind"
+            findings.bad(
+                "clock",
+                f"the clock of {_called(role)} is {_duration(seconds)} {word} this machine's: tell "
+                "its operator, certificates are judged by it",
+            )
+    if ahead and not off:
+        findings.good("clock", "agrees with the servers' to a minute")
+    return findings
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(abs(seconds)))) + " h"
+
+
+def _called(role: Role) -> str:
+    return f"server {role.value[-1].upper()}"
+
+
+_VECTORS = 8
+"""X and one share, each twice while a file is replaced; two models and a third on its way."""
+
+
+_BESIDE = 2**20
+"""Account, statements, logs."""
+
+
+_MOST_TRIED = 2**28
+"""More isn't reserved for a trial; the system's word is taken for it."""
+
+
+def look_at_state(task: Task, folder: Path | None, account: Path | None) -> Findings:
+    """Whether ``folder`` and ``account`` can be written, have room, and aren't in use."""
+    findings = Findings()
+    if folder is None:
+        findings.note("state", "no state folder: what was spent is forgotten with this process")
+        return findings
+    needed = _VECTORS * WORD_BYTES * task.dimension + _BESIDE
+    for path, size in ((folder, needed), (account, _BESIDE)):
+        if path is not None and (fault := _no_room(path, size)):
+            findings.bad("state", fault)
+    if folder.is_dir() and not findings.wrong:
+        findings.passes("state", lambda: _free(folder))
+    if not findings.wrong:
+        findings.good("state", f"{folder} can be written and has room for {needed / 1e6:.0f} MB")
+    return findings
+
+
+def final_model(task: Task, folder: Path) -> Path | None:
+    """Where the task's final model lies, if this owner has it: the training is finished."""
+    path = folder / MODEL_FILE
+    try:
+        model = load_model(path, task)
+    except PrecadError:
+        return None
+    return path if model.version >= task.training.rounds else None
+
+
+def _free(folder: Path) -> None:
+    with held(folder):
+        pass
+
+
+def _no_room(path: Path, needed: int) -> str | None:
+    """What is wrong, in a sentence. Nothing stays behind."""
+    # The folder may not be there yet; then what it will be made in is looked at.
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    remedy = f"make room for {needed / 1e6:.0f} MB, or name another folder"
+    try:
+        free = shutil.disk_usage(there).free
+        if free < needed:
+            return f"the disk of {path} is full ({free / 1e6:.1f} MB free): {remedy}"
+        with tempfile.TemporaryFile(dir=there) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, min(needed, _MOST_TRIED))
+    except OSError as error:
+        return f"{path} can't be written ({error.strerror}): {remedy}"
+    return None

@@ -1,0 +1,1 @@
+"""Algorithm 2 of PRECAD: gradients of single records, clipped, encoded and summed."""

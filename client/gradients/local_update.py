@@ -1,0 +1,228 @@
+"""Algorithm 2, lines 2 to 8: a Poisson sample of records, and the integer vector that is shared."""
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import bdtrc
+from torch import nn
+
+from precad.client.gradients.objectives import Loss
+from precad.client.gradients.record_gradients import RecordGradients, chunk_records
+from precad.client.records.torch_records import as_records
+from precad.common.encode import clip_record_adaptively, clip_record_norm, clip_update, encode
+from precad.common.errors import Misconfiguration
+from precad.common.keystream import Keystream
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.task import Task
+
+_CACHED = 2**15
+"""Numbers that are clipped and encoded together: what lies between stays in the cache."""
+
+
+def local_update(
+    model: nn.Module,
+    loss: Loss,
+    data: Any,
+    indices: NDArray[np.int64],
+    theta: NDArray[np.float64],
+    task: Task,
+    chunk: int | None = None,
+    most: int | None = None,
+    on_failure: Callable[[int], object] = lambda _: None,
+    randomness: Secret | None = None,
+) -> RingVector:
+    """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
+
+    Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
+    that one record moves it by at most R·2^f
+    (docs/soundness.md, "Honest updates keep the bound"). A record without a usable gradient counts
+    as zero; no record's values, and none of θ's, make this raise.
+
+    Args:
+        model: the task's model; its own parameter values don't matter and aren't changed.
+        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
+        data: a pair of arrays, a map-style Dataset, or ``Records``.
+        indices: the sampled records, ``[n] int64``; none gives the zero vector.
+        theta: θ_t, ``[d] float64``.
+        task: gives R, β, f, the objective and the parameters' names and shapes.
+        chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
+        most: M of ``most_records``: the work is that of M records, and a larger sample is
+            replaced by the empty one. Without it the work shows n.
+        on_failure: told the index of each record that counts as zero.
+        randomness: the key of the noise that the task's objective gives copies of records; fresh
+            unless given.
+
+    Returns:
+        X, ``[d] int64``, with X·X ≤ β² over the integers.
+
+    Raises:
+        Misconfiguration: see ``RecordGradients`` and ``as_records``; an index is outside the
+            data.
+    """
+    records = as_records(data)
+    if indices.size and not (indices.min() >= 0 and indices.max() < len(records)):
+        raise Misconfiguration(
+            "indices", [int(indices.min()), int(indices.max())], f"there are {len(records)} records"
+        )
+    if most is not None and len(indices) > most:
+        indices = indices[:0]
+    if chunk is None:
+        chunk = chunk_records(task.dimension, most=most)
+    gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
+
+    def summed() -> RingVector:
+        chunks = gradients.chunks(records, indices, theta, most, on_failure, randomness)
+        return sum_encoded(chunks, task)
+
+    # Denormal numbers are slow, so they would show in the time. A thread of its own, because the
+    # processor's mode is a thread's: torch's workers have that of the thread that starts them.
+    with ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread:
+        total = thread.submit(summed).result()
+    return clip_update(total, task.bound, task.fractional_bits)
+
+
+def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector:
+    """−Σ of gradients, each clipped to R and encoded toward zero; Algorithm 2, lines 4 to 6.
+
+    A clipped gradient has encodings of at most R·2^f ≤ C·2^f < 2^25 + 1 units, so none overflows,
+    nor does a sum of fewer than 2^37.
+
+    Args:
+        chunks: ``[any, d] float64`` arrays, one record's gradient a row.
+        task: gives R, f and d.
+
+    Returns:
+        ``[d] int64``: one record more or less moves it by at most R·2^f in the L2 norm.
+
+    Raises:
+        Misconfiguration: a gradient isn't finite.
+    """
+    total = np.zeros(task.dimension, np.int64)
+    rows = max(1, _CACHED // task.dimension)
+    for gradients in chunks:
+        for start in range(0, len(gradients), rows):
+            clipped = clip_record(gradients[start : start + rows], task)
+            total -= encode(clipped, task.fractional_bits).sum(axis=0, dtype=np.int64)
+    return total
+
+
+def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
+    """Rows of norm at most R by the task's rule; Algorithm 2, line 4.
+
+    Raises:
+        Misconfiguration: a gradient isn't finite.
+    """
+    objective, clip = task.objective, task.privacy.record_clip
+    if objective is None or objective.clipping == "flat":
+        return clip_record_norm(gradients, clip)
+    return clip_record_adaptively(gradients, clip, objective.stabiliser)
+
+
+_BLOCK = 1 << 16
+_RARE = 2.0**-40
+
+
+def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np.int64]:
+    """Each of ``count`` records independently with probability ``rate``; Algorithm 2, line 2.
+
+    A record is drawn when its uniform 64-bit word is below floor(rate·2^64). For rates of 2^−12
+    and more that is the rate itself; for smaller ones the probability is too low by less than
+    2^−64, and never too high, so the accounted amplification holds.
+
+    Args:
+        count: |D_i|.
+        rate: p_i.
+        randomness: 8 bytes of it are used per record, drawn or not.
+
+    Returns:
+        The drawn indices, ascending, ``[≤ count] int64``.
+
+    Raises:
+        Misconfiguration: the rate lies outside (0, 1], or the count is negative.
+    """
+    if count < 0:
+        raise Misconfiguration("count", count, "can't be negative")
+    _check_rate(rate)
+    threshold = int(Fraction(rate) * 2**64)
+    drawn = [np.empty(0, np.int64)]
+    for start in range(0, count, _BLOCK):
+        words = randomness.words(min(_BLOCK, count - start)).view(np.uint64)
+        # threshold itself doesn't fit 64 bits at rate 1.
+        chosen = words <= np.uint64(threshold - 1) if threshold else np.zeros(words.shape, bool)
+        drawn.append(np.flatnonzero(chosen) + start)
+    return np.concatenate(drawn)
+
+
+def most_records(count: int, rate: float) -> int:
+    """M: the sample size that an attempt's work is padded to, public because its arguments are.
+
+    The least M that a Poisson sample of ``count`` records at ``rate`` passes with a probability
+    below 2^−40. A sample that does is replaced by the empty one: that keeps the account exact,
+    because a neighbouring data set has the same sizes of samples (one gradient in it is zero).
+
+    Args:
+        count: |D_i| ≥ 0.
+        rate: p_i.
+
+    Raises:
+        Misconfiguration: the rate lies outside (0, 1].
+    """
+    _check_rate(rate)
+    # The tail is a regularised incomplete beta function; its relative error is below 1e-9.
+    low, high = -1, count  # Pr[more than high] < 2^−40 <= Pr[more than low]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if float(bdtrc(middle, count, rate)) < _RARE * (1 - 1e-9):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 < rate <= 1:
+        raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
+
+
+REPEATS = 5
+
+
+def padded_work_s(
+    model: nn.Module,
+    loss: Loss,
+    data: Any,
+    count: int,
+    rate: float,
+    task: Task,
+    repeats: int = REPEATS,
+) -> float:
+    """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
+
+    Args:
+        model: the task's.
+        loss: per-record loss.
+        data: as ``local_update`` takes it.
+        count: |D_i|.
+        rate: p_i.
+        task: gives d and the clips.
+        repeats: how often it is measured; the first may load what is loaded once.
+    """
+    # The work doesn't depend on what is drawn, nor on θ.
+    drawn = np.arange(min(count, round(rate * count)))
+    theta, most = np.zeros(task.dimension), most_records(count, rate)
+    # An owner's are read and checked once, before its first round.
+    records = as_records(data)
+    took = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        local_update(model, loss, records, drawn, theta, task, most=most)
+        took.append(time.perf_counter() - began)
+    return median(took)

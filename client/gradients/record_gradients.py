@@ -1,0 +1,467 @@
+"""Per-record gradients in chunks of bounded memory (torch.func).
+
+The privacy proof needs each record's encoded gradient to be a function of that record and θ
+alone: if a neighbour's presence changed it even in the last bit, one record would move the sum
+by more than its clip. Batched kernels don't give that by themselves: with shared parameters, or
+with another batch size, the same record's gradient differs in its last bits. So every call has
+the same shape (short chunks are padded) and every record has its own copy of the parameters,
+which makes the batch a set of equal, separate computations. The tests hold this for linear,
+convolution, normalisation and embedding layers: whatever the neighbours, same bits, and where
+torch has one thread also in any order and chunk. (With more threads a convolution's last bits may
+depend on the record's slot. A neighbouring data set keeps the slots: one gradient in it is zero.)
+
+Nor may a record make an owner fall silent: labels that the loss can't take are masked before the
+kernel runs, and a record without a finite gradient keeps its slot with a gradient of zero. A
+server may serve any θ, so this has to hold at all of them.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from precad.client.gradients.objectives import (
+    MOST_COPIES,
+    Augmentation,
+    Loss,
+    Objective,
+    check_usable,
+)
+from precad.client.records.torch_records import Records
+from precad.client.trained_model import check_parameters
+from precad.common.errors import Misconfiguration
+from precad.common.model import tensors
+from precad.common.secret import Secret
+from precad.common.task_schema import ObjectiveSection, Parameter
+
+CHUNK_BYTES = 256 * 2**20
+"""Memory that one chunk's gradients, clipping and encoding may take."""
+MOST_RECORDS = 256
+"""No chunk is longer: padding to it costs little."""
+_CACHED_RECORDS = 64
+_CACHED = 2**20
+"""A chunk of more than 64 records has no more numbers in its gradients than these, 4 MiB. For a
+small model a call costs more than its records do; beyond the cache more of them are slower."""
+_BYTES_PER_ELEMENT = 64
+"""Gradient in float32 twice, then float64 and int64 arrays of clip and encoding."""
+
+
+_INDEXED = (functional.cross_entropy, functional.nll_loss)
+_INDEXED_LAYERS = (nn.CrossEntropyLoss, nn.NLLLoss)
+_IGNORED = -100
+"""What torch's losses ignore unless told otherwise."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def chunk_records(dimension: int, budget: int = CHUNK_BYTES, most: int | None = None) -> int:
+    """Records per chunk so that ``[records, dimension]`` work arrays fit the budget; at least 1.
+
+    With ``most``, M of a padded sample, the chunks share it evenly: less is padding.
+    """
+    fast = min(MOST_RECORDS, max(_CACHED_RECORDS, _CACHED // dimension))
+    fitting = min(fast, max(1, budget // (_BYTES_PER_ELEMENT * dimension)))
+    if not most:
+        return fitting
+    return math.ceil(most / math.ceil(most / fitting))
+
+
+def synthetic(like: torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` rows like those of ``like`` in shape and type: fractions in (0, 1), zeros and ones.
+
+    They depend on no record.
+    """
+    shape = (count, *like.shape[1:])
+    spread = torch.frac(torch.arange(1, math.prod(shape) + 1, dtype=torch.float64) * _GOLDEN)
+    rows = spread.reshape(shape)
+    return rows.float() if like.is_floating_point() else rows.round().long()
+
+
+class RecordGradients:
+    """Gradients of single records at any θ, for one model and loss.
+
+    Works on its own float32 copy of the module in training mode; the given one isn't changed.
+    Every parameter is trained: frozen ones would receive noise too if they were in the vector,
+    and could differ unseen between data owners if they weren't, so they are refused.
+
+    Args:
+        model: parameters named and shaped as in ``parameters``; takes ``[n, …]`` inputs.
+        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
+        parameters: the task's ``model.parameters``.
+        chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
+        objective: the task's; the loss of the record alone without it.
+
+    Raises:
+        Misconfiguration: the parameters aren't the task's, one is frozen, the model has batch
+            norm or dropout, or a parameter isn't a floating-point tensor.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        parameters: tuple[Parameter, ...],
+        chunk: int | None = None,
+        objective: ObjectiveSection | None = None,
+    ) -> None:
+        check_parameters(model, parameters)
+        _check_layers(model)
+        self.parameters = parameters
+        self.dimension = sum(parameter.size for parameter in parameters)
+        self.chunk = chunk_records(self.dimension) if chunk is None else chunk
+        if self.chunk < 1:
+            raise Misconfiguration("chunk", chunk, "must be at least 1 record")
+        self._module = copy.deepcopy(model).float().train()
+        for layer in self._module.modules():
+            if isinstance(layer, nn.Embedding):
+                _refuse_foreign_tokens(layer)
+        self._loss = loss
+        self.objective = Objective(objective or ObjectiveSection(), loss)
+        self._device = next(self._module.parameters()).device
+        self._losses = vmap(self._record_loss, in_dims=(None, 0, 0), randomness="error")
+        self._filler: list[torch.Tensor] = []
+        self.classes: int | None = None
+        """How many labels the loss takes, where that is known."""
+        self._ignored = _IGNORED
+
+    def chunks(
+        self,
+        records: Records,
+        indices: NDArray[np.int64],
+        theta: NDArray[np.float64],
+        most: int | None = None,
+        on_failure: Callable[[int], object] = lambda _: None,
+        randomness: Secret | None = None,
+    ) -> Iterator[NDArray[np.float64]]:
+        """Gradients of the records at these indices, chunk by chunk; Algorithm 2, line 3.
+
+        Args:
+            records: the data owner's.
+            indices: ``[n] int64``.
+            theta: θ_t, ``[d] float64``, any values; cast to float32.
+            most: M ≥ n: the number of chunks is that of M records, whatever n is.
+            on_failure: told the index of each record whose label the loss can't take, or whose
+                gradient isn't finite or can't be computed.
+            randomness: the key of the copies' noise; fresh unless given.
+
+        Yields:
+            ``[chunk, d] float64``, in the order of the indices; zero for records that failed, and
+            after the last record.
+
+        Raises:
+            Misconfiguration: θ has another length, or the model keeps running statistics or is
+                random. Neither depends on a record's values nor on those of θ.
+        """
+        named = self.loaded(theta)
+        self.prepare(records)
+        draws = self.augmentation(records, randomness)
+        for start in range(0, len(indices) if most is None else most, self.chunk):
+            some = indices[start : start + self.chunk]
+            inputs, targets = records.take(some)
+            wrong = self.wrong_labels(targets)
+            noise = draws.of(some, self.chunk)
+            rows = self._gradients(named, inputs, torch.where(wrong, 0, targets), noise)
+            good: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
+            good[: len(some)] &= ~(wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).numpy()
+            good[len(some) :] = False
+            rows[~good] = 0.0
+            for record in some[~good[: len(some)]].tolist():
+                on_failure(record)
+            yield rows
+
+    def augmentation(self, records: Records, key: Secret | None) -> Augmentation:
+        """The noise of these records' copies."""
+        shape = tuple(records.inputs.shape[1:])
+        return Augmentation(key or Secret.random(), self.objective.noisy, shape)
+
+    def loaded(self, theta: NDArray[np.float64]) -> dict[str, torch.Tensor]:
+        """θ as the model's parameters in float32."""
+        return {
+            name: torch.from_numpy(values).to(self._device, torch.float32)
+            for name, values in tensors(theta, self.parameters).items()
+        }
+
+    def prepare(self, records: Records) -> None:
+        """What the shapes of the records tell, from one synthetic record.
+
+        Raises:
+            Misconfiguration: training changes a buffer of the model, or labels aren't integers.
+        """
+        self._filler = [
+            synthetic(records.inputs, self.chunk),
+            synthetic(records.targets, self.chunk),
+        ]
+        for filler in self._filler:
+            if not filler.is_floating_point():
+                filler.zero_()  # the one label, or token, that every model has
+        before = dict(self._module.named_buffers())
+        after = {name: buffer.clone() for name, buffer in before.items()}
+        with torch.no_grad():
+            outputs = functional_call(self._module, after, (self._filler[0][:1].to(self._device),))
+        for name, buffer in before.items():
+            if not torch.allclose(buffer, after[name], rtol=0, atol=0, equal_nan=True):
+                raise Misconfiguration(
+                    f"model buffer {name}",
+                    type(self._module).__name__,
+                    "training changes it, so it would leave the data owner unprotected or get "
+                    "lost; use layers without running statistics, such as GroupNorm",
+                )
+        check_usable(self.objective, outputs, records.inputs, records.targets)
+        self.classes = self._classes(outputs, records.targets)
+
+    def wrong_labels(self, targets: torch.Tensor) -> torch.Tensor:
+        """Which targets are no class of the model and would make the loss raise, same shape."""
+        if self.classes is None:
+            return torch.zeros_like(targets, dtype=torch.bool)
+        outside = (targets < 0) | (targets >= self.classes)
+        # An ignored label is nobody's class: what needs one takes it as wrong, so as zero too.
+        return outside if self.objective.needs_labels else outside & (targets != self._ignored)
+
+    def _classes(self, outputs: Any, targets: torch.Tensor) -> int | None:
+        """How many labels the loss takes, where it is one of torch's that index by them."""
+        loss = getattr(self._loss, "func", self._loss)  # functools.partial
+        indexes = loss in _INDEXED or isinstance(loss, _INDEXED_LAYERS)
+        default = getattr(loss, "ignore_index", _IGNORED)
+        self._ignored = getattr(self._loss, "keywords", {}).get("ignore_index", default)
+        whole = not targets.is_floating_point()
+        batched = isinstance(outputs, torch.Tensor) and outputs.ndim > 1
+        if indexes and not whole and batched and targets.ndim < outputs.ndim:
+            raise Misconfiguration(
+                "data, targets",
+                str(targets.dtype).removeprefix("torch."),
+                "this loss takes labels, and labels are whole numbers: give them as int64, or a "
+                "loss of your own for other targets",
+            )
+        indexes = indexes or self.objective.needs_labels
+        if indexes and whole and isinstance(outputs, torch.Tensor) and outputs.ndim > 1:
+            return outputs.shape[1]
+        return None
+
+    def _gradients(
+        self,
+        named: dict[str, torch.Tensor],
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        noise: torch.Tensor,
+    ) -> NDArray[np.float64]:
+        """``kernel``, but where that raises each record alone, and NaN where it still does.
+
+        Some operations raise on values: an index that is out of range, a matrix without inverse.
+        One record must not cost its neighbours their gradients.
+        """
+        try:
+            return self.kernel(named, inputs, targets, noise)
+        except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
+            self.reraise_what_no_record_causes(error)
+        rows = np.full((self.chunk, self.dimension), np.nan)
+        for slot in range(len(inputs)):
+            one = slice(slot, slot + 1)
+            try:
+                rows[slot] = self.kernel(named, inputs[one], targets[one], noise[slot:])[0]
+            except Exception as error:  # noqa: BLE001
+                self.reraise_what_no_record_causes(error)
+        return rows
+
+    def reraise_what_no_record_causes(self, error: Exception) -> None:
+        """Raises where the model is random or memory is short."""
+        if isinstance(error, RuntimeError) and "randomness" in str(error):
+            raise Misconfiguration("model", type(self._module).__name__, _NO_RANDOMNESS) from error
+        # An owner without memory is absent; an update of zeros would be wrong.
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "Allocator" in str(error):
+            raise error
+
+    def kernel(
+        self,
+        named: dict[str, torch.Tensor],
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        noise: torch.Tensor | None = None,
+    ) -> NDArray[np.float64]:
+        """Gradients of at most ``chunk`` records, and of what fills the chunk: ``[chunk, d]``.
+
+        Args:
+            named: θ.
+            inputs: ``[n, …]``.
+            targets: ``[n, …]``.
+            noise: of the copies, ``[at most chunk, K, …]``; the same for every record unless given.
+
+        Raises whatever the model and the loss do.
+        """
+        # Parameters have an axis of their own for the records, see above; buffers are shared.
+        copies = {name: tensor.expand(self.chunk, *tensor.shape) for name, tensor in named.items()}
+        x, y = self._filled(inputs, targets)
+        shape = (self.chunk, self.objective.noisy, *inputs.shape[1:])
+        if noise is None:
+            noise = synthetic(torch.empty(shape[1:]), self.objective.noisy).expand(shape)
+        elif len(noise) < self.chunk:
+            noise = torch.cat([noise, noise.new_zeros(self.chunk - len(noise), *shape[1:])])
+        rows: NDArray[np.float64] = self._of(copies, 0, x, y, noise).double().cpu().numpy()
+        return rows
+
+    def shared(
+        self,
+        named: dict[str, torch.Tensor],
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        noise: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Gradients of any number of records at once; faster than ``kernel``, to fewer bits.
+
+        All records share one copy of the parameters, so that a record's last bits may depend on
+        its neighbours: for simulations, never for an owner's update.
+
+        Returns:
+            ``[n, d] float32`` on the model's device. Raises whatever the model and the loss do.
+        """
+        if noise is None:
+            noise = inputs.new_zeros(len(inputs), self.objective.noisy, *inputs.shape[1:])
+        return self._of(named, None, inputs, targets, noise)
+
+    def _of(
+        self,
+        named: dict[str, torch.Tensor],
+        axis: int | None,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        noise: torch.Tensor,
+    ) -> torch.Tensor:
+        """``[n, d] float32``: each record's gradient of the objective.
+
+        Args:
+            named: θ, or a copy of it for each record.
+            axis: 0 where there are such copies.
+            inputs: ``[n, …]``.
+            targets: ``[n, …]``.
+            noise: ``[n, K, …]``.
+        """
+        x, y, noise = (each.to(self._device) for each in (inputs, targets, noise))
+        if not self.objective.noisy:
+            found = self._mapped(grad(self._record_loss), axis, 2)(named, x, y)
+        else:
+            seen = self._mapped(self._copies, axis, 3)(named, x, y, noise)
+            if seen.shape[1] <= MOST_COPIES:
+                found = self._mapped(grad(self._loss_of_copies), axis, 2)(named, seen, y)
+            else:
+                found = self._in_pieces(named, axis, seen, y)
+        flat = [found[parameter.name].reshape(len(x), -1) for parameter in self.parameters]
+        return torch.cat(flat, dim=1)
+
+    def _in_pieces(
+        self, named: dict[str, torch.Tensor], axis: int | None, seen: torch.Tensor, y: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
+        pieces = torch.split(seen, MOST_COPIES, dim=1)
+        with torch.no_grad():
+            outputs = [self._mapped(self._outputs, axis, 1)(named, piece) for piece in pieces]
+        slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
+        total: dict[str, torch.Tensor] = {}
+        for piece, slope in zip(pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True):
+            part = self._mapped(grad(self._product), axis, 2)(named, piece, slope)
+            total = {name: total[name] + part[name] for name in part} if total else part
+        return total
+
+    def _mapped(
+        self, function: Callable[..., Any], axis: int | None, arguments: int
+    ) -> Callable[..., Any]:
+        """Over records: θ along ``axis``, and so many arguments that have a row for each."""
+        return vmap(function, in_dims=(axis, *(0,) * arguments), randomness="error")
+
+    def losses(
+        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
+    ) -> NDArray[np.float64]:
+        """Losses of at most ``chunk`` records, ``[n]``; faster than ``kernel``, to fewer bits.
+
+        Raises whatever the model and the loss do.
+        """
+        with torch.no_grad():
+            found = self._losses(named, *self._filled(inputs, targets))
+        losses: NDArray[np.float64] = found[: len(inputs)].double().cpu().numpy()
+        return losses
+
+    def _filled(self, *some: torch.Tensor) -> list[torch.Tensor]:
+        """Inputs and targets with ``chunk`` rows each."""
+        return [
+            torch.cat([rows, filler[len(rows) :]]).to(self._device)
+            for rows, filler in zip(some, self._filler, strict=True)
+        ]
+
+    def _record_loss(
+        self, named: dict[str, torch.Tensor], record: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
+        outputs = functional_call(self._module, named, (record.unsqueeze(0),))
+        return self._loss(outputs, target.unsqueeze(0)).sum()
+
+    def _outputs(self, named: dict[str, torch.Tensor], copies: torch.Tensor) -> Any:
+        return functional_call(self._module, named, (copies,))
+
+    def _copies(
+        self,
+        named: dict[str, torch.Tensor],
+        record: torch.Tensor,
+        target: torch.Tensor,
+        noise: torch.Tensor,
+    ) -> torch.Tensor:
+        return self.objective.copies(
+            lambda inputs: self._outputs(named, inputs), record, target, noise
+        )
+
+    def _loss_of_copies(
+        self, named: dict[str, torch.Tensor], copies: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
+        return self.objective.of_outputs(self._outputs(named, copies), target)
+
+    def _product(
+        self, named: dict[str, torch.Tensor], copies: torch.Tensor, slope: torch.Tensor
+    ) -> torch.Tensor:
+        found: torch.Tensor = (self._outputs(named, copies) * slope).sum()
+        return found
+
+
+def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
+    """Makes a token outside the table NaN.
+
+    Batched, torch numbers the rows of all slots' tables through, so such a token would train the
+    next slot's copy: one record would move another one's gradient.
+    """
+    real = layer.forward
+
+    def forward(tokens: torch.Tensor) -> torch.Tensor:
+        foreign = (tokens < 0) | (tokens >= layer.num_embeddings)
+        rows = real(torch.where(foreign, 0, tokens))
+        return torch.where(foreign.unsqueeze(-1), torch.nan, rows)
+
+    setattr(layer, "forward", forward)  # noqa: B010 -- mypy knows no replaced methods
+
+
+_NO_RANDOMNESS = "random layers aren't supported; remove dropout (clipping and noise regularise)"
+
+
+def _check_layers(model: nn.Module) -> None:
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise Misconfiguration("model", type(model).__name__, "has no parameters to train")
+    for name, parameter in parameters.items():
+        if not parameter.is_floating_point():
+            raise Misconfiguration(f"model parameter {name}", parameter.dtype, "must be real")
+        if not parameter.requires_grad:
+            raise Misconfiguration(
+                f"model parameter {name}",
+                "frozen",
+                "every parameter is trained: apply frozen layers to the data beforehand, "
+                "or set requires_grad",
+            )
+    for name, layer in model.named_modules():
+        label = f"model layer {name or 'itself'}"
+        # These mix records or keep statistics of them outside the protected update.
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
+            raise Misconfiguration(
+                label, type(layer).__name__, "batch norm mixes records; use nn.GroupNorm"
+            )
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:  # noqa: SLF001
+            raise Misconfiguration(label, type(layer).__name__, _NO_RANDOMNESS)

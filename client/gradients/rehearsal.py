@@ -1,0 +1,222 @@
+"""Before enrolment: does every record work with this model and this loss, each on its own?
+
+Refusing is still the owner's own affair here. Later it would be public, so later nothing is.
+"""
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from precad.client.gradients.objectives import Loss
+from precad.client.gradients.record_gradients import RecordGradients, chunk_records, synthetic
+from precad.client.records.torch_records import MEND, Records
+from precad.client.trained_model import load_vector
+from precad.common.errors import Misconfiguration
+from precad.common.model import initial_vector
+from precad.common.task import Task
+
+_ROWS = 8
+_TOLERANCE = 1e-4
+_ALONE = (
+    "mixes the records of a batch, and privacy needs each record's gradient to be a function of "
+    "that record alone: use a loss with reduction='sum' or 'none' and no term between records "
+    "(contrastive losses: make each record a pair or triplet), and a model without batch "
+    "statistics or memory"
+)
+
+
+def rehearse(
+    model: nn.Module, loss: Loss, records: Records, task: Task, most: int | None = None
+) -> None:
+    """Refuses what training can't use; each error names the record, or the model, and a remedy.
+
+    Args:
+        model: the task's model, unchanged.
+        loss: the data owner's loss.
+        records: every one is tried at the task's initial model, by its loss alone.
+        task: gives the initial model.
+        most: M, as in ``local_update``: the chunks are those of training.
+
+    Raises:
+        Misconfiguration: see ``RecordGradients``; a label is no class of the model; a record's
+            loss raises or isn't finite; the loss or the model mixes records.
+    """
+    chunk = chunk_records(task.dimension, most=most)
+    gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
+    try:
+        gradients.prepare(records)
+    except Misconfiguration:
+        raise
+    except Exception as error:  # whatever a model's operations raise
+        raise _unusable(model, records, error) from error
+    _check_labels(gradients, records)
+    _check_gradient(gradients, model, records, task)
+    _check_losses(gradients, model, records, task)
+    _check_batches(gradients, model, loss, records, task)
+
+
+def _check_labels(gradients: RecordGradients, records: Records) -> None:
+    wrong = gradients.wrong_labels(records.targets)
+    if wrong.any():
+        record, *place = np.argwhere(wrong.numpy())[0].tolist()
+        assert gradients.classes is not None
+        raise Misconfiguration(
+            f"data, target{place or ''} of record {record}",
+            int(records.targets[(record, *place)]),
+            f"the model has {gradients.classes} classes: labels must be from 0 to "
+            f"{gradients.classes - 1}: {MEND}",
+        )
+
+
+def _check_losses(
+    gradients: RecordGradients, model: nn.Module, records: Records, task: Task
+) -> None:
+    """Every record's outputs and loss at θ_0."""
+    theta = initial_vector(task.model)
+    named = gradients.loaded(theta)
+    module = _at(model, theta)
+    device = next(module.parameters()).device
+
+    def outputs(inputs: torch.Tensor, _: torch.Tensor) -> None:
+        # Unbatched operations check more of their indices than those of torch.func.
+        with torch.no_grad():
+            module(inputs.to(device))
+
+    def losses(inputs: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
+        return gradients.losses(named, inputs, targets)
+
+    for start in range(0, len(records), gradients.chunk):
+        some = np.arange(start, min(start + gradients.chunk, len(records)))
+        try:
+            outputs(*records.take(some))
+        except Exception:  # noqa: BLE001 -- a model may also take no more than one record
+            _name_the_record(outputs, records, some)
+        try:
+            found = losses(*records.take(some))
+        except Exception as error:  # whatever a model's operations raise
+            _name_the_record(losses, records, some)
+            raise _unusable(model, records, error) from error
+        if not np.isfinite(found).all():
+            slot = int(np.argmin(np.isfinite(found)))
+            raise Misconfiguration(
+                f"data, loss of record {some[slot]}",
+                float(found[slot]),
+                f"must be finite at the task's initial model: {MEND}",
+            )
+
+
+def _name_the_record(
+    compute: Callable[[torch.Tensor, torch.Tensor], object],
+    records: Records,
+    some: NDArray[np.int64],
+) -> None:
+    for record in some.tolist():
+        try:
+            compute(*records.take(np.array([record])))
+        except Exception as error:  # whatever a model's operations raise
+            raise Misconfiguration(
+                f"data, record {record}",
+                type(error).__name__,
+                f"the model or its loss can't take it ({error}): {MEND}",
+            ) from error
+
+
+def _check_gradient(
+    gradients: RecordGradients, model: nn.Module, records: Records, task: Task
+) -> None:
+    """One synthetic record's gradient beside two sets of others: the same bits."""
+    named = gradients.loaded(_uneven(task))
+    inputs = synthetic(records.inputs, 2 * gradients.chunk)
+    targets = synthetic(records.targets, 2 * gradients.chunk)
+    if not targets.is_floating_point():
+        targets.zero_()
+    for rows in (inputs, targets):
+        rows[gradients.chunk] = rows[0]
+    try:
+        found = [
+            gradients.kernel(named, inputs[slots], targets[slots])[0]
+            for slots in (slice(gradients.chunk), slice(gradients.chunk, None))
+        ]
+    except Exception as error:  # whatever a model's operations raise
+        if "randomness" in str(error):
+            gradients.reraise_what_no_record_causes(error)
+        raise _unusable(model, records, error) from error
+    if not np.array_equal(found[0], found[1], equal_nan=True):
+        raise Misconfiguration("model or loss", type(model).__name__, _ALONE)
+
+
+def _check_batches(
+    gradients: RecordGradients, model: nn.Module, loss: Loss, records: Records, task: Task
+) -> None:
+    """Whether the loss of a whole batch of synthetic records is one of records.
+
+    Training gives the loss one record at a time, so nothing can be mixed there; but one that is
+    made to compare records would be constant then, or weigh them otherwise than its owner thinks,
+    without a word. A sum or a mean over records has L(A,B) + L(C,D) = L(A,D) + L(C,B).
+    """
+    module = _at(model, _uneven(task))
+    device = next(module.parameters()).device
+    inputs = synthetic(records.inputs, _ROWS).to(device)
+    labels = synthetic(records.targets, _ROWS)
+
+    def mixes(targets: torch.Tensor) -> bool | None:
+        """None where these targets don't tell."""
+        targets = torch.where(gradients.wrong_labels(targets), 0, targets).to(device)
+
+        def of(*rows: int) -> float:
+            some = list(rows)
+            return float(loss(module(inputs[some]), targets[some]).sum())
+
+        try:
+            with torch.no_grad():
+                # Their labels: 1100, 0011, 1111 and 0000.
+                terms = [of(0, 2, 1, 3), of(4, 6, 5, 7), -of(0, 2, 5, 7), -of(4, 6, 1, 3)]
+        except Exception:  # noqa: BLE001 -- takes no batch, or not these values
+            return None
+        size = sum(abs(term) for term in terms)
+        return abs(sum(terms)) > _TOLERANCE * size if 0 < size < np.inf else None
+
+    try:
+        with torch.no_grad():
+            one, other = module(inputs[[0, 1, 2, 3]])[0], module(inputs[[0, 4, 5, 6]])[0]
+            apart = float((one - other).abs().max() / one.abs().max()) > _TOLERANCE
+    except Exception:  # noqa: BLE001 -- takes no batch, or gives no tensor
+        apart = False
+    if not apart and not mixes(labels):
+        return
+    # A mean weighted by labels, or over those that aren't ignored, is one of records all the same.
+    if not apart and any(mixes(torch.full_like(labels, label)) is False for label in (0, 1)):
+        return
+    raise Misconfiguration("model or loss", type(model).__name__, _ALONE)
+
+
+def _at(model: nn.Module, theta: NDArray[np.float64]) -> nn.Module:
+    """A copy of the model in training mode with these parameters."""
+    module = copy.deepcopy(model).float().train()
+    load_vector(module, theta)
+    return module
+
+
+def _uneven(task: Task) -> NDArray[np.float64]:
+    """Parameters at which outputs differ, as they may not at θ_0."""
+    return initial_vector(task.model.model_copy(update={"initial": "uniform"}))
+
+
+def _unusable(model: nn.Module, records: Records, error: Exception) -> Misconfiguration:
+    inputs, targets = (
+        f"{str(rows.dtype).removeprefix('torch.')}{list(rows.shape[1:])}"
+        for rows in (records.inputs, records.targets)
+    )
+    remedy = "give records of the shape that the model takes, or the task's model"
+    if not records.inputs.is_floating_point():
+        remedy += "; whole numbers stay whole, as embeddings take them: give others as float32"
+    return Misconfiguration(
+        "model, loss, data",
+        type(model).__name__,
+        f"don't go together: a record's input is {inputs}, its target {targets} "
+        f"({type(error).__name__}: {error}); {remedy}",
+    )

@@ -1,0 +1,222 @@
+"""Torch models: those that a task describes, and a trained one on records."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import vmap
+from torch.nn import functional
+
+from precad.client.gradients.objectives import Loss
+from precad.client.participation import Evaluation
+from precad.client.records.torch_records import Records
+from precad.client.trained_model import check_parameters, load_vector
+from precad.common.errors import Misconfiguration
+from precad.common.task_schema import ModelSection, Parameter
+
+BUILT_IN = ("logistic", "mlp", "cnn")
+"""Architectures that need no module of the owner's own."""
+_MATRIX = 2
+
+
+def logistic(features: int, classes: int) -> nn.Module:
+    """Multinomial logistic regression: inputs ``[n, …]`` of ``features`` values, logits out."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
+
+
+def mlp(features: int, hidden: int, classes: int) -> nn.Module:
+    """One hidden layer of tanh units.
+
+    Tanh, not ReLU: with clipped gradients and noise, bounded activations train better
+    (Papernot et al., "Tempered Sigmoid Activations", AAAI 2021).
+    """
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, classes)
+    )
+
+
+def cnn(classes: int) -> nn.Module:
+    """Two convolutions of tanh units, for grey images ``[n, 1, 28, 28]``; 1,376 + 145·classes."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 8, 5, stride=2, padding=2), nn.Tanh(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(8, 16, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(144, classes)),
+    )
+
+
+def build(section: ModelSection) -> nn.Module:
+    """The task's model, where its architecture is one of ours: ``BUILT_IN``.
+
+    Its sizes are read from the parameters' shapes; its values are torch's own and are replaced
+    by θ_t in training.
+
+    Raises:
+        Misconfiguration: another architecture, or shapes that don't belong to it.
+    """
+    shapes = [p.shape for p in section.parameters if len(p.shape) == _MATRIX]
+    match section.architecture, shapes:
+        case "logistic", [(classes, features)]:
+            module = logistic(features, classes)
+        case "mlp", [(hidden, features), (classes, _)]:
+            module = mlp(features, hidden, classes)
+        case "cnn", [(classes, _)]:
+            module = cnn(classes)
+        case "logistic" | "mlp" | "cnn", _:
+            raise Misconfiguration(
+                "model.parameters", shapes, f"don't belong to {section.architecture}"
+            )
+        case _:
+            raise Misconfiguration(
+                "model.architecture",
+                section.architecture,
+                f"only {', '.join(BUILT_IN)} are built in; give the model yourself",
+            )
+    check_parameters(module, section.parameters)
+    return module
+
+
+def model_section(
+    module: nn.Module, architecture: str, initial: str = "zeros", initial_seed: int = 0
+) -> dict[str, Any]:
+    """The task's ``model`` section that describes a torch module.
+
+    ```
+    values = tomllib.loads(…) | {"model": model_section(net, "my-net")}
+    task = Task.parse(values)
+    ```
+
+    Args:
+        module: every parameter is described, by name and shape, in the module's own order.
+        architecture: what the data owners call it; those in ``BUILT_IN`` are built in.
+        initial: ``zeros``, or ``uniform`` for more than one layer.
+        initial_seed: public; with ``uniform`` everybody expands the same start from it.
+
+    Returns:
+        Plain values, as a task file and ``Task.parse`` take them.
+    """
+    parameters = [
+        {"name": name, "shape": list(tensor.shape)} for name, tensor in module.named_parameters()
+    ]
+    return {
+        "architecture": architecture,
+        "parameters": parameters,
+        "initial": initial,
+        "initial_seed": initial_seed,
+    }
+
+
+_ROWS = 64
+"""Records at a time: whoever has to stop for an upload stops soon."""
+_TABLE = 2
+
+
+class Applied:
+    """A model, at any θ, applied to records chunk by chunk.
+
+    Works on a copy of its own in evaluation mode; the given one isn't changed.
+
+    Args:
+        model: parameters named and shaped as in ``parameters``.
+        parameters: the task's ``model.parameters``.
+        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
+
+    Raises:
+        Misconfiguration: the parameters aren't the task's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: tuple[Parameter, ...],
+        loss: Loss = functional.cross_entropy,
+    ) -> None:
+        check_parameters(model, parameters)
+        self._module = copy.deepcopy(model).float().eval()
+        self._device = next(self._module.parameters()).device
+        self._losses = vmap(
+            lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)).sum()
+        )
+
+    def outputs(
+        self,
+        theta: NDArray[np.float64],
+        inputs: torch.Tensor,
+        between: Callable[[], object] = lambda: None,
+    ) -> NDArray[np.float32]:
+        """What the model says of each record, ``[n, …] float32``.
+
+        Args:
+            theta: θ, ``[d] float64``.
+            inputs: ``[n, …]``.
+            between: called before each chunk.
+
+        Raises:
+            Misconfiguration: the model can't take the records, or gives no row for each.
+        """
+        if len(inputs) == 0:
+            raise Misconfiguration("data", "no records", "give at least one")
+        load_vector(self._module, theta)
+        parts = []
+        for start in range(0, len(inputs), _ROWS):
+            between()
+            some = inputs[start : start + _ROWS]
+            try:
+                with torch.no_grad():
+                    found: Any = self._module(some.to(self._device))
+            except Exception as error:  # whatever a model's operations raise
+                raise Misconfiguration(
+                    f"data, records {start} to {start + len(some) - 1}",
+                    f"{some.dtype}{list(some.shape)}",
+                    f"the model can't take them ({error}): give records like those of training",
+                ) from error
+            if not isinstance(found, torch.Tensor) or len(found) != len(some):
+                raise Misconfiguration(
+                    "model", type(self._module).__name__, "must give one row for each record"
+                )
+            parts.append(found.float().cpu())
+        outputs: NDArray[np.float32] = torch.cat(parts).numpy()
+        return outputs
+
+    def evaluate(
+        self,
+        theta: NDArray[np.float64],
+        records: Records,
+        between: Callable[[], object] = lambda: None,
+    ) -> Evaluation:
+        """Mean loss, and for classes the share of right answers; arguments as of ``outputs``.
+
+        Raises:
+            Misconfiguration: model, loss and records don't go together.
+        """
+        outputs = self.outputs(theta, records.inputs, between)
+        losses = []
+        for start in range(0, len(records), _ROWS):
+            between()
+            rows = slice(start, start + _ROWS)
+            try:
+                with torch.no_grad():
+                    found = self._losses(torch.from_numpy(outputs[rows]), records.targets[rows])
+            except Exception as error:  # whatever a loss raises
+                raise Misconfiguration(
+                    f"data, targets from record {start}",
+                    str(records.targets.dtype),
+                    f"the loss can't take them ({error}): give targets like those of training",
+                ) from error
+            losses.append(found.double())
+        return Evaluation(
+            records=len(records),
+            loss=float(torch.cat(losses).mean()),
+            accuracy=_accuracy(outputs, records.targets),
+        )
+
+
+def _accuracy(outputs: NDArray[np.float32], targets: torch.Tensor) -> float | None:
+    """For a column a class and whole labels; else None."""
+    classes = outputs.ndim == _TABLE and outputs.shape[1] > 1
+    if not classes or targets.ndim != 1 or targets.is_floating_point():
+        return None
+    return float((outputs.argmax(axis=1) == targets.numpy()).mean())

@@ -1,0 +1,267 @@
+"""A data owner's settings file: its values, the code of its own, and all that is wrong with it."""
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, PrivateAttr, SecretStr
+
+from precad.client.account_file import ACCOUNT_FILE
+from precad.client.check_disk_and_servers import (
+    WITHIN_S,
+    Findings,
+    Kind,
+    final_model,
+    look_at_servers,
+    look_at_state,
+)
+from precad.client.own_account import OwnAccount
+from precad.client.records.columns import Columns
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.roster import on_grid
+from precad.common.secret import Secret
+from precad.common.settings import Address, Settings
+from precad.common.task import Task
+
+if TYPE_CHECKING:
+    from precad.client.data_owner import DataOwner
+
+
+class JoinSettings(Settings):
+    """A data owner's settings file."""
+
+    client: str
+    server_a: Address
+    server_b: Address
+    data: Path
+    """The records: a .npz file with arrays x and y, a .csv or a .parquet file."""
+    state: Path
+    """Folder for what survives this process: one a task and client."""
+    account: Path | None = None
+    """Folder of the data set's account, the same for all tasks; the state folder unless given."""
+    held_out: Path | None = None
+    """Records like `data` that aren't trained on: each model is tried on them, for the owner."""
+    epsilon_limit: Annotated[float, Field(gt=0)] | None = None
+    record_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    token: SecretStr | None = None
+    """One-time enrolment token from the operator, where the servers ask for one."""
+    columns: Columns = Columns()
+    """What a table's columns are."""
+    model: str | None = None
+    """A model of one's own, MODULE:NAME, from the settings' folder or the current one; called
+    without arguments. The task's architecture unless given."""
+    loss: str | None = None
+    """A loss of one's own, MODULE:NAME, as in torch.nn.functional; cross-entropy unless given."""
+    _folder: Path | None = PrivateAttr(default=None)
+    """Where the file lies."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
+        loaded = super().load(path)
+        loaded._folder = path.resolve().parent  # noqa: SLF001 -- its own
+        return loaded
+
+    def own_model(self) -> Any:
+        """The torch module that ``model`` makes; None without one. Raises Misconfiguration."""
+        return None if self.model is None else own_model(self.model, self._folder)
+
+    def own_loss(self) -> Any:
+        """What ``loss`` names; None without one. Raises Misconfiguration."""
+        return None if self.loss is None else own_object("loss", self.loss, self._folder)
+
+    def data_owner(self, data: Any = None, model: Any = None, loss: Any = None) -> "DataOwner":
+        """The data owner that these settings describe.
+
+        Args:
+            data: its records; the settings' unless given, and so the others.
+            model: its torch module.
+            loss: its loss.
+
+        Raises:
+            Misconfiguration: task, data, model, identity or limit can't be used.
+        """
+        # torch takes seconds: whoever only looks at settings does without.
+        from precad.client.data_owner import DataOwner  # noqa: PLC0415
+
+        return DataOwner(
+            self.client,
+            task=Task.load(self.task),
+            data=self.data if data is None else data,
+            server_a=self.server_a,
+            server_b=self.server_b,
+            identity=Identity.load(self.identity),
+            model=self.own_model() if model is None else model,
+            loss=self.own_loss() if loss is None else loss,
+            epsilon_limit=self.epsilon_limit,
+            record_rate=self.record_rate,
+            state=self.state,
+            account=self.account,
+            token=None if self.token is None else self.token.get_secret_value(),
+            columns=self.columns,
+            held_out=self.held_out,
+        )
+
+
+def own_object(field: str, place: str, folder: Path | None = None) -> Any:
+    """What MODULE:NAME names.
+
+    Args:
+        field: for the error.
+        place: MODULE:NAME.
+        folder: where modules are looked for before the current folder.
+
+    Raises:
+        Misconfiguration: there is no such module, or no such name in it.
+    """
+    module, _, attribute = place.partition(":")
+    usual = list(sys.path)
+    sys.path[:0] = [str(each) for each in (folder, Path.cwd()) if each is not None]
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever a module does when it is imported
+        raise Misconfiguration(
+            field,
+            place,
+            f"can't be loaded ({type(error).__name__}: {error}): give MODULE:NAME, found from this "
+            "folder",
+        ) from error
+    finally:
+        sys.path[:] = usual
+
+
+def own_model(place: str, folder: Path | None = None) -> Any:
+    """The torch module that MODULE:NAME makes, called without arguments; see ``own_object``.
+
+    Raises:
+        Misconfiguration: it can't be made, or isn't a torch module.
+    """
+    from torch import nn  # noqa: PLC0415 -- seconds
+
+    made = own_object("model", place, folder)
+    if not isinstance(made, nn.Module):
+        try:
+            made = made()
+        except Exception as error:  # whatever it does
+            raise Misconfiguration(
+                "model",
+                place,
+                f"can't be made ({type(error).__name__}: {error}): give MODULE:NAME, callable "
+                "without arguments",
+            ) from error
+    if not isinstance(made, nn.Module):
+        raise Misconfiguration(
+            "model",
+            place,
+            f"gives a {type(made).__name__}: give a torch.nn.Module, or what makes one",
+        )
+    return made
+
+
+FINISHED = "finished training"
+"""About what it is found that the owner has the task's final model."""
+
+
+def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
+    """All that ``DataOwner`` refuses and ``DataOwner.check`` finds, for an owner's settings file.
+
+    Nothing is enrolled, and no folder made. The servers are asked first, and the same whatever the
+    records are.
+
+    Args:
+        path: the settings file.
+        within_s: how long the servers may take to answer.
+    """
+    findings = Findings()
+    settings = findings.attempt("settings", lambda: JoinSettings.load(path))
+    if settings is None:
+        return findings
+    task = findings.attempt("task", lambda: Task.load(settings.task))
+    client = findings.attempt("settings", lambda: ClientId(settings.client))
+    identity = findings.attempt("identity", lambda: Identity.load(settings.identity))
+    servers = None
+    if identity is not None and client is not None:
+        addresses = {Role.SERVER_A: settings.server_a, Role.SERVER_B: settings.server_b}
+        token = (
+            None if settings.token is None else Secret(settings.token.get_secret_value().encode())
+        )
+        servers = look_at_servers(task, client, identity, addresses, within_s, token)
+    # From here on torch is loaded: while it is, the servers answer.
+    from precad.client.check_owner import check_name, look_at_limit  # noqa: PLC0415
+
+    if identity is not None and client is not None:
+        about = "identity"
+        if findings.passes(about, lambda: check_name(client, identity)):
+            findings.good(about, f"{settings.identity} holds a valid certificate of {client}")
+    if task is not None:
+        findings.good("task", f"{task.name}, digest {task.digest}")
+        if client is not None:
+            _look_at_training(findings, settings, task, client)
+            account = findings.attempt("limit", lambda: _account(settings, task, client))
+            if account is not None:
+                findings.extend(look_at_limit(task, account))
+        findings.extend(look_at_state(task, settings.state, settings.account))
+    found = Findings() if servers is None else servers()
+    final = None if task is None else final_model(task, settings.state)
+    if final is not None:
+        findings.note(FINISHED, f"{final} is its final model: nothing is left to take part in")
+        # Servers that have left, or take nobody any more, are no mistake then.
+        found = Findings(
+            replace(each, kind=Kind.NOTE if each.kind is Kind.BAD else each.kind) for each in found
+        )
+    findings.extend(found)
+    return findings
+
+
+def _look_at_training(
+    findings: Findings, settings: JoinSettings, task: Task, client: ClientId
+) -> None:
+    """Records, model and loss, each by itself and then together."""
+    from torch.nn import functional  # noqa: PLC0415
+
+    from precad.client.check_owner import look_at_held_out, look_at_owner  # noqa: PLC0415
+    from precad.client.gradients.local_update import most_records  # noqa: PLC0415
+    from precad.client.gradients.torch_models import build  # noqa: PLC0415
+    from precad.client.records.read_records import read_records  # noqa: PLC0415
+    from precad.client.records.torch_records import as_records  # noqa: PLC0415
+
+    def records(path: Path) -> Any:
+        return as_records(read_records(path, task.data, settings.columns))
+
+    def model() -> Any:
+        return settings.own_model() or build(task.model)
+
+    found = findings.attempt("data", lambda: records(settings.data))
+    module = findings.attempt("model", model)
+    loss = findings.attempt("loss", lambda: settings.own_loss() or functional.cross_entropy)
+    rate = findings.attempt("settings", lambda: _rate(settings, task))
+    if found is None or module is None or loss is None or rate is None:
+        return
+    held_out = settings.held_out
+    if held_out is not None:
+        others = findings.attempt("held-out records", lambda: records(held_out))
+        if others is not None:
+            findings.extend(look_at_held_out(task, others, module, loss))
+    most = most_records(len(found), rate)
+    findings.extend(look_at_owner(task, client, found, rate, module, loss, most))
+
+
+def _rate(settings: JoinSettings, task: Task) -> float:
+    given = settings.record_rate
+    return on_grid(task, task.privacy.record_rate if given is None else given)
+
+
+def _account(settings: JoinSettings, task: Task, client: ClientId) -> OwnAccount:
+    folder = settings.state if settings.account is None else settings.account
+    file = folder / ACCOUNT_FILE
+    return OwnAccount(
+        task,
+        _rate(settings, task),
+        settings.epsilon_limit,
+        file if file.exists() else None,
+        client,
+    )

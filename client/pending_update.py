@@ -1,0 +1,177 @@
+"""What a client shares in one version, and the pair that it sends in one attempt.
+
+A version may take several attempts, and all of them get the same update X: a second sample of
+records for one version would give the servers two views of it, and cost privacy that nobody
+counts. So X is on the disk before anything of it is sent, and stays until the version is over; an
+attempt shares it afresh, and a retry within the attempt sends the same bytes.
+
+X is as confidential as the records, and so is the file: it stays on the owner's own disk, readable
+by this user only, and goes when the version is over. It is removed, not overwritten: on flash
+storage overwriting guarantees nothing.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from precad.common.errors import RejectedSubmission
+from precad.common.files import remove_drafts, write_file, writing
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
+from precad.common.secret import Secret
+from precad.common.share.mask import SALT_BYTES
+from precad.common.share.submission import HeldBody, Submission
+from precad.common.task import Task
+from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.protos import precad_pb2 as pb
+
+Pair = tuple[Submission, Submission]
+"""For server A and for server B."""
+
+_MAGIC = b"precad/v3/pending\0"
+_VERSION = struct.Struct("<QqQ")
+"""t, m or −1, and the length of X in bytes: 0 where there is none."""
+_LENGTH = struct.Struct("<Q")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept for the open version."""
+
+    version: int
+    """t of the model θ_t that it was computed at."""
+    update: RingVector | None = field(repr=False)
+    """X, ``[d] int64``; None when all that was sent in this version were zeros."""
+    pair: Pair = field(repr=False)
+    """The newest attempt's."""
+    further: int | None
+    """m, which the version is to be counted with before this pair leaves; None: it shares zeros."""
+
+    @property
+    def model(self) -> Digest:
+        """Of θ_t."""
+        return self.pair[0].context.model
+
+
+class Pending:
+    """Keeps one version's update and one attempt's pair.
+
+    Args:
+        task: what is kept of other tasks isn't given out.
+        client: nor is another client's.
+        path: file that survives restarts; None keeps it all in memory.
+    """
+
+    def __init__(self, task: Task, client: ClientId, path: Path | None = None) -> None:
+        self._task = task
+        self._client = client
+        self._path = path
+        self._kept = None if path is None else self._read(path)
+
+    @property
+    def version(self) -> int | None:
+        """The version that something is kept for."""
+        return None if self._kept is None else self._kept.version
+
+    @property
+    def attempt(self) -> int | None:
+        """The attempt whose pair is kept."""
+        return None if self._kept is None else self._kept.pair[0].context.attempt
+
+    def of_attempt(self, attempt: int) -> Kept | None:
+        """What was kept with this attempt's pair."""
+        return self._kept if self.attempt == attempt else None
+
+    def update(self, version: int) -> RingVector | None:
+        """X of this version, if one was kept."""
+        kept = self._kept
+        return kept.update if kept is not None and kept.version == version else None
+
+    def model(self, version: int) -> Digest | None:
+        """The digest of the θ_t that what is kept of this version was computed at."""
+        kept = self._kept
+        return kept.model if kept is not None and kept.version == version else None
+
+    def keep(
+        self, version: int, update: RingVector | None, pair: Pair, further: int | None
+    ) -> None:
+        """Keep this in place of an older attempt's; durably, before this returns.
+
+        Args:
+            version: t.
+            update: X, also where this attempt's pair shares zeros; None if there is none.
+            pair: what this attempt sends.
+            further: m, which the version is counted with before the pair is sent; None for a pair
+                that shares zeros.
+
+        Raises:
+            StorageFailure: the file can't be written.
+        """
+        kept = Kept(version, update, pair, further)
+        if self._path is not None:
+            with writing(self._path):
+                write_file(self._path, _encode(kept))
+        self._kept = kept
+
+    def drop(self) -> None:
+        """The version is over: what is kept has no further use."""
+        self._kept = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> Kept | None:
+        """What an earlier process kept; None when that can't be read: the version is sat out."""
+        remove_drafts(path)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            kept = _decode(data, self._task.dimension)
+        except (ValueError, OverflowError, struct.error, DecodeError, RejectedSubmission):
+            return None
+        context = kept.pair[0].context
+        mine = (context.task, context.client) == (self._task.digest, self._client)
+        return kept if mine else None
+
+
+def _encode(kept: Kept) -> bytes:
+    """Version, m, X, both headers as they go on the wire, the body, and a digest of it all."""
+    update = b"" if kept.update is None else to_bytes(kept.update)
+    further = -1 if kept.further is None else kept.further
+    parts = [_MAGIC, _VERSION.pack(kept.version, further, len(update)), update]
+    for submission in kept.pair:
+        header = header_to_wire(submission).SerializeToString()
+        parts += [_LENGTH.pack(len(header)), header]
+    body = kept.pair[1].body
+    assert body is not None
+    data = b"".join([*parts, body.salt.reveal(), *body.pieces()])
+    return data + hashlib.sha256(data).digest()
+
+
+def _decode(data: bytes, dimension: int) -> Kept:
+    whole = memoryview(data)
+    kept, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
+    if not data.startswith(_MAGIC) or hashlib.sha256(kept).digest() != digest:
+        raise ValueError("not a whole pending file")
+    file = BytesIO(kept[len(_MAGIC) :])
+    version, further, length = _VERSION.unpack(file.read(_VERSION.size))
+    update = from_bytes(file.read(length)) if length else None
+    if update is not None and update.shape != (dimension,):
+        raise ValueError("another model's update")
+    submissions = []
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+        header = pb.SubmissionHeader.FromString(file.read(length))
+        submissions.append(header_from_wire(header, role))
+    salt, words = file.read(SALT_BYTES), file.read()
+    if len(words) != dimension * WORD_BYTES:
+        raise ValueError("another model's body")
+    for_a, for_b = submissions
+    pair = for_a, replace(for_b, body=HeldBody(Secret(salt), words))
+    return Kept(version, update, pair, None if further < 0 else further)

@@ -1,0 +1,1 @@
+"""An owner's records, from its files and frames to tensors."""

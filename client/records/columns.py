@@ -1,0 +1,266 @@
+"""Columns of a table become numbers by the task's recipe: the same at every owner, fixed before.
+
+Which column is which is the owner's to say. Nothing here is computed from the records: neither a
+mean nor a list of levels. What a record becomes depends on that record and on public constants
+alone, so reading costs no privacy.
+"""
+
+import math
+from decimal import Decimal
+from numbers import Real
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from precad.client.records.table import Table
+from precad.common.checks import refusal
+from precad.common.errors import Misconfiguration
+from precad.common.task_schema import Column, DataSection
+
+_LARGEST = float(np.finfo(np.float32).max)
+_SHOWN = 8
+_MEND = "mend it or leave the record out"
+
+
+def inputs_of(
+    table: Table, section: DataSection, rename: dict[str, str], decimal: str = "."
+) -> NDArray[np.float32]:
+    """All records' inputs, ``[n, section.features] float32``.
+
+    Raises:
+        Misconfiguration: a column isn't there, or a cell can't be used; names record and column.
+    """
+    rows = np.zeros((len(table), section.features), np.float32)
+    start = 0
+    for column in section.columns:
+        cells = _Cells(table, column, section, rename, decimal)
+        if column.kind == "categorical":
+            codes = cells.codes(unknown=len(column.levels))
+            rows[np.arange(len(table)), start + codes] = 1
+        else:
+            rows[:, start] = cells.numbers()
+        start += column.inputs
+    return rows
+
+
+def targets_of(
+    table: Table, section: DataSection, rename: dict[str, str], decimal: str = "."
+) -> NDArray[np.int64] | NDArray[np.float32]:
+    """All records' targets, ``[n]``: int64 classes of a categorical column, else float32.
+
+    Raises:
+        Misconfiguration: as ``inputs_of``; a level that isn't listed is no class.
+    """
+    cells = _Cells(table, section.target, section, rename, decimal)
+    if section.target.kind == "categorical":
+        return cells.codes(unknown=None)
+    return cells.numbers().astype(np.float32)
+
+
+class _Cells:
+    """One column's cells, on their way to numbers."""
+
+    def __init__(
+        self,
+        table: Table,
+        column: Column,
+        section: DataSection,
+        rename: dict[str, str],
+        decimal: str,
+    ) -> None:
+        self._table = table
+        self._column = column
+        self._is_target = column is section.target
+        self._marks = frozenset(section.missing)
+        self._decimal = decimal
+        self._cells = table.cells(rename.get(column.name, column.name))
+
+    def numbers(self) -> NDArray[np.float64]:
+        """(value − centre)/scale, ``[n] float64``, finite as float32 too."""
+        column, cells = self._column, self._cells
+        if isinstance(cells, np.ndarray):
+            values = cells.astype(np.float64)
+            empty = np.isnan(values)
+        else:
+            empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+            found = (
+                math.nan if gone else self._number(cell)
+                for cell, gone in zip(cells, empty, strict=True)
+            )
+            values = np.fromiter(found, np.float64, len(cells))
+            self._refuse_first(
+                np.isnan(values) & ~empty,
+                "isn't a number: " + _MEND,
+                "; text becomes numbers by a categorical column in the task's [data]",
+            )
+        if column.fill is not None:
+            values[empty] = column.fill
+        else:
+            self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill"))
+        with np.errstate(over="ignore"):
+            scaled: NDArray[np.float64] = (values - column.centre) / column.scale
+        self._refuse_first(
+            ~(np.abs(scaled) <= _LARGEST), "must be finite, as float32 too: " + _MEND
+        )
+        return scaled
+
+    def codes(self, unknown: int | None) -> NDArray[np.int64]:
+        """Each cell's place among the levels, ``[n] int64``; ``unknown`` for any other level.
+
+        Without ``unknown`` another level is refused.
+        """
+        column = self._column
+        places = {level: place for place, level in enumerate(column.levels)}
+        cells = self._cells.tolist() if isinstance(self._cells, np.ndarray) else self._cells
+        empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+        if column.fill_level is None:
+            self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill_level"))
+        codes = np.fromiter(
+            (
+                places.get(str(column.fill_level) if gone else _text(cell), -1)
+                for cell, gone in zip(cells, empty, strict=True)
+            ),
+            np.int64,
+            len(cells),
+        )
+        if unknown is None:
+            levels = ", ".join(column.levels[:_SHOWN])
+            levels += ", …" if len(column.levels) > _SHOWN else ""
+            self._refuse_first(codes < 0, f"is none of the task's levels ({levels}): {_MEND}")
+        else:
+            codes[codes < 0] = unknown
+        return codes
+
+    def _missing(self, cell: object) -> bool:
+        """Whether there is no value: None, NaN, a library's own mark, or a text that means it."""
+        if isinstance(cell, str):
+            return cell.strip() in self._marks
+        if isinstance(cell, Real | Decimal):
+            return math.isnan(cell)
+        # pandas' marks, without pandas.
+        return cell is None or type(cell).__name__ in {"NAType", "NaTType"}
+
+    def _number(self, cell: Any) -> float:
+        """NaN where it is none."""
+        if isinstance(cell, str):
+            text = cell.strip()
+            if self._decimal != ".":
+                if "." in text:
+                    return math.nan
+                text = text.replace(self._decimal, ".")
+            # Python takes 1_000 for a number.
+            try:
+                return math.nan if "_" in text else float(text)
+            except ValueError:
+                return math.nan
+        try:
+            return float(cell) if isinstance(cell, Real | Decimal) else math.nan
+        except OverflowError:
+            return math.inf
+
+    def _filling(self, field: str) -> str:
+        return "" if self._is_target else f", or give the column a {field} in the task's [data]"
+
+    def _refuse_first(self, wrong: NDArray[np.bool_], remedy: str, also: str = "") -> None:
+        """Raises for the first wrong cell, and says how many more there are."""
+        count = int(wrong.sum())
+        if count:
+            record = int(np.argmax(wrong))
+            cell = self._cells[record]
+            # A number of NumPy's says its type beside its value.
+            cell = cell.item() if isinstance(cell, np.generic) else cell
+            others = f" ({count - 1:,} more in this column)" if count > 1 else ""
+            raise Misconfiguration(
+                f"data, column {self._column.name}, {self._table.place(record)}",
+                cell,
+                remedy + also + others,
+            )
+
+
+def _text(cell: object) -> str:
+    """A level as the task writes it: without blanks around it, whole numbers without a point."""
+    if isinstance(cell, str):
+        return cell.strip()
+    if isinstance(cell, bool | np.bool_):
+        return "true" if cell else "false"
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell)
+
+
+_RECIPE = (
+    "the task's [data] names the columns and what their values become; leave it out, and give the "
+    "columns' own names in rename where they differ"
+)
+
+
+class Columns(BaseModel):
+    """An owner's columns; `[columns]` in the settings file.
+
+    Where the task has a `[data]` section, that decides, and only names and form are the owner's.
+
+    Raises:
+        Misconfiguration: an unknown key, or a value of another type.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    inputs: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Without `[data]`: the inputs' columns in the model's order; numbers, none missing."""
+    target: str | None = None
+    """Without `[data]`: the column that is learned; labels as whole numbers, or numbers."""
+    rename: dict[str, str] = {}
+    """With `[data]`: a column's name in the task, and its name in this table."""
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    """CSV: between cells."""
+    decimal: Annotated[str, Field(min_length=1, max_length=1)] = "."
+    """CSV: before the fraction of a number."""
+
+    def __init__(self, **values: object) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise refusal(error, {"extra_forbidden": "unknown key; remove it"}) from None
+
+    def section(self, recipe: DataSection | None) -> DataSection:
+        """How these columns become numbers: the task's recipe, or numbers as they are.
+
+        Raises:
+            Misconfiguration: neither says which columns there are, or both do.
+        """
+        if recipe is not None:
+            for field, value in (("inputs", self.inputs), ("target", self.target)):
+                if value:
+                    raise Misconfiguration(f"columns.{field}", value, _RECIPE)
+            known = {column.name for column in (*recipe.columns, recipe.target)}
+            for name in self.rename:
+                if name not in known:
+                    raise Misconfiguration(
+                        "columns.rename", name, f"the task has no such column: {_listed(known)}"
+                    )
+            return recipe
+        if self.rename:
+            raise Misconfiguration(
+                "columns.rename",
+                dict(self.rename),
+                "the task has no [data] whose names could differ; give inputs and target",
+            )
+        if not self.inputs or self.target is None:
+            missing = "inputs" if not self.inputs else "target"
+            raise Misconfiguration(
+                f"columns.{missing}",
+                None,
+                "a table needs to say what is what: give columns.inputs and columns.target in the "
+                "settings (numbers alone), or a [data] section in the task",
+            )
+        return DataSection(
+            target=Column(name=self.target),
+            columns=tuple(Column(name=name) for name in self.inputs),
+        )
+
+
+def _listed(names: set[str]) -> str:
+    some = sorted(names)[:8]
+    return ", ".join(some) + (", …" if len(names) > len(some) else "")

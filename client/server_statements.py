@@ -1,0 +1,431 @@
+"""What a data owner has seen both servers sign and serve, kept so that they can be held to it.
+
+A server that lost its database meets its own signature here. Nothing in these files is secret
+towards the servers; they say in which versions the owner was counted, so they stay with the owner.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.files import append_line, remove_drafts, write_files, writing
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.signatures import SealVerifier
+from precad.common.model import from_bytes, model_digest, to_bytes
+from precad.common.task import Task
+from precad.common.wire.statement import check_opening, check_statement
+from precad.protos import precad_pb2 as pb
+
+log = logging.getLogger("precad")
+
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
+MOST_RELEASES = 1000
+"""No version is released more often: each takes an attempt, and operators agree to further ones."""
+_MODELS_KEPT = 2
+_MODELS = "models.log"
+Body = TypeVar("Body", pb.OpeningBody, pb.StatementBody)
+
+
+class Signing(Protocol):
+    """The servers, as far as they sign for owners; see ``Servers``."""
+
+    @property
+    def verifier(self) -> SealVerifier:
+        """Who knows the servers' certificates."""
+
+    def opening(self, role: Role, attempt: int) -> pb.Signed:
+        """What ``role`` signs before anything is shared for an attempt."""
+
+    def statement(
+        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
+    ) -> pb.Signed:
+        """The newest statement of ``role``, which is shown its last one, and its last opening."""
+
+    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+        """Give ``role`` the model that its statement names, which it has lost."""
+
+
+class Witness:
+    """Checks and keeps statements, openings, digests and the newest models.
+
+    Args:
+        task: statements of another one are refused.
+        client: so are another client's.
+        folder: keeps it all through restarts; None keeps it in memory.
+
+    Raises:
+        Misconfiguration: what was kept can't be read.
+    """
+
+    def __init__(self, task: Task, client: ClientId, folder: Path | None = None) -> None:
+        self._task = task
+        self._client = client
+        self._folder = folder
+        self._statements: dict[Role, tuple[pb.Signed, pb.StatementBody]] = {}
+        self._openings: dict[Role, pb.Signed] = {}
+        self._models: dict[int, Digest] = {}
+        self._newest: dict[int, bytes] = {}
+        """Models' bytes by version."""
+        self._unwritten: dict[str, bytes] = {}
+        """Files by name."""
+        if folder is not None:
+            _drop_cut_line(folder / _MODELS)
+            kept = read_seen(folder)
+            # A folder that served another task before says nothing of this one.
+            self._statements = {
+                role: each for role, each in kept.statements.items() if self._concerns(each[1])
+            }
+            for role in SERVERS:
+                opening = _read_signed(opening_path(folder, role), pb.OpeningBody)
+                if opening is not None and self._concerns(opening[1]):
+                    self._openings[role] = opening[0]
+            self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
+
+    def opening(
+        self,
+        servers: Signing,
+        attempt: int,
+        version: int,
+        model: bytes,
+        word: pb.Signed | None = None,
+    ) -> int:
+        """What both servers sign for the open attempt, before anything is shared for it.
+
+        Args:
+            servers: asked for it.
+            attempt: its number.
+            version: t of θ_t.
+            model: digest of θ_t.
+            word: A's, where it came with the notice.
+
+        Returns:
+            m: the larger of what the two say has left of this version's update already.
+
+        Raises:
+            PeerViolation: a signature or what it is over isn't right; nothing may be sent.
+            PeerUnavailable: a server isn't there; NotOnOffer: the attempt is over.
+        """
+        of = attempt, version, model
+        with self._kept():
+            words = {Role.SERVER_A: word, Role.SERVER_B: None}
+            return max(
+                self._opening(role, words[role] or servers.opening(role, attempt), servers, *of)
+                for role in SERVERS
+            )
+
+    def _opening(
+        self,
+        role: Role,
+        message: pb.Signed,
+        servers: Signing,
+        attempt: int,
+        version: int,
+        model: bytes,
+    ) -> int:
+        body = _parsed(role, check_opening, servers.verifier, message)
+        said = (body.attempt, body.version, body.model_digest)
+        if not self._concerns(body) or said != (attempt, version, model):
+            raise PeerViolation(
+                f"{role.value} signed for attempt {body.attempt} of version {body.version} "
+                f"from model {body.model_digest.hex()}, and attempt {attempt} of version "
+                f"{version} from {model.hex()} is open; nothing is sent"
+            )
+        if body.charges > MOST_RELEASES:
+            raise PeerViolation(
+                f"{role.value} signed that version {version} was released {body.charges} "
+                "times already; nothing is sent: ask the operators"
+            )
+        self._openings[role] = message
+        self._keep(opening_path(Path(), role), message.SerializeToString())
+        return body.charges
+
+    def exchange(self, servers: Signing, word: pb.Signed | None = None) -> None:
+        """Keep each server's newest statement. It is shown its last one where it may need that.
+
+        Args:
+            servers: asked for it.
+            word: A's, where it came with a notice. It is enough while it doesn't say less than
+                what this owner holds: a server that has forgotten is shown its own signature.
+
+        Raises:
+            PeerViolation: a signature isn't right, or a server counts less than it has signed.
+            PeerUnavailable: a server isn't there.
+        """
+        with self._kept():
+            for role in SERVERS:
+                if role is Role.SERVER_A and word is not None:
+                    body = self._statement(servers, role, word)
+                    if self._says_all(role, body):
+                        self._hold(role, word, body)
+                        continue
+                self._exchange(servers, role)
+
+    def _says_all(self, role: Role, body: pb.StatementBody) -> bool:
+        """Whether a statement says all that ``role`` is known to have signed."""
+        last, opening = self._statements.get(role), self._openings.get(role)
+        if last is not None and (body.version < last[1].version or _less(last[1], body)):
+            return False
+        # Of an attempt that this server opened and doesn't know it must hear.
+        return opening is None or body.attempt >= pb.OpeningBody.FromString(opening.body).attempt
+
+    def _exchange(self, servers: Signing, role: Role) -> None:
+        last = self._statements.get(role)
+        shown = None if last is None else last[0]
+        message = servers.statement(role, shown, self._openings.get(role))
+        body = self._statement(servers, role, message)
+        if last is not None:
+            _refuse_what_was_forgotten(role, last[1], body)
+            if body.version < last[1].version:
+                # A lost model: what it signed before is still the proof of its release.
+                self._give_back(servers, role, *last)
+                return
+        self._hold(role, message, body)
+
+    def _statement(self, servers: Signing, role: Role, message: pb.Signed) -> pb.StatementBody:
+        """What it says. Raises PeerViolation: ``role`` didn't sign it, or not for this owner."""
+        body = _parsed(role, check_statement, servers.verifier, message)
+        if not self._concerns(body):
+            raise PeerViolation(
+                f"{role.value} signed a statement for client {body.client!r} of task "
+                f"{body.task_digest.hex()}, which isn't this one; nothing more is sent"
+            )
+        return body
+
+    def _hold(self, role: Role, message: pb.Signed, body: pb.StatementBody) -> None:
+        self._statements[role] = message, body
+        self._keep(statement_path(Path(), role), message.SerializeToString())
+
+    def _give_back(
+        self, servers: Signing, role: Role, shown: pb.Signed, body: pb.StatementBody
+    ) -> None:
+        """The model that a server has signed and lost, if this owner still has it."""
+        data = self._model_bytes(body.version)
+        digest = self._models.get(body.version)
+        if data is None or digest is None or digest.value != body.model_digest:
+            log.warning("%s has lost model %d, and so has this owner", role.value, body.version)
+            return
+        log.warning("%s has lost model %d; giving it back", role.value, body.version)
+        servers.give_back(role, shown, data)
+
+    def released(self, version: int) -> bool:
+        """Whether a server has stated that this version is over."""
+        return any(version < body.version for _, body in self._statements.values())
+
+    def counted(self, version: int) -> bool:
+        """Whether no server states that this owner isn't in the counted set of this version."""
+        bodies = (body for _, body in self._statements.values())
+        return all(body.counted for body in bodies if body.version == version + 1)
+
+    def stated(self, version: int) -> Digest | None:
+        """The digest of θ_version, where both servers' last statements name the same."""
+        bodies = [body for _, body in self._statements.values() if body.version == version]
+        digests = {body.model_digest for body in bodies}
+        one = len(bodies) == len(SERVERS) and len(digests) == 1
+        return Digest(digests.pop()) if one else None
+
+    def model(self, version: int, model: Digest) -> NDArray[np.float64] | None:
+        """θ_version as it was served, ``[d] float64``, while it is one of the newest two."""
+        data = self._model_bytes(version) if self._models.get(version) == model else None
+        if data is None:
+            return None
+        theta = from_bytes(data, self._task.dimension)
+        own = model_digest(self._task.digest, version, self._task.model.parameters, theta)
+        return theta if own == model else None
+
+    def _model_bytes(self, version: int) -> bytes | None:
+        data = self._newest.get(version)
+        if data is None and self._folder is not None:
+            path = model_path(self._folder, version)
+            data = path.read_bytes() if path.exists() else None
+        return data
+
+    def changed(self, version: int, model: Digest) -> bool:
+        """Whether this version had another model before."""
+        return self._models.get(version, model) != model
+
+    def saw(self, version: int, model: Digest, theta: NDArray[np.float64]) -> None:
+        """Keep what both servers agree is θ_version; an older digest stands.
+
+        The newest two models stay, for a server that loses one whose digest it has signed.
+        """
+        if version in self._models:
+            return
+        self._models[version] = model
+        self._newest[version] = to_bytes(theta)
+        for older in sorted(self._newest)[:-_MODELS_KEPT]:
+            del self._newest[older]
+        if self._folder is None:
+            return
+        with self._kept():
+            self._keep(model_path(Path(), version), to_bytes(theta))
+        with writing(self._folder / _MODELS):
+            append_line(self._folder / _MODELS, f"{self._task.digest} {version} {model}")
+        newest = {model_path(self._folder, v) for v in sorted(self._models)[-_MODELS_KEPT:]}
+        for old in set(self._folder.glob("model-*.bin")) - newest:
+            old.unlink(missing_ok=True)
+
+    def _concerns(self, body: pb.OpeningBody | pb.StatementBody) -> bool:
+        mine = (self._task.digest.value, self._client.name)
+        return (body.task_digest, body.client) == mine
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        self._unwritten[path.name] = data
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """What the block keeps is on the disk after it, however it ends."""
+        try:
+            yield
+        finally:
+            files, self._unwritten = self._unwritten, {}
+            if self._folder is not None and files:
+                with writing(self._folder / next(iter(files))):
+                    for name in files:
+                        remove_drafts(self._folder / name)
+                    write_files(self._folder, files)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a state folder holds of the servers' word, of whatever task."""
+
+    folder: Path
+    statements: dict[Role, tuple[pb.Signed, pb.StatementBody]]
+    """The last one of each server that has one."""
+    models: dict[tuple[Digest, int], Digest]
+    """By task and version: what both servers served."""
+
+    def served(self) -> dict[tuple[Digest, int], Digest]:
+        """The same, and what the statements name beside it."""
+        found = {
+            (Digest(body.task_digest), body.version): Digest(body.model_digest)
+            for _, body in self.statements.values()
+        }
+        return found | self.models
+
+
+def read_seen(folder: Path) -> Seen:
+    """What a ``Witness`` keeps in ``folder``.
+
+    Raises:
+        Misconfiguration: a file holds something else.
+    """
+    kept = {role: read_statement(statement_path(folder, role)) for role in SERVERS}
+    statements = {role: each for role, each in kept.items() if each is not None}
+    return Seen(folder, statements, read_models(folder / _MODELS))
+
+
+def statement_path(folder: Path, role: Role) -> Path:
+    """Where the last statement of ``role`` lies."""
+    return folder / f"statement-{role.value}.bin"
+
+
+def opening_path(folder: Path, role: Role) -> Path:
+    """Where what ``role`` last signed for an attempt lies."""
+    return folder / f"opening-{role.value}.bin"
+
+
+def model_path(folder: Path, version: int) -> Path:
+    """Where θ_version lies, as little-endian doubles, while it is one of the newest two."""
+    return folder / f"model-{version}.bin"
+
+
+def read_statement(path: Path) -> tuple[pb.Signed, pb.StatementBody] | None:
+    """A statement that was kept; None if there is none.
+
+    Raises:
+        Misconfiguration: the file holds something else.
+    """
+    return _read_signed(path, pb.StatementBody)
+
+
+def _read_signed(path: Path, body: type[Body]) -> tuple[pb.Signed, Body] | None:
+    try:
+        message = pb.Signed.FromString(path.read_bytes())
+        return message, body.FromString(message.body)
+    except FileNotFoundError:
+        return None
+    except DecodeError:
+        raise Misconfiguration(
+            "state", str(path), "isn't a server's statement; restore it from a copy"
+        ) from None
+
+
+def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
+    """The digests of models by task and version; a line that a crash cut short is no line.
+
+    Raises:
+        Misconfiguration: the file holds something else.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    models: dict[tuple[Digest, int], Digest] = {}
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        try:
+            task, version, model = line.decode("ascii").split(" ")
+            of = Digest(bytes.fromhex(task)), int(version)
+            models.setdefault(of, Digest(bytes.fromhex(model)))
+        except (ValueError, Misconfiguration):
+            raise Misconfiguration(
+                "state", str(path), f"can't be read at {line[:100]!r}; restore it from a copy"
+            ) from None
+    return models
+
+
+def further_counts(body: pb.StatementBody) -> list[int]:
+    """For each m from 0: how many versions had m further releases or more.
+
+    None of these ever falls: a repeated release moves a version from m to m + 1.
+    """
+    charged = list(body.charged)
+    return [sum(charged[m:]) for m in range(len(charged))]
+
+
+def _less(last: pb.StatementBody, new: pb.StatementBody) -> bool:
+    """Whether ``new`` counts less than ``last`` did."""
+    before, now = further_counts(last), further_counts(new)
+    now += [0] * (len(before) - len(now))
+    return any(more > less for more, less in zip(before, now, strict=False))
+
+
+def _refuse_what_was_forgotten(role: Role, last: pb.StatementBody, new: pb.StatementBody) -> None:
+    if _less(last, new):
+        before, now = further_counts(last), further_counts(new) or [0]
+        raise PeerViolation(
+            f"{role.value} states that it charged this owner for {now[0]} versions, by further "
+            f"releases {list(new.charged)}, after it was shown its own signature under "
+            f"{before[0]}, {list(last.charged)}: its ledger has forgotten charges. Nothing more is "
+            "sent. Keep this state folder, and ask both operators to compare their ledgers "
+            "(`precad ledger verify --against`) before you start again"
+        )
+
+
+def _drop_cut_line(path: Path) -> None:
+    """A line that a crash cut short goes: the next one would be written onto its end."""
+    if path.exists():
+        data = path.read_bytes()
+        if not data.endswith(b"\n"):
+            os.truncate(path, data.rfind(b"\n") + 1)
+
+
+def _parsed(
+    role: Role,
+    check: Callable[[SealVerifier, Role, pb.Signed], Body],
+    verifier: SealVerifier,
+    message: pb.Signed,
+) -> Body:
+    try:
+        return check(verifier, role, message)
+    except DecodeError:
+        raise PeerViolation(f"{role.value} signed what is no statement") from None

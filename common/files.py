@@ -1,0 +1,167 @@
+"""Files and folders that others may use too, or that must survive a power cut.
+
+A file is whole or not there at all, and on the disk before the call returns. A folder is one
+process's alone while it is locked.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from precad.common.errors import Misconfiguration, StorageFailure
+
+PRIVATE_MODE = 0o600
+PUBLIC_MODE = 0o644
+FOLDER_MODE = 0o700
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder that only its owner may enter; one that exists is left as it is."""
+    path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+
+
+def write_file(
+    path: Path, *data: bytes | memoryview, mode: int = PRIVATE_MODE, replace: bool = True
+) -> None:
+    """Write ``path``, one of ``data`` after the other, in place of an older file if ``replace``.
+
+    Raises:
+        FileExistsError: it exists and may not be replaced; two writers can't both succeed.
+    """
+    _put(path, data, mode, replace=replace)
+    _sync_folder(path.parent)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write these files of ``folder``, by name, each as ``write_file`` does; the names at once."""
+    for name, data in files.items():
+        _put(folder / name, (data,), PRIVATE_MODE, replace=True)
+    _sync_folder(folder)
+
+
+def _put(path: Path, data: Iterable[bytes | memoryview], mode: int, *, replace: bool) -> None:
+    """All but the folder's entry is on the disk."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode)  # the umask must not decide
+            file.writelines(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            draft.replace(path)
+        else:
+            # Unlike a rename, a link never replaces what is there, however two writers race.
+            path.hardlink_to(draft)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: str, *, mode: int = PRIVATE_MODE) -> None:
+    """Append ``line`` and its end to ``path``, which is created where it doesn't exist.
+
+    A line that a crash cut short lacks its end: whoever reads drops it.
+    """
+    new = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+    # The same bytes on every system.
+    with os.fdopen(descriptor, "a", encoding="utf-8", newline="\n") as file:
+        file.write(f"{line}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
+        _sync_folder(path.parent)
+
+
+def remove_drafts(path: Path) -> None:
+    """Remove what a crash left of ``write_file``: it may be as confidential as the file."""
+    for draft in path.parent.glob(f".{path.name}.*.part"):
+        draft.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable; Windows can't open a folder, and needs no such call."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def exclusive(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
+    """The block has ``folder`` to itself; a second process waits until it ends.
+
+    Args:
+        folder: exists; nothing is written to it.
+        elsewhere: what to do on a system without such locks, for the error.
+
+    Raises:
+        Misconfiguration: the system has no such locks.
+    """
+    if sys.platform == "win32":
+        raise Misconfiguration("folder", str(folder), f"this system can't lock it; {elsewhere}")
+    # Here, because `precad keys request` on a data owner's machine needs no Unix.
+    import fcntl  # noqa: PLC0415
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """The block writes ``path``. Raises StorageFailure where the system can't."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailure(
+            f"{path} can't be written ({error.strerror}): nothing that depends on it is sent; make "
+            "room or mend the disk, and start again"
+        ) from error
+
+
+@contextmanager
+def held(folder: Path | None) -> Iterator[None]:
+    """The block has ``folder`` to itself; the system lets go when the process ends, however.
+
+    Raises:
+        Misconfiguration: another process has it.
+    """
+    if folder is None:
+        yield
+        return
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_MODE)
+    try:
+        try:
+            _lock(descriptor)
+        except OSError:
+            raise Misconfiguration(
+                "state",
+                str(folder),
+                "another process takes part from this folder; stop it, or give every client and "
+                "task a folder of its own",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl  # noqa: PLC0415 -- Windows has none
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,231 @@
+"""A small authority for a deployment: X.509 certificates and a revocation list, ECDSA on P-256.
+
+Why not Ed25519: gRPC's BoringSSL doesn't offer it in handshakes (tried with grpcio 1.76 and
+1.85), so that a party with such a key can't connect. It would do for the root's signature alone;
+one kind of key for all is simpler.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from precad.common.errors import Misconfiguration
+from precad.common.identity.party_certificate import (
+    DOMAIN,
+    MALFORMED,
+    Principal,
+    check_algorithm,
+    dns_names,
+    own_key,
+    purposes,
+    read_certificates,
+)
+from precad.common.secret import Secret
+
+Public = x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest
+AnyBuilder = TypeVar("AnyBuilder", x509.CertificateBuilder, x509.CertificateSigningRequestBuilder)
+ROOT_DAYS = 3650
+PARTY_DAYS = 365
+_CLOCK_SKEW = timedelta(minutes=5)
+
+
+def _key_usage(bits: str) -> x509.KeyUsage:
+    """As RFC 5280, section 4.2.1.3 numbers them: 0 digitalSignature, 5 keyCertSign, 6 cRLSign."""
+    return x509.KeyUsage(*(bit == "1" for bit in bits))
+
+
+_DIGITAL_SIGNATURE_ONLY = _key_usage("100000000")
+_SIGNS_CERTIFICATES_AND_LISTS = _key_usage("000001100")
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A fresh key on P-256, from the operating system's CSPRNG."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_to_pem(key: ec.EllipticCurvePrivateKey) -> Secret:
+    """The key as PKCS #8 PEM, unencrypted: a server restarts without anyone typing."""
+    return Secret(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+
+
+def to_pem(public: Public) -> bytes:
+    """PEM of something public."""
+    return public.public_bytes(serialization.Encoding.PEM)
+
+
+def make_request(
+    key: ec.EllipticCurvePrivateKey, principal: Principal
+) -> x509.CertificateSigningRequest:
+    """A signing request with the party's DNS name, for any authority."""
+    return _as_party(x509.CertificateSigningRequestBuilder(), principal).sign(key, hashes.SHA256())
+
+
+def read_request(pem: bytes, expected: Principal, *, source: str) -> ec.EllipticCurvePublicKey:
+    """The public key of a request, once it is proven to be whole and for the expected party.
+
+    Raises:
+        Misconfiguration: malformed, for another party, not signed by its own key, or not P-256.
+    """
+    try:
+        request = x509.load_pem_x509_csr(pem)
+        whole = request.is_signature_valid
+        key = request.public_key()
+    except MALFORMED as error:
+        raise Misconfiguration("request", source, f"not a PEM request ({error})") from None
+    if not whole:
+        raise Misconfiguration("request", source, "its signature doesn't match its key")
+    asked = Principal.from_dns_names(dns_names(request))
+    if asked != expected:
+        raise Misconfiguration("request", source, f"is for {asked}, not {expected}")
+    check_algorithm(key, source=source)
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The root: whoever holds its key says who is who."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
+
+    @classmethod
+    def create(cls) -> "Authority":
+        """A new root, good for names in .precad alone."""
+        key = new_key()
+        subject = _common_name("precad root")
+        builder = _builder(subject, key.public_key(), ROOT_DAYS).subject_name(subject)
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES_AND_LISTS, critical=True)
+            # A root that leaks, or that somebody installs elsewhere, speaks for nobody else.
+            .add_extension(
+                x509.NameConstraints([x509.DNSName(DOMAIN)], excluded_subtrees=None), critical=True
+            )
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .sign(key, hashes.SHA256())
+        )
+        return cls(certificate, key)
+
+    @classmethod
+    def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> "Authority":
+        """The root as stored.
+
+        Raises:
+            Misconfiguration: malformed, or the key isn't the certificate's.
+        """
+        root = read_certificates(certificate, source=source)[0]
+        return cls(root, own_key(key, root, source=source))
+
+    def issue(
+        self, principal: Principal, key: ec.EllipticCurvePublicKey, *, days: int = PARTY_DAYS
+    ) -> x509.Certificate:
+        """A certificate that says: this key is that party's.
+
+        Args:
+            principal: the party.
+            key: its public key.
+            days: until it expires.
+
+        Raises:
+            Misconfiguration: days below 1, or beyond the root's own end.
+        """
+        builder = _as_party(_builder(self.certificate.subject, key, days), principal)
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(self._identifier, critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        if certificate.not_valid_after_utc > self.certificate.not_valid_after_utc:
+            end = self.certificate.not_valid_after_utc
+            raise Misconfiguration("days", days, f"the root itself ends on {end:%Y-%m-%d}")
+        return certificate
+
+    def revocation_list(
+        self,
+        revoked: Iterable[x509.RevokedCertificate],
+        *,
+        number: int,
+        now: datetime | None = None,
+    ) -> x509.CertificateRevocationList:
+        """The signed list of what no longer counts.
+
+        Args:
+            revoked: made by :func:`revoked_entry`, or from an earlier list.
+            number: grows with each list.
+            now: instead of the clock's time.
+        """
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(now or datetime.now(UTC))
+            # A list holds until the next one: there is no service that would sign it anew.
+            .next_update(self.certificate.not_valid_after_utc)
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(self._identifier, critical=False)
+        )
+        for entry in revoked:
+            builder = builder.add_revoked_certificate(entry)
+        return builder.sign(self.key, hashes.SHA256())
+
+    @property
+    def _identifier(self) -> x509.AuthorityKeyIdentifier:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+
+
+def revoked_entry(serial: int) -> x509.RevokedCertificate:
+    """One line of a revocation list."""
+    builder = x509.RevokedCertificateBuilder().serial_number(serial)
+    return builder.revocation_date(datetime.now(UTC)).build()
+
+
+def _builder(
+    issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    if days < 1:
+        raise Misconfiguration("days", days, "a certificate holds at least one day")
+    start = datetime.now(UTC)
+    try:
+        end = start + timedelta(days=days)
+    except OverflowError:
+        raise Misconfiguration("days", days, "beyond the calendar") from None
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        # The other machine's clock may be a little behind this one's.
+        .not_valid_before(start - _CLOCK_SKEW)
+        .not_valid_after(end)
+    )
+
+
+def _common_name(text: str) -> x509.Name:
+    # The field holds 64 characters; it is for people, the alternative name is what counts.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _as_party(builder: AnyBuilder, principal: Principal) -> AnyBuilder:
+    """What a party's certificate states of it, and its request asks for."""
+    alternative_name = x509.SubjectAlternativeName([x509.DNSName(principal.dns_name)])
+    return (
+        builder.subject_name(_common_name(principal.dns_name))
+        .add_extension(alternative_name, critical=False)
+        .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
+        .add_extension(x509.ExtendedKeyUsage(purposes(principal)), critical=False)
+    )

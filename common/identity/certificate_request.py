@@ -1,0 +1,146 @@
+"""A party asks for its certificate and takes what came back: its key never leaves its folder."""
+
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from precad.common.errors import Misconfiguration
+from precad.common.files import PUBLIC_MODE, make_folder, write_file
+from precad.common.identity.authority import (
+    Public,
+    key_to_pem,
+    make_request,
+    new_key,
+    read_request,
+    to_pem,
+)
+from precad.common.identity.coin_key import DRAWING_ROLES, make_coin_key, take_over_coin_key
+from precad.common.identity.credentials import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    REVOCATION_FILE,
+    Identity,
+    RevocationList,
+    check_certificate,
+)
+from precad.common.identity.party_certificate import (
+    Principal,
+    own_key,
+    principal_of,
+    read_certificates,
+    read_file,
+)
+from precad.common.secret import Secret
+
+REQUEST_FILE = "request.pem"
+_FILES = (CA_FILE, REVOCATION_FILE, CERTIFICATE_FILE)
+"""The certificate last: a folder with one is whole."""
+
+
+def accept(folder: Path, offered: Path) -> Identity:
+    """Put the certificate in ``offered`` beside the key in ``folder``, or change nothing.
+
+    Args:
+        folder: of the party; holds its key and, from its kit, the root that was read out.
+        offered: ca.pem, cert.pem and crl.pem, as ``precad keys issue`` makes them.
+
+    Returns:
+        The party's identity, complete.
+
+    Raises:
+        Misconfiguration: the certificate is of another key, another party than was asked for,
+            or another root than the folder has; or it doesn't count.
+    """
+    key = Secret(read_file(folder / KEY_FILE, "folder", "make the key with precad keys request"))
+    remedy = "give the folder that precad keys issue made"
+    files = {name: read_file(offered / name, "offered", remedy) for name in _FILES}
+    source = str(offered / CERTIFICATE_FILE)
+    chain = read_certificates(files[CERTIFICATE_FILE], source=source)
+    own_key(key, chain[0], source=source)
+    known = folder / CA_FILE
+    if known.exists() and known.read_bytes() != files[CA_FILE]:
+        raise Misconfiguration(
+            "offered",
+            str(offered / CA_FILE),
+            f"is another root than {known}, which was read out to you: ask who sent it",
+        )
+    roots = read_certificates(files[CA_FILE], source=str(offered / CA_FILE))
+    revocations = RevocationList(offered / REVOCATION_FILE, roots)
+    principal = check_certificate(chain, roots, revocations, source=source)
+    request = folder / REQUEST_FILE
+    if request.exists():
+        # The party that was asked for: the root may have been talked into another.
+        read_request(request.read_bytes(), principal, source=str(request))
+    for name in _FILES:
+        write_file(folder / name, files[name], mode=PUBLIC_MODE)
+    return Identity.load(folder)
+
+
+def create_request(
+    folder: Path, principal: Principal, *, replace: bool = False, renew: Path | None = None
+) -> Path:
+    """A new key and a signing request for it; the key stays in the folder.
+
+    Args:
+        folder: the party's.
+        principal: who it is.
+        replace: over a key that is there.
+        renew: the party's present folder, which stays as it is: the root and, of a server, the
+            coin keys are taken over from it.
+
+    Returns:
+        The request's path.
+
+    Raises:
+        Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another party's
+            folder, this one, or lacks a server's coin key.
+    """
+    if renew is not None:
+        _check_old(renew, folder, principal)
+    make_folder(folder)
+    if renew is not None:
+        _take_over(renew, folder, principal)
+    key = new_key()
+    write_key(folder, key, replace=replace)
+    if principal.role in DRAWING_ROLES:
+        make_coin_key(folder)
+    path = folder / REQUEST_FILE
+    publish(path, make_request(key, principal))
+    return path
+
+
+def _check_old(old: Path, folder: Path, principal: Principal) -> None:
+    if old.resolve() == folder.resolve():
+        raise Misconfiguration(
+            "--renew", str(old), "the new key needs a folder of its own, until its certificate came"
+        )
+    source = old / CERTIFICATE_FILE
+    remedy = "it has no certificate to renew; leave --renew out"
+    pem = read_file(source, "--renew", remedy)
+    if (whose := principal_of(read_certificates(pem, source=str(source))[0])) != principal:
+        raise Misconfiguration("--renew", str(old), f"is {whose}'s, not {principal}'s")
+
+
+def _take_over(old: Path, folder: Path, principal: Principal) -> None:
+    root = read_file(old / CA_FILE, "--renew", "put the root's certificate back there")
+    try:
+        if principal.role in DRAWING_ROLES:
+            take_over_coin_key(old, folder)
+        write_file(folder / CA_FILE, root, mode=PUBLIC_MODE)
+    except OSError as error:
+        raise Misconfiguration("--renew", str(error.filename), f"{error.strerror}") from None
+
+
+def publish(path: Path, public: Public) -> None:
+    """Write or replace what anybody may read."""
+    write_file(path, to_pem(public), mode=PUBLIC_MODE)
+
+
+def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -> None:
+    """Write a key for its owner's eyes only; never over an existing one unless told."""
+    path = folder / KEY_FILE
+    try:
+        write_file(path, key_to_pem(key).reveal(), replace=replace)
+    except FileExistsError:
+        raise Misconfiguration("file", str(path), "it exists; --force replaces it") from None

@@ -1,0 +1,304 @@
+"""A deployment's keys on disk: the root's folder, and one folder per party beside it.
+
+    DIR/ca/         ca.pem key.pem crl.pem issued/<serial>.pem
+    DIR/server-a/   ca.pem cert.pem key.pem crl.pem coin.key
+    DIR/ward-3/     …
+
+The root's folder is the operator's and needs to be on no server. A party's folder is all that
+its machine gets.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from precad.common.errors import Misconfiguration
+from precad.common.files import exclusive, make_folder
+from precad.common.identifiers import Role
+from precad.common.identity.authority import (
+    PARTY_DAYS,
+    Authority,
+    new_key,
+    read_request,
+    revoked_entry,
+    to_pem,
+)
+from precad.common.identity.certificate_request import publish, write_key
+from precad.common.identity.coin_key import DRAWING_ROLES, make_coin_key
+from precad.common.identity.credentials import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    REVOCATION_FILE,
+    read_revocation_lists,
+)
+from precad.common.identity.party_certificate import (
+    Principal,
+    principal_of,
+    private_key,
+    read_certificates,
+    read_file,
+    validity_fault,
+)
+from precad.common.secret import Secret
+
+AUTHORITY_FOLDER = "ca"
+ISSUED_FOLDER = "issued"
+SERVICES = tuple(Principal.service(role) for role in Role if role is not Role.CLIENT)
+_ELSEWHERE = "make keys on Linux and copy them"
+_RESERVED = {AUTHORITY_FOLDER, *(role.value for role in Role)}
+
+
+class Deployment:
+    """The root of a deployment and what it issued."""
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        self.directory = directory
+        self._authority = authority
+        self._folder = directory / AUTHORITY_FOLDER
+
+    @classmethod
+    def create(cls, directory: Path, *, replace: bool = False) -> Self:
+        """A new root in ``directory``, with an empty revocation list.
+
+        Raises:
+            Misconfiguration: there is one already and ``replace`` is false.
+        """
+        folder = directory / AUTHORITY_FOLDER
+        make_folder(directory)
+        make_folder(folder)
+        with exclusive(folder, _ELSEWHERE):
+            authority = Authority.create()
+            write_key(folder, authority.key, replace=replace)
+            publish(folder / CA_FILE, authority.certificate)
+            publish(folder / REVOCATION_FILE, authority.revocation_list([], number=1))
+            make_folder(folder / ISSUED_FOLDER)
+            for old in (folder / ISSUED_FOLDER).glob("*.pem"):
+                old.unlink()
+        return cls(directory, authority)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """The root that is in ``directory``.
+
+        Raises:
+            Misconfiguration: there is none, or it is damaged.
+        """
+        folder = directory / AUTHORITY_FOLDER
+        remedy = "there is no root here; precad keys init makes one"
+        certificate = read_file(folder / CA_FILE, "keys", remedy)
+        key = Secret(read_file(folder / KEY_FILE, "keys", remedy))
+        return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
+
+    def folder_of(self, principal: Principal) -> Path:
+        """Where a party's files go unless told otherwise.
+
+        Raises:
+            Misconfiguration: a client named like another party's folder.
+        """
+        if principal.role is Role.CLIENT and principal.name in _RESERVED:
+            raise Misconfiguration(
+                "client", principal.name, "that folder is another party's; name one with --out"
+            )
+        return self.directory / principal.name
+
+    def issue(
+        self,
+        principal: Principal,
+        *,
+        out: Path | None = None,
+        request: Path | None = None,
+        days: int = PARTY_DAYS,
+        replace: bool = False,
+    ) -> Path:
+        """Make a party's folder: key, certificate, root and revocation list.
+
+        With a ``request`` the party keeps its key to itself, and the folder has none.
+
+        Returns:
+            The folder.
+
+        Raises:
+            Misconfiguration: a key is there and ``replace`` is false, or isn't the request's; or
+                the request isn't the party's.
+        """
+        folder = out or self.folder_of(principal)
+        with exclusive(self._folder, _ELSEWHERE):
+            if request is not None:
+                pem = read_file(request, "request", "give what precad keys request made")
+                public = read_request(pem, principal, source=str(request))
+                _refuse_another_key(folder, public)
+                certificate = self._certify(principal, public, days)
+                make_folder(folder)
+            else:
+                key = new_key()
+                certificate = self._certify(principal, key.public_key(), days)
+                make_folder(folder)
+                write_key(folder, key, replace=replace)
+                if principal.role in DRAWING_ROLES:
+                    make_coin_key(folder)
+            publish(folder / CERTIFICATE_FILE, certificate)
+            publish(folder / CA_FILE, self._authority.certificate)
+            publish(folder / REVOCATION_FILE, self._revocations())
+        return folder
+
+    def renew(
+        self,
+        principal: Principal,
+        *,
+        out: Path | None = None,
+        days: int = PARTY_DAYS,
+        revoke_old: bool = False,
+    ) -> Path:
+        """A new key and certificate for the same role and name, in place of those in the folder.
+
+        The old certificate stays good until its end, so that nothing has to restart at once,
+        unless it is revoked here.
+
+        Returns:
+            The folder.
+
+        Raises:
+            Misconfiguration: the folder holds no certificate, or another party's.
+        """
+        folder = out or self.folder_of(principal)
+        source = folder / CERTIFICATE_FILE
+        pem = read_file(source, "folder", "without one to renew, use precad keys issue")
+        old = read_certificates(pem, source=str(source))[0]
+        if principal_of(old) != principal:
+            raise Misconfiguration("folder", str(folder), f"belongs to {principal_of(old)}")
+        self.issue(principal, out=folder, days=days, replace=True)
+        if revoke_old:
+            self.revoke([old.serial_number])
+        return folder
+
+    def revoke(self, serials: Iterable[int]) -> list[Path]:
+        """Add certificates to the revocation list, and put it in every folder of this deployment.
+
+        Args:
+            serials: of certificates that this root issued; those on the list already stay on it.
+
+        Returns:
+            The lists that were written, the root's own first. Servers elsewhere need a copy.
+
+        Raises:
+            Misconfiguration: no serial number, or one that this root never issued.
+        """
+        wanted = set(serials)
+        known = {certificate.serial_number for certificate in self.issued()}
+        if not wanted or not wanted <= known:
+            raise Misconfiguration(
+                "serial",
+                sorted(f"{serial:x}" for serial in wanted - known),
+                "this root never issued it; precad keys show lists what it issued",
+            )
+        with exclusive(self._folder, _ELSEWHERE):
+            current = self._revocations()
+            entries = {entry.serial_number: entry for entry in current}
+            for serial in wanted - set(entries):
+                entries[serial] = revoked_entry(serial)
+            number = current.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+            longer = self._authority.revocation_list(
+                entries.values(),
+                number=number + 1,
+                # Servers refuse a list older than theirs, and clocks get set back.
+                now=max(datetime.now(UTC), current.last_update_utc),
+            )
+            written = [self._folder / REVOCATION_FILE, *self._other_lists()]
+            for path in written:
+                publish(path, longer)
+        return written
+
+    def current_serials(self, principal: Principal) -> list[int]:
+        """The party's certificates that are neither expired nor revoked.
+
+        Raises:
+            Misconfiguration: there is none.
+        """
+        revoked = {entry.serial_number for entry in self._revocations()}
+        serials = [
+            certificate.serial_number
+            for certificate in self.issued()
+            if principal_of(certificate) == principal
+            and certificate.serial_number not in revoked
+            and validity_fault(certificate) != "expired"
+        ]
+        if not serials:
+            raise Misconfiguration("party", str(principal), "has no certificate that still counts")
+        return serials
+
+    def issued(self) -> list[x509.Certificate]:
+        """Every certificate that this root issued, oldest first."""
+        found = [
+            read_certificates(path.read_bytes(), source=str(path))[0]
+            for path in (self._folder / ISSUED_FOLDER).glob("*.pem")
+        ]
+        return sorted(found, key=lambda each: (each.not_valid_before_utc, each.serial_number))
+
+    def _certify(
+        self, principal: Principal, key: ec.EllipticCurvePublicKey, days: int
+    ) -> x509.Certificate:
+        certificate = self._authority.issue(principal, key, days=days)
+        # On record before anyone holds it: what isn't on record can't be revoked.
+        record = self._folder / ISSUED_FOLDER / f"{certificate.serial_number:040x}.pem"
+        publish(record, certificate)
+        return certificate
+
+    def _revocations(self) -> x509.CertificateRevocationList:
+        path = self._folder / REVOCATION_FILE
+        pem = read_file(path, "crl", "put it back: it goes with the root's key")
+        return read_revocation_lists(pem, [self._authority.certificate], source=str(path))[0]
+
+    def _other_lists(self) -> list[Path]:
+        ours = to_pem(self._authority.certificate)
+        return [
+            path.with_name(REVOCATION_FILE)
+            for path in sorted(self.directory.glob(f"*/{CA_FILE}"))
+            if path.parent != self._folder and path.read_bytes() == ours
+        ]
+
+
+def create_local_keys(
+    directory: Path, clients: Iterable[str], *, days: int = PARTY_DAYS, replace: bool = False
+) -> list[Path]:
+    """Root, both servers, dealer, operator and clients, each in a folder of its own.
+
+    Args:
+        directory: made where it doesn't exist.
+        clients: their names.
+        days: until the parties' certificates expire.
+        replace: over keys that are there.
+
+    Returns:
+        The parties' folders.
+
+    Raises:
+        Misconfiguration: keys are there and ``replace`` is false, or a client's name is no name.
+    """
+    parties = [*SERVICES, *(Principal.client(name) for name in clients)]
+    folders = [directory / party.name for party in parties]
+    if len(set(folders)) != len(folders) or directory / AUTHORITY_FOLDER in folders:
+        raise Misconfiguration(
+            "client", sorted(party.name for party in parties), "every name must be another"
+        )
+    existing = [folder for folder in folders if (folder / KEY_FILE).exists()]
+    if existing and not replace:
+        raise Misconfiguration("folder", str(existing[0]), "holds a key; --force replaces it")
+    deployment = Deployment.create(directory, replace=replace)
+    return [deployment.issue(party, days=days, replace=replace) for party in parties]
+
+
+def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None:
+    """A certificate beside a key that isn't its own would look valid and serve nobody."""
+    path = folder / KEY_FILE
+    if path.exists() and private_key(Secret(path.read_bytes()), str(path)).public_key() != public:
+        raise Misconfiguration(
+            "out",
+            str(folder),
+            "holds a key, and the request is for another one; name another folder with --out, and "
+            "send its files to whoever made the request",
+        )

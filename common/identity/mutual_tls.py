@@ -1,0 +1,303 @@
+"""Ports and channels with mutual TLS 1.3 alone; who is at the other end, or why nobody is."""
+
+import re
+import socket
+import ssl
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import grpc
+import grpc.aio
+from cryptography import x509
+
+from precad.common.errors import (
+    AccessDenied,
+    Denial,
+    Misconfiguration,
+    Misidentified,
+    PeerUnavailable,
+    RejectedSubmission,
+    Rejection,
+)
+from precad.common.identifiers import ADDRESS_PATTERN, Role
+from precad.common.identity.credentials import CA_FILE, Identity
+from precad.common.identity.party_certificate import (
+    Principal,
+    check_serving,
+    dns_names,
+    principal_of,
+    read_certificates,
+    validity_fault,
+)
+from precad.common.identity.signatures import certificates_of
+from precad.common.share.header import Signature
+from precad.common.tls13 import check_tls13
+
+_OPTIONS = (
+    # Identity alone: some versions of gRPC inflate a message before they look at its size.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    # gRPC backs off for up to two minutes by default: a server that comes back would be missed.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A machine that lost power or a cut cable says no goodbye: without pings, whoever only
+    # listens (a client for notices) would wait for ever. Servers allow one every 5 s.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_frame_size", 1 << 20),
+)
+
+_READ_BYTES = 1 << 19
+_BULK = (
+    # gRPC reads 8 KiB at first and seldom more than 64: a fifth of the time that bodies take.
+    ("grpc.experimental.tcp_read_chunk_size", _READ_BYTES),
+    ("grpc.experimental.tcp_min_read_chunk_size", _READ_BYTES),
+)
+
+
+def open_channel(
+    address: str, identity: Identity, expect: Role, *, bulk: bool = False
+) -> grpc.Channel:
+    """A synchronous channel to the server of that role; connects lazily.
+
+    A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``, whatever its
+    address.
+
+    Args:
+        address: as for :func:`dialling`, and so are the others.
+        identity: the own one.
+        expect: whose port this is.
+        bulk: whether megabytes come in over it without a pause.
+
+    Raises:
+        Misconfiguration: as for :func:`dialling`.
+    """
+    target, credentials, options = dialling(address, identity, expect)
+    return grpc.secure_channel(target, credentials, [*options, *(_BULK if bulk else ())])
+
+
+def dialling(
+    address: str, identity: Identity, expect: Role
+) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
+    """What a channel is made from, whichever of gRPC's kinds it is.
+
+    Args:
+        address: ``host:port``.
+        identity: the own one.
+        expect: whose port this is: a server's or the dealer's.
+
+    Raises:
+        Misconfiguration: no address, a role that doesn't serve, or TLS 1.3 not in force.
+    """
+    check_serving(expect)
+    if not re.fullmatch(ADDRESS_PATTERN, address):
+        raise Misconfiguration("address", address, "give host:port, such as 127.0.0.1:7301")
+    check_tls13()
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=identity.ca,
+        private_key=identity.key.reveal(),
+        certificate_chain=identity.cert,
+    )
+    options: list[tuple[str, Any]] = [
+        # gRPC shares connections between channels of one process; never across identities.
+        ("grpc.use_local_subchannel_pool", 1),
+        # The name that the server's certificate must carry, in place of the address.
+        ("grpc.ssl_target_name_override", Principal.service(expect).dns_name),
+        *_OPTIONS,
+    ]
+    return address, credentials, options
+
+
+def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Identity) -> int:
+    """Listen, for callers only whose certificate the identity's authorities issued.
+
+    Args:
+        server: a synchronous or an asyncio server, not yet started.
+        address: ``host:port``; port 0 takes a free one.
+        identity: a server's or the dealer's.
+
+    Returns:
+        The port.
+
+    Raises:
+        Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address that
+            can't be bound.
+    """
+    check_serving(identity.principal.role)
+    check_tls13()
+    credentials = grpc.ssl_server_credentials(
+        [(identity.key.reveal(), identity.cert)],
+        root_certificates=identity.ca,
+        require_client_auth=True,
+    )
+    try:
+        port = server.add_secure_port(address, credentials)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise Misconfiguration("address", address, "can't be bound: taken, or not of this machine")
+    return port
+
+
+Context = grpc.ServicerContext | grpc.aio.ServicerContext[Any, Any]
+
+
+def require(
+    context: Context, identity: Identity, *roles: Role, now: datetime | None = None
+) -> Principal:
+    """The party at the other end of a call, from its certificate and never from a message.
+
+    The handshake checked the certificate when the connection began; connections live for weeks,
+    hence expiry and revocation are checked again here.
+
+    Args:
+        context: of a synchronous or an asyncio servicer.
+        identity: what the port was opened with.
+        roles: the party must have one of them.
+        now: instead of the clock's time.
+
+    Raises:
+        AccessDenied: no certificate, no or several precad names, expired, not yet valid, revoked,
+            or of another role.
+    """
+    certificate, principal = of_connection(context)
+    if principal is None:
+        raise AccessDenied("the certificate names no single precad party", Denial.MALFORMED_NAME)
+    fault = validity_fault(certificate, now)
+    if fault is not None:
+        denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
+        raise AccessDenied(f"the certificate of {principal} is {fault}", denial)
+    if identity.revocations.revokes(certificate):
+        raise AccessDenied(f"the certificate of {principal} was revoked", Denial.REVOKED)
+    if principal.role not in roles:
+        allowed = ", ".join(role.value for role in roles) or "nobody"
+        raise AccessDenied(f"{principal} called what is for {allowed}")
+    return principal
+
+
+def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]:
+    """The certificate at the other end of a call, and who it names.
+
+    Raises:
+        AccessDenied: none, or one that can't be parsed.
+    """
+    pem = list(context.auth_context().get("x509_pem_cert", ()))
+    if len(pem) != 1:
+        raise AccessDenied("call over a connection with mutual TLS", Denial.NO_CERTIFICATE)
+    return _parse(pem[0])
+
+
+@lru_cache(maxsize=4096)
+def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
+    try:
+        certificate = read_certificates(pem, source="connection")[0]
+    except Misconfiguration:
+        # TLS let it pass, so an authority of ours signed it.
+        raise AccessDenied("the certificate can't be parsed", Denial.MALFORMED_NAME) from None
+    try:
+        return certificate, principal_of(certificate)
+    except Misconfiguration:
+        return certificate, None
+
+
+TIMEOUT_S = 3.0
+_EXPIRED, _NOT_YET_VALID = 10, 9
+"""OpenSSL's verify codes."""
+
+
+def why_unreachable(address: str, identity: Identity, expect: Role) -> PeerUnavailable | None:
+    """What keeps a connection from coming about, in a sentence that says what to mend.
+
+    Args:
+        address: ``host:port``.
+        identity: the own one: its authorities are believed.
+        expect: whose port this should be.
+
+    Returns:
+        ``Misidentified`` where waiting won't help: another party or authority. Another
+        ``PeerUnavailable`` where it may. None where nothing is wrong, as seen from here.
+    """
+    who = f"{_called(expect)} at {address}"
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as connection:
+            return _handshake(connection, identity, expect, who, address)
+    except ConnectionRefusedError:
+        return PeerUnavailable(
+            f"{who} refuses connections: nothing listens on that port; check that it runs, and "
+            "its address"
+        )
+    except socket.gaierror as error:
+        return PeerUnavailable(f"{who}: there is no such host ({error.strerror}); check the name")
+    except OSError as error:
+        return PeerUnavailable(
+            f"{who} doesn't answer ({error.strerror or 'no answer in time'}); check that its "
+            "machine runs, its address, and the network between"
+        )
+
+
+def _handshake(
+    connection: socket.socket, identity: Identity, expect: Role, who: str, address: str
+) -> PeerUnavailable | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Whose it is, is looked at below: here the question is who signed it.
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=identity.ca.decode())
+    context.set_alpn_protocols(["h2"])
+    expected = Principal.service(expect).dns_name
+    try:
+        with context.wrap_socket(connection, server_hostname=expected) as secured:
+            shown = secured.getpeercert(binary_form=True) or b""
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
+            return PeerUnavailable(
+                f"{who} has a certificate that is expired or not yet valid; its operator renews "
+                "it (precad keys renew), and both sides check their clocks"
+            )
+        return Misidentified(
+            f"{who} has a certificate of another authority than those in "
+            f"{identity.path / CA_FILE}: both sides use TLS with the same root certificate; take "
+            f"{CA_FILE} from that server's operator, or mend the address"
+        )
+    except (ssl.SSLError, ConnectionError):
+        return PeerUnavailable(
+            f"{who} answers, but not in TLS 1.3; check its address, and that nothing between "
+            "takes TLS apart"
+        )
+    certificate = read_certificates(ssl.DER_cert_to_PEM_cert(shown).encode(), source=who)[0]
+    names = dns_names(certificate)
+    if expected in names:
+        return None
+    other = {Role.SERVER_A: Role.SERVER_B, Role.SERVER_B: Role.SERVER_A}.get(expect)
+    swapped = other is not None and Principal.service(other).dns_name in names
+    return Misidentified(
+        f"{_called(expect)} isn't at {address}: whoever answers there has another party's "
+        f"certificate ({', '.join(names) or 'without a name'}); mend the address"
+        + ("; server_a and server_b seem to be swapped" if swapped else "")
+    )
+
+
+def _called(role: Role) -> str:
+    return role.value if role is Role.DEALER else f"server {role.value[-1].upper()}"
+
+
+def check_own_key(context: Context, signature: Signature) -> None:
+    """The signature's key is the connection's: whoever calls now holds the key that signed.
+
+    Args:
+        context: of the upload's call.
+        signature: from the upload's header.
+
+    Raises:
+        RejectedSubmission: BAD_SIGNATURE.
+        AccessDenied: the connection has no certificate.
+    """
+    if certificates_of(signature)[0].public_key() != of_connection(context)[0].public_key():
+        raise RejectedSubmission(
+            Rejection.BAD_SIGNATURE,
+            "signed with another key than this connection's certificate has",
+        )

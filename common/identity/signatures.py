@@ -1,0 +1,220 @@
+"""Signatures with a party's certificate: clients' over submissions, servers' over what they say.
+
+A client's certificate, not only its connection, stands for what it sends. What a server says and
+signs can be held against it later: the two servers keep each other's signed statements, and owners
+keep both servers' (docs/protocol.md). Whoever has lost a database meets its own signature again.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from functools import lru_cache
+from typing import Never, Protocol
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    RejectedSubmission,
+    Rejection,
+)
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
+from precad.common.identity.party_certificate import (
+    MALFORMED,
+    Principal,
+    own_key,
+    read_certificates,
+    require_whole,
+    validity_fault,
+)
+from precad.common.keystream import encode_context
+from precad.common.share.header import Signature
+
+_ALGORITHM = ec.ECDSA(hashes.SHA256())
+
+
+class CertificateSigner:
+    """Signs with the key of the identity's certificate: ECDSA on P-256 with SHA-256."""
+
+    def __init__(self, identity: Identity) -> None:
+        source = str(identity.path)
+        chain = read_certificates(identity.cert, source=source)
+        self._key = own_key(identity.key, chain[0], source=source)
+        self._certificates = tuple(each.public_bytes(serialization.Encoding.DER) for each in chain)
+
+    def sign(self, signed: bytes) -> Signature:
+        """The signature over ``signed``, with the certificate and intermediate ones."""
+        return Signature(self._key.sign(signed, _ALGORITHM), self._certificates)
+
+
+class CertificateVerifier:
+    """Believes what the identity's authorities issued and its revocation list doesn't name."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._authorities = read_certificates(identity.ca, source=str(identity.path / CA_FILE))
+        self._revocations = identity.revocations
+
+    def admit(self, signature: Signature, client: ClientId, *, now: datetime | None = None) -> None:
+        """The certificate is ``client``'s, of our authorities, valid now, and not revoked.
+
+        Raises:
+            RejectedSubmission: BAD_SIGNATURE, with what is wrong.
+        """
+        principal = self._principal(signature, now)
+        if principal != Principal.client(client.name):
+            _refuse(f"the certificate is {principal}'s, the submission is client {client}'s")
+
+    def check_server(
+        self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
+    ) -> None:
+        """The signature is that server's over ``signed``, by a certificate that counts now.
+
+        Args:
+            signature: with its certificates.
+            role: whose it must be.
+            signed: what it is over.
+            kept: it was made and kept earlier: a certificate that has expired since still counts,
+                one that was revoked doesn't.
+
+        Raises:
+            PeerUnavailable: its certificate has expired or was revoked; it may come with another.
+            PeerViolation: it isn't.
+        """
+        try:
+            moment = None
+            if kept:
+                # As it was: the key's holder has a newer certificate by now.
+                moment = min(datetime.now(UTC), certificates_of(signature)[0].not_valid_after_utc)
+            principal = self._principal(signature, moment)
+            self.check(signature, signed)
+        except RejectedSubmission as error:
+            lapsed = self._lapsed(signature)
+            kind = PeerUnavailable if lapsed else PeerViolation
+            raise kind(f"what {role.value} is to have signed: {error.detail}") from None
+        if principal != Principal.service(role):
+            raise PeerViolation(f"what {role.value} is to have signed was signed by {principal}")
+
+    def _principal(self, signature: Signature, now: datetime | None) -> Principal:
+        try:
+            return check_certificate(
+                certificates_of(signature),
+                self._authorities,
+                self._revocations,
+                source="signature",
+                now=now,
+            )
+        except Misconfiguration as error:
+            _refuse(f"the certificate can't be used: {error}")
+
+    def _lapsed(self, signature: Signature) -> bool:
+        try:
+            own = certificates_of(signature)[0]
+        except RejectedSubmission:
+            return False
+        return validity_fault(own) is not None or self._revocations.revokes(own)
+
+    def check(self, signature: Signature, signed: bytes) -> None:
+        """The signature is its certificate's over ``signed``.
+
+        Raises:
+            RejectedSubmission: BAD_SIGNATURE.
+        """
+        key = certificates_of(signature)[0].public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            _refuse("the certificate's key isn't ECDSA on P-256")
+        try:
+            key.verify(signature.value, signed, _ALGORITHM)
+        except InvalidSignature:
+            _refuse("the signature isn't over what it came with")
+
+
+def certificates_of(signature: Signature) -> tuple[x509.Certificate, ...]:
+    """The certificates that came with ``signature``. Raises RejectedSubmission: malformed."""
+    return _certificates(signature.certificates)
+
+
+# A submission's are asked for three times, and the same come with its client's next one.
+@lru_cache(maxsize=1024)
+def _certificates(chain: tuple[bytes, ...]) -> tuple[x509.Certificate, ...]:
+    try:
+        found = tuple(x509.load_der_x509_certificate(each) for each in chain)
+        for each in found:
+            require_whole(each)
+    except MALFORMED:
+        _refuse("the certificates aren't X.509 in DER")
+    return found
+
+
+def _refuse(detail: str) -> Never:
+    raise RejectedSubmission(Rejection.BAD_SIGNATURE, detail)
+
+
+class Kind(Enum):
+    """What a sealed body is; one kind never passes for another."""
+
+    ROSTER = "roster"
+    """The frozen roster's digest."""
+    COIN_COMMITMENT = "coin-commitment"
+    COIN_OPENING = "coin-opening"
+    HEAD = "head"
+    """The own ledger's newest head."""
+    COUNTERSIGNATURE = "countersignature"
+    """The other server's head, by one that has prepared the same attempt itself."""
+    MODEL = "model"
+    """The digest of a version's model, which both servers hold."""
+    NOT_PREPARED = "not-prepared"
+    """For this attempt; the other's prepared entry may be voided."""
+    OPENING = "opening"
+    """To an owner, before it shares anything for an attempt."""
+    STATEMENT = "statement"
+    """To an owner, of its account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A body and a server's signature over it."""
+
+    body: bytes
+    signature: Signature = field(repr=False)
+
+
+class SealSigner(Protocol):
+    """A server's pen."""
+
+    def sign(self, signed: bytes) -> Signature:
+        """The signature over ``signed``."""
+
+
+class SealVerifier(Protocol):
+    """Who knows the servers' certificates."""
+
+    def check_server(
+        self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
+    ) -> None:
+        """The signature is that server's over ``signed``. Raises PeerViolation.
+
+        ``kept``: made earlier; its certificate may have expired since.
+        """
+
+
+def seal(signer: SealSigner, role: Role, kind: Kind, body: bytes) -> Sealed:
+    """Sign ``body`` as ``role``; the body names its task."""
+    return Sealed(body, signer.sign(_signed(role, kind, body)))
+
+
+def check_seal(
+    verifier: SealVerifier, role: Role, kind: Kind, sealed: Sealed, *, kept: bool = False
+) -> bytes:
+    """The body, which ``role`` has signed as a ``kind``, now or earlier. Raises PeerViolation."""
+    verifier.check_server(sealed.signature, role, _signed(role, kind, sealed.body), kept=kept)
+    return sealed.body
+
+
+def _signed(role: Role, kind: Kind, body: bytes) -> bytes:
+    return encode_context(f"seal/{kind.value}", role.value.encode(), body)

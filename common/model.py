@@ -1,0 +1,310 @@
+"""The model as everybody agrees on it: one float64 vector, its digest, its step, its file.
+
+Both servers compute every θ_t for themselves and must end with the same bytes, so everything
+here is elementwise IEEE double arithmetic in one fixed order; nothing is reduced. The file is
+safetensors: named float64 tensors, and what they belong to.
+"""
+
+import hashlib
+import json
+import math
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from precad.common.encode import decode
+from precad.common.errors import Misconfiguration, TaskMismatch
+from precad.common.files import write_file
+from precad.common.identifiers import Digest
+from precad.common.keystream import encode_context
+from precad.common.ring import WORD_BYTES, RingVector
+from precad.common.task import Task
+from precad.common.task_schema import ModelSection, Parameter
+
+_PIECE = 1 << 15
+"""Parameters that are stepped together: they stay in the processor's cache."""
+
+
+def initial_vector(model: ModelSection) -> NDArray[np.float64]:
+    """θ_0, ``[d] float64``, the same on every machine.
+
+    ``zeros``: all zero. ``uniform``: a tensor of two or more axes is uniform in ±1/√fan-in,
+    where fan-in is the product of all axes but the first; it is expanded by SHAKE-256 from the
+    task's public ``initial_seed`` and the tensor's name. A tensor of one axis has no fan-in:
+    it starts at 1 where its name ends in ``weight`` (the scale of a normalisation layer) and
+    at 0 otherwise (a bias).
+    """
+    match model.initial:
+        case "zeros":
+            return np.zeros(sum(parameter.size for parameter in model.parameters))
+        case "uniform":
+            parts = [
+                _initial_tensor(parameter, model.initial_seed) for parameter in model.parameters
+            ]
+            return np.concatenate(parts)
+
+
+def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:
+    if len(parameter.shape) < 2:  # noqa: PLR2004
+        scale = parameter.name.rpartition(".")[2] == "weight"
+        return np.full(parameter.size, 1.0 if scale else 0.0)
+    context = encode_context("initial-parameters", seed, parameter.name.encode())
+    stream = hashlib.shake_256(context).digest(parameter.size * WORD_BYTES)
+    # The upper 53 bits, centred: a multiple of 2^−52 in [−1, 1), exact in float64.
+    words = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
+    centred = np.ldexp(words.astype(np.float64) - 2.0**52, -52)
+    uniform: NDArray[np.float64] = centred / math.sqrt(math.prod(parameter.shape[1:]))
+    return uniform
+
+
+def to_bytes(theta: NDArray[np.float64]) -> bytes:
+    """Little-endian IEEE doubles, 8 bytes per element."""
+    return theta.astype("<f8", copy=False).tobytes()
+
+
+def byte_view(theta: NDArray[np.float64]) -> memoryview:
+    """The bytes of ``to_bytes`` without a copy, where the machine is little-endian."""
+    return np.ascontiguousarray(theta.astype("<f8", copy=False)).data.cast("B")
+
+
+def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> NDArray[np.float64]:
+    """Inverse of ``to_bytes``: ``[dimension] float64``, a copy that may be written to.
+
+    Raises:
+        Misconfiguration: the length isn't 8·dimension, or an element is NaN or infinite.
+    """
+    if len(data) != dimension * WORD_BYTES:
+        raise Misconfiguration(
+            "model", f"{len(data)} bytes", f"this task's model has {dimension * WORD_BYTES}"
+        )
+    theta = np.frombuffer(data, dtype="<f8").astype(np.float64)
+    if not np.isfinite(theta).all():
+        raise Misconfiguration("model", "NaN or infinity", "every parameter must be finite")
+    return theta
+
+
+def tensors(
+    theta: NDArray[np.float64], parameters: Iterable[Parameter]
+) -> dict[str, NDArray[np.float64]]:
+    """The vector as named tensors, views into ``theta``, in the task's order.
+
+    Raises:
+        Misconfiguration: the vector's length isn't the parameters' total size.
+    """
+    parameters = tuple(parameters)
+    size = sum(parameter.size for parameter in parameters)
+    if theta.shape != (size,):
+        raise Misconfiguration("model", f"shape {list(theta.shape)}", f"must be [{size}]")
+    named = {}
+    start = 0
+    for parameter in parameters:
+        end = start + parameter.size
+        named[parameter.name] = theta[start:end].reshape(parameter.shape)
+        start = end
+    return named
+
+
+def model_digest(
+    task_digest: Digest,
+    version: int,
+    parameters: Iterable[Parameter],
+    theta: NDArray[np.float64],
+) -> Digest:
+    """SHA-256 over task digest, round, names and shapes, and bytes.
+
+    Raises:
+        Misconfiguration: the vector's length isn't the parameters' total size.
+    """
+    parameters = tuple(parameters)
+    tensors(theta, parameters)
+    shapes = [
+        encode_context("tensor", parameter.name.encode(), *parameter.shape)
+        for parameter in parameters
+    ]
+    digest = hashlib.sha256(encode_context("model", task_digest.value, version, *shapes))
+    digest.update(struct.pack("<Q", theta.size))
+    digest.update(byte_view(theta))
+    return Digest(digest.digest())
+
+
+def apply_update(
+    theta: NDArray[np.float64],
+    total: RingVector,
+    task: Task,
+    denominator: float,
+    out: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    """θ_{t+1} = θ_t + (η/denominator)·S·2^−f; PRECAD eq. (2) with the fixed denominator.
+
+    Args:
+        theta: θ_t, ``[d] float64``.
+        total: S, ``[d] int64``: the sum of valid updates and both servers' noise.
+        task: gives η and f.
+        denominator: ``precad.common.roster.Roster.denominator``.
+        out: takes the result, and may be ``theta``; a new vector unless given.
+
+    Returns:
+        ``[d] float64``. Two roundings an element, in this order, and no sum over elements: the
+        same bytes on every machine.
+
+    Raises:
+        Misconfiguration: shapes differ from the task's d, the denominator isn't positive and
+            finite, or a parameter would no longer be finite.
+    """
+    for name, vector in (("theta", theta), ("total", total)):
+        if vector.shape != (task.dimension,):
+            raise Misconfiguration(
+                name, f"shape {list(vector.shape)}", f"must be [{task.dimension}]"
+            )
+    if not (denominator > 0 and math.isfinite(denominator)):
+        raise Misconfiguration("denominator", denominator, "must be positive and finite")
+    step = task.training.learning_rate / denominator
+    with np.errstate(over="ignore", invalid="ignore"):
+        # In pieces: a large model has room for few vectors.
+        moved = np.empty(theta.size) if out is None else out
+        for start in range(0, theta.size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            stepped = decode(total[piece], task.fractional_bits)
+            stepped *= step
+            stepped += theta[piece]
+            moved[piece] = stepped
+    if not np.isfinite(moved).all():
+        raise Misconfiguration(
+            "training.learning_rate",
+            task.training.learning_rate,
+            f"with denominator {denominator} the model overflows; lower the learning rate",
+        )
+    return moved
+
+
+FORMAT = "precad-model-1"
+_ROUND = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """A model as read from its file, checked against its task and its own digest."""
+
+    version: int
+    """t of θ_t: how many rounds it has been through."""
+    theta: NDArray[np.float64]
+    """``[d] float64``."""
+    digest: Digest
+
+
+def save_model(
+    path: Path,
+    task: Task,
+    version: int,
+    theta: NDArray[np.float64],
+    digest: Digest | None = None,
+    facts: Mapping[str, str] | None = None,
+) -> Digest:
+    """Writes θ_t and returns its digest; the file appears whole or not at all.
+
+    Its metadata say which task and version it is of, and how privately it was trained.
+
+    Args:
+        path: where to.
+        task: the model's shapes.
+        version: t.
+        theta: ``[d] float64``, θ_t.
+        digest: its digest, where the caller has computed it.
+        facts: further metadata.
+
+    Raises:
+        Misconfiguration: the vector's length isn't the task's d.
+    """
+    parameters = task.model.parameters
+    digest = digest or model_digest(task.digest, version, parameters, theta)
+    metadata = {
+        **(facts or {}),
+        "format": FORMAT,
+        "task": str(task.digest),
+        "task_name": task.name,
+        "version": str(version),
+        "model": str(digest),
+        "private_training": json.dumps(
+            {
+                "rounds": version,
+                "servers_with_noise": 2,
+                "gradients": "clipped record by record, Poisson-sampled",
+                **task.privacy.model_dump(exclude={"epsilon_limit", "cover_uploads"}),
+            }
+        ),
+    }
+    tensors(theta, parameters)  # raises for another length
+    # The library's own writer would make copies of the vector first.
+    write_file(path, _header(parameters, metadata), byte_view(theta))
+    return digest
+
+
+def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str]) -> bytes:
+    """What comes before the tensors, one after the other in the task's order.
+
+    Source: the safetensors format.
+    """
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    start = 0
+    for parameter in parameters:
+        end = start + parameter.size * WORD_BYTES
+        shape, offsets = list(parameter.shape), [start, end]
+        header[parameter.name] = {"dtype": "F64", "shape": shape, "data_offsets": offsets}
+        start = end
+    text = json.dumps(header).encode()
+    # Padded, so that whoever maps the file finds the tensors aligned.
+    text += b" " * (-len(text) % WORD_BYTES)
+    return struct.pack("<Q", len(text)) + text
+
+
+def load_model(path: Path, task: Task) -> SavedModel:
+    """Reads what ``save_model`` wrote.
+
+    Raises:
+        Misconfiguration: the file can't be read, isn't a model of precad, has other tensors
+            than the task, or its content doesn't fit its digest.
+        TaskMismatch: the file belongs to another task.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise Misconfiguration("model file", str(path), f"can't be read: {error}") from None
+    if metadata.get("format") != FORMAT:
+        raise Misconfiguration("model file", str(path), f"isn't a {FORMAT} file")
+    task_digest, count = metadata.get("task", ""), metadata.get("version", "")
+    if task_digest != str(task.digest):
+        raise TaskMismatch(str(task.digest), task_digest)
+    if not _ROUND.fullmatch(count):
+        raise Misconfiguration("model file, version", count, "must be a whole number")
+    _check_tensors(named, task)
+    theta = np.concatenate([named[parameter.name].ravel() for parameter in task.model.parameters])
+    version = int(count)
+    digest = model_digest(task.digest, version, task.model.parameters, theta)
+    if metadata.get("model") != str(digest):
+        raise Misconfiguration(
+            "model file", str(path), f"its content has digest {digest}, not the one it states"
+        )
+    return SavedModel(version, theta, digest)
+
+
+def _check_tensors(named: dict[str, NDArray[np.float64]], task: Task) -> None:
+    expected = {parameter.name: parameter.shape for parameter in task.model.parameters}
+    for name in sorted(expected.keys() | named.keys()):
+        if name not in named or name not in expected:
+            state = "is missing" if name in expected else "isn't one of the task's parameters"
+            raise Misconfiguration(f"model file, tensor {name}", None, state)
+        tensor = named[name]
+        if tensor.dtype != np.float64 or tensor.shape != expected[name]:
+            raise Misconfiguration(
+                f"model file, tensor {name}",
+                f"{tensor.dtype}{list(tensor.shape)}",
+                f"must be float64{list(expected[name])}",
+            )

@@ -1,0 +1,186 @@
+"""The roster: who takes part, with how many records at what rate; frozen before round 0."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from precad.common.checks import read_toml
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import encode_context
+from precad.common.task import Task
+
+MAX_RECORDS = 2**31 - 1
+"""What a database's integer column and every digest can hold."""
+GRID_OCTAVES = 6
+"""Claimed rates reach from the task's p down to p/2^6."""
+EIGHTHS = (8, 7, 6, 5)
+
+
+def rate_grid(task: Task) -> tuple[float, ...]:
+    """The rates that a client may claim: p·k/8 for k = 8, 7, 6, 5, each halved 0 to 5 times; p/64.
+
+    Public, because it depends on the task alone, and short: an account takes seconds, and a client
+    that could choose its rate freely could make the servers compute for as long as it likes.
+
+    Returns:
+        25 rates, from the task's p down.
+    """
+    p = task.privacy.record_rate
+    # One rounding at most (p·k), then powers of two: the same floats on every machine.
+    rates = [math.ldexp(p * k, -3 - halved) for halved in range(GRID_OCTAVES) for k in EIGHTHS]
+    return (*rates, math.ldexp(p, -GRID_OCTAVES))
+
+
+def on_grid(task: Task, record_rate: float) -> float:
+    """The highest rate of the task's grid that isn't above ``record_rate``.
+
+    A client samples, claims and accounts with this one number.
+
+    Raises:
+        Misconfiguration: below the grid's floor, or above the task's p.
+    """
+    _check_bounds(task, record_rate)
+    # What a person writes, 0.1 for 0.3/3, may miss its own float by a rounding.
+    return next(rate for rate in rate_grid(task) if rate <= record_rate * (1 + 1e-9))
+
+
+def _check_bounds(task: Task, record_rate: float) -> None:
+    if not 0 < record_rate <= task.privacy.record_rate:
+        raise Misconfiguration(
+            "record_rate",
+            record_rate,
+            f"must be above 0 and at most the task's {task.privacy.record_rate}",
+        )
+    floor = rate_grid(task)[-1]
+    if record_rate < floor:
+        raise Misconfiguration(
+            "record_rate",
+            record_rate,
+            f"must be at least {floor!r}, 1/{2**GRID_OCTAVES} of the task's rate: claim that, or "
+            "hold fewer records",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """One client's frozen claim: how many records it holds, and at what rate it samples them."""
+
+    client: ClientId
+    records: int
+    """|D_i|."""
+    record_rate: float
+    """p_i."""
+
+    def check(self, task: Task) -> None:
+        """Refuse a claim that the task doesn't allow.
+
+        Raises:
+            Misconfiguration: names the field, the value and the cap.
+        """
+        if not 1 <= self.records <= MAX_RECORDS:
+            raise Misconfiguration("records", self.records, f"must be from 1 to {MAX_RECORDS}")
+        if (nearest := on_grid(task, self.record_rate)) != self.record_rate:
+            raise Misconfiguration(
+                "record_rate",
+                self.record_rate,
+                f"isn't on the task's grid of rates; claim and sample with {nearest!r}",
+            )
+        if self.records * self.record_rate > task.enrolment.max_expected_records:
+            raise Misconfiguration(
+                "records",
+                self.records,
+                f"records·record_rate = {self.records * self.record_rate:g} passes the task's "
+                f"enrolment.max_expected_records = {task.enrolment.max_expected_records:g}; "
+                "lower the rate or ask for a task with a higher cap",
+            )
+
+
+class Roster(Mapping[ClientId, Enrolment]):
+    """All enrolled clients in the order of their names; immutable."""
+
+    def __init__(self, enrolments: "Mapping[ClientId, Enrolment]") -> None:
+        self._by_client = {client: enrolments[client] for client in sorted(enrolments)}
+
+    @classmethod
+    def load(cls, path: Path, task: Task) -> Self:
+        """The operator's roster from a TOML file: one `[[clients]]` table each.
+
+        ```
+        [[clients]]
+        client = "ward-3"
+        records = 120
+        record_rate = 0.2
+        ```
+
+        Raises:
+            Misconfiguration: the file can't be read, a key is unknown or missing, a client is
+                listed twice, or the task doesn't allow an entry. Names the file and the entry.
+        """
+        source = f"roster {path}"
+        try:
+            entries = _RosterFile.model_validate(read_toml("roster", path)).clients
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise Misconfiguration(f"{source}: {field}", first["input"], first["msg"]) from None
+        enrolments: dict[ClientId, Enrolment] = {}
+        for entry in entries:
+            claim = Enrolment(ClientId(entry.client), entry.records, entry.record_rate)
+            claim.check(task)
+            if claim.client in enrolments:
+                raise Misconfiguration(source, entry.client, "is listed twice; remove one entry")
+            enrolments[claim.client] = claim
+        if not task.enrolment.min_clients <= len(enrolments) <= task.enrolment.clients:
+            raise Misconfiguration(
+                source,
+                f"{len(enrolments)} clients",
+                f"the task takes {task.enrolment.min_clients} to {task.enrolment.clients}",
+            )
+        return cls(enrolments)
+
+    def __getitem__(self, client: ClientId) -> Enrolment:
+        return self._by_client[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._by_client)
+
+    def __len__(self) -> int:
+        return len(self._by_client)
+
+    def expected_records(self) -> float:
+        """Σ p_i·|D_i| over all enrolled clients."""
+        return math.fsum(e.record_rate * e.records for e in self._by_client.values())
+
+    def denominator(self, client_rate: float) -> float:
+        """q·Σ p_i·|D_i|: fixed and public, in place of PRECAD eq. (2)'s sum over who took part.
+
+        A denominator that depends on the participants breaks Lemma 8
+        (docs/decisions/fixed-denominator.md).
+        """
+        return client_rate * self.expected_records()
+
+    def digest(self) -> Digest:
+        """SHA-256 over names, records and rates."""
+        parts: list[bytes | int] = []
+        for client, enrolment in self._by_client.items():
+            parts += [client.encoded(), enrolment.records, enrolment.record_rate.hex().encode()]
+        return Digest.of(encode_context("roster", *parts))
+
+
+class _RosterEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    client: str
+    records: int
+    record_rate: Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _RosterFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    clients: list[_RosterEntry]

@@ -1,0 +1,299 @@
+"""What stands in a task file, section by section, and the digest of it.
+
+Every message carries the digest; peers whose digest differs are refused. Whether the numbers fit
+together is `precad.common.task`'s: the dealer, which uses few of them, loads this alone.
+"""
+
+import json
+import math
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from precad.common.checks import read_toml, refusal
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+MAX_FRACTIONAL_BITS = 52
+_REMEDIES = {"extra_forbidden": "unknown key; remove it or mend its name", "missing": "is required"}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Parameter(_Section):
+    """One tensor of the model, as `named_parameters()` names it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """As the module's `named_parameters()` has it."""
+    shape: Annotated[tuple[Count, ...], Field(strict=False, max_length=8)]
+    """Its extents; an empty list is a single number."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+class ModelSection(_Section):
+    """The model's parameters and where training starts."""
+
+    architecture: Annotated[str, Field(min_length=1, max_length=100)] = "custom"
+    """`logistic`, `mlp`, `cnn` (a small one for grey images of 28 × 28), which are built in; or any
+    name that the data owners agree on."""
+    parameters: Annotated[
+        tuple[Parameter, ...], Field(strict=False, min_length=1, max_length=10_000)
+    ]
+    """Every tensor, in the module's own order; a table `{ name, shape }` each."""
+    initial: Literal["zeros", "uniform"] = "zeros"
+    """`zeros`: every tensor zero; suits models of one layer, a deeper one can't learn from it.
+    `uniform`: matrices uniform in ±1/√fan-in, expanded from the public `initial_seed`; vectors 1
+    where their name ends in weight (scales), else 0 (biases)."""
+    initial_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Public: everybody computes the same initial model from it."""
+
+
+class Column(_Section):
+    """One column of the owners' tables."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """As it stands above the column."""
+    kind: Literal["numeric", "categorical"] = "numeric"
+    """`numeric`: one input, (value − centre)/scale; `categorical`: one input for each level, 1 at
+    the record's own, and a last one for every level that isn't listed."""
+    centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    """Numeric: what is subtracted; a constant from public knowledge."""
+    scale: Positive = 1.0
+    """Numeric: what the rest is divided by; a constant from public knowledge."""
+    fill: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Numeric: what a missing value counts as, before centre and scale; refused without it."""
+    levels: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=200)], ...],
+        Field(strict=False, max_length=10_000),
+    ] = ()
+    """Categorical: the levels that have an input, or a class, of their own, in this order."""
+    fill_level: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Categorical: the level that a missing value counts as; refused without it."""
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers it becomes."""
+        return len(self.levels) + 1 if self.kind == "categorical" else 1
+
+
+class DataSection(_Section):
+    """How a row of an owner's table becomes numbers; fixed before any record is read."""
+
+    target: Column
+    """What is learned: a categorical column's levels are the classes 0, 1, …; a numeric one is a
+    number."""
+    columns: Annotated[tuple[Column, ...], Field(strict=False, min_length=1, max_length=10_000)]
+    """The inputs' columns in the model's order; a table each. Owners who bring arrays need none of
+    this section."""
+    missing: Annotated[
+        tuple[Annotated[str, Field(max_length=200)], ...], Field(strict=False, max_length=100)
+    ] = ("", "NA", "NaN", "nan", "null")
+    """Cells of text that mean a missing value; blanks around a cell don't count."""
+
+    @cached_property
+    def features(self) -> int:
+        """How many numbers a record's input has."""
+        return sum(column.inputs for column in self.columns)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if wrong := _wrong_columns(self):
+            raise wrong
+        return self
+
+
+_NUMERIC = ("centre", "scale", "fill")
+_CATEGORICAL = ("levels", "fill_level")
+_PLAIN = {name: field.get_default() for name, field in Column.model_fields.items()}
+
+
+def _wrong_columns(section: DataSection) -> Misconfiguration | None:
+    """The first thing that one column, or two of them, can't mean."""
+    names = [column.name for column in (*section.columns, section.target)]
+    for column in (*section.columns, section.target):
+        field = f"data, column {column.name}"
+        if names.count(column.name) > 1:
+            return Misconfiguration(field, column.name, "stands there twice; name each column once")
+        given = column.levels
+        foreign = _NUMERIC if column.kind == "categorical" else _CATEGORICAL
+        # By value: a file that a program wrote has every field.
+        beside = [name for name in foreign if getattr(column, name) != _PLAIN[name]]
+        if beside:
+            return Misconfiguration(
+                field, beside[0], f"isn't for a {column.kind} column; leave out"
+            )
+        if column.kind == "categorical" and len(set(given)) != max(1, len(given)):
+            return Misconfiguration(field, list(given), "list each level once, and at least one")
+        if both := set(given) & set(section.missing):
+            return Misconfiguration(
+                field, min(both), "is a level here and means a missing value in data.missing"
+            )
+    if section.target.fill is not None or section.target.fill_level is not None:
+        return Misconfiguration(
+            "data.target", "fill", "a record without a target teaches nothing: leave it out"
+        )
+    return None
+
+
+class PrivacySection(_Section):
+    """Clips, noise and sampling; symbols as in PRECAD Table 2."""
+
+    record_clip: Positive
+    """R: largest L2 norm of one record's gradient."""
+    client_clip: Positive
+    """C: largest L2 norm of one client's update."""
+    noise_multiplier: Positive
+    """σ: each server's noise standard deviation over R'."""
+    record_rate: Rate
+    """p: largest Poisson sampling rate of records that a client may enrol with."""
+    client_rate: Rate
+    """q: Poisson sampling rate of clients."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """δ of every (ε, δ) statement."""
+    epsilon_limit: Positive | None = None
+    """Servers let no client's record-level exact ε (one server corrupted) pass this."""
+    cover_uploads: bool = False
+    """Whether clients that aren't drawn upload zeros at the same time: hides the coin."""
+
+
+class ObjectiveSection(_Section):
+    """What is minimised for a record, and how its gradient is clipped (DP-CERT); costs no ε."""
+
+    name: Literal[
+        "plain", "dp-gaussian", "dp-smoothadv", "dp-stability", "dp-macer", "dp-consistency"
+    ] = "plain"
+    """`plain`: the owners' loss of the record; `dp-gaussian`: its mean over the record and noisy
+    copies; `dp-smoothadv`: copies around an adversarial one; the others add a regulariser to
+    `dp-gaussian`. All for models that are smoothed when they are used: docs/robustness.md."""
+    noise: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.25
+    """Standard deviation of a copy's Gaussian noise, in the inputs' units; the smoothing's too."""
+    copies: Annotated[int, Field(ge=1, le=256)] = 2
+    """K: noisy copies of each record; more than two don't help and cost their work."""
+    original: bool = True
+    """Whether the record itself counts beside its copies."""
+    weight: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 2.0
+    """Of the regulariser of `dp-stability`, `dp-macer` and `dp-consistency`."""
+    margin: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 8.0
+    """`dp-macer`: the hinge's γ."""
+    attack_radius: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.5
+    """`dp-smoothadv`: how far in L2 the adversarial record may lie."""
+    attack_steps: Annotated[int, Field(ge=1, le=100)] = 4
+    """`dp-smoothadv`: steps to it, each a gradient of K copies."""
+    clipping: Literal["flat", "psac"] = "flat"
+    """`flat`: a gradient longer than R is scaled to R; `psac`: every gradient g is scaled to
+    R·g/(‖g‖ + s/(‖g‖ + s)), below R too."""
+    stabiliser: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.1
+    """`psac`: its s (r in the paper)."""
+
+
+class TrainingSection(_Section):
+    """Optimisation."""
+
+    learning_rate: Positive
+    """η: the model moves by η times the noisy sum over the expected number of records."""
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)]
+    """T: how many times the model is changed."""
+    attempts: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Most tries to get from one version to the next before the operators are asked."""
+
+
+class EnrolmentSection(_Section):
+    """Who may enrol; frozen before round 0."""
+
+    clients: Annotated[int, Field(ge=1, le=100_000)]
+    """n: most clients. The task starts when all have enrolled, or at the deadline."""
+    min_clients: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Least number of enrolled clients to start with."""
+    max_expected_records: Positive
+    """Cap of p_i·|D_i| per client: an inflated claim would stall training. Leave room above the
+    largest data set, which may grow before it enrols."""
+
+
+class DeadlineSection(_Section):
+    """How long each wait may take, in seconds."""
+
+    enrol: Seconds = 120.0
+    """From a server's start until those who have enrolled are the roster."""
+    collect: Seconds = 60.0
+    """From the announcement of a round until it closes."""
+    work: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.5
+    """From the announcement until uploads begin: above the time of the padded work."""
+    rejoin: Seconds = 5.0
+    """A client whose connection ended longer ago isn't waited for."""
+    outage: Seconds = 600.0
+    """How long a server tries to get back to the other server and the dealer before it gives up."""
+    peer: Seconds = 60.0
+    """For one message of the other server or the dealer."""
+
+
+class Description(_Section):
+    """A training that data owners, two servers and a dealer agree on."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+    """What people call it: small letters, digits and hyphens."""
+    model: ModelSection
+    privacy: PrivacySection
+    training: TrainingSection
+    enrolment: EnrolmentSection
+    fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
+    """f: an update's unit in the last place is 2^−f."""
+    validation: Literal["crypten", "fss"] = "crypten"
+    """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons; or `fss`,
+    function secret sharing, where a server that departs from the protocol learns no more."""
+    projections: Annotated[int, Field(ge=40, le=256)] = 40
+    """k: rows of the range test; soundness error 2^−k a submission."""
+    deadlines: DeadlineSection = DeadlineSection()
+    objective: ObjectiveSection | None = None
+    """What a record's gradient is of, alike for all owners; the owners' plain loss without it."""
+    data: DataSection | None = None
+    """How tables become numbers, where owners bring tables: a public constant."""
+
+    @cached_property
+    def dimension(self) -> int:
+        """d: length of the model's vector."""
+        return sum(parameter.size for parameter in self.model.parameters)
+
+    @property
+    def words_in_headers(self) -> bool:
+        """Whether clients sign two words about their norm (`precad.common.share.mask`)."""
+        return self.validation == "fss"
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The bytes that the digest is of: JSON with sorted keys and shortest floats."""
+        values = self.model_dump(mode="json")
+        for later in ("data", "objective"):
+            # A task without it has the digest that it had before it could be described.
+            if values[later] is None:
+                del values[later]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    @cached_property
+    def digest(self) -> Digest:
+        """SHA-256 of the canonical form; in every message."""
+        return Digest.of(b"precad/v1/task\0" + self.canonical)
+
+    @classmethod
+    def parse(cls, data: dict[str, object]) -> Self:
+        """From plain values. Raises Misconfiguration: the field, the value and what would fit."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise refusal(error, _REMEDIES) from None
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """From a TOML file; unknown keys are refused. Raises Misconfiguration."""
+        return cls.parse(read_toml("task", path))
