@@ -18,6 +18,7 @@ from tests.rig import noise_run
 from tests.unit.test_documents import ROOT, flat, text_of
 
 from precad.accounting.guarantees import advantages
+from precad.aggregator.rounds.journal import AttemptState
 from precad.aggregator.rpc.descriptors import BESIDE_CLIENTS, descriptors_for
 from precad.aggregator.training.feed import KEPT_EVENTS
 from precad.aggregator.training.shelf import KEPT_MODELS
@@ -111,6 +112,7 @@ PHRASES = {
         f"the last {KEPT_EVENTS} events",
         f"the newest {KEPT_MODELS} models",
         f"two seeds of {KEY_BYTES} bytes",
+        *(f"| {state.value} |" for state in AttemptState),
     ],
     "docs/enrolment.md": [
         f"one of {GRID_OCTAVES * len(EIGHTHS) + 1} rates",

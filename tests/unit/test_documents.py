@@ -180,17 +180,3 @@ def test_every_reference_value_that_a_table_names_is_there() -> None:
     ]
     assert len(patterns) > 15
     assert [p for p in patterns if not any(fnmatch(name, p) for name in names)] == []
-
-
-def test_every_word_of_the_glossary_is_used() -> None:
-    glossary = ROOT / "docs" / "glossary.md"
-    terms = [
-        term.lower().replace("_", " ")
-        for entry in re.findall(r"^- \*\*(.+?)\.?\*\*", text_of(glossary), flags=re.MULTILINE)
-        for term in re.split(r"[,;] ", entry)
-        if len(term) > 2
-    ]
-    assert len(terms) > 50
-    pages = (path for path in (*DOCUMENTS, *CODE) if path != glossary)
-    used = " ".join(map(flat, pages)).lower().replace("_", " ")
-    assert [term for term in terms if not re.search(rf"\b{re.escape(term)}", used)] == []

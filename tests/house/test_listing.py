@@ -1,0 +1,14 @@
+"""The folder listing tells the story: the ten questions name files that are there."""
+
+import tomllib
+from pathlib import Path
+
+HOUSE = Path(__file__).parent
+ROOT = HOUSE.parents[1]
+
+
+def test_every_file_that_answers_a_question_is_there() -> None:
+    questions = tomllib.loads((HOUSE / "ten_questions.toml").read_text("utf-8"))["question"]
+    assert len(questions) == 10
+    named = [each["file"] for each in questions if "file" in each]
+    assert [name for name in named if not (ROOT / name).is_file()] == []
