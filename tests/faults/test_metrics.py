@@ -128,6 +128,7 @@ def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
 
 def test_an_absent_server_shows_and_its_return_does(deployment: FaultyDeployment) -> None:
     deployment.processes["server-b"].kill()
+    deployment.processes["server-b"].wait()
 
     def lost() -> float:
         return values(asked(deployment, "server-a"))["precad_peers_lost", ""]

@@ -143,7 +143,7 @@ def test_dask_gives_what_one_process_gives(
     with pytest.raises(Misconfiguration, match=DASKS_ADDRESS):
         values(tmp_path, **how)
     with LocalCluster(
-        n_workers=2, threads_per_worker=threads, processes=False, dashboard_address=None
+        n_workers=2, threads_per_worker=threads, processes=False, dashboard_address="127.0.0.1:0"
     ) as cluster:
         monkeypatch.setenv(DASKS_ADDRESS, cluster.scheduler_address)
         if threads == 1:

@@ -24,6 +24,8 @@ import json, os, signal, sys
 from pathlib import Path
 from precad.client.owners_together import split
 
+# Whoever runs the tests in the background of a script has them ignore it, and so their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 loaded = []
 def load():
     loaded.append(os.getpid())

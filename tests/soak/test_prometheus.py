@@ -157,6 +157,7 @@ def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_is_drawn(
     watched.wait("a round is done", lambda: deployment.done() >= 1)
     watched.wait("all is well", lambda: not watched.firing())
     deployment.processes["server-b"].kill()
+    deployment.processes["server-b"].wait()
     wanted = {"PrecadServerDown", "PrecadPeersLost"}
     watched.wait(f"{sorted(wanted)} fire", lambda: wanted <= watched.firing())
     deployment.restart_the_dead()

@@ -82,10 +82,12 @@ def test_three_pairs_find_what_one_and_none_find(hire: "Hire", validation: str) 
 
 
 def kill(site: "Site", role: Role, number: int) -> None:
-    """Without a word."""
-    placed = site.crews[role].pool.worker(number)
+    """Without a word; its pool has seen it."""
+    pool = site.crews[role].pool
+    placed = pool.worker(number)
     assert placed is not None
     placed.stop()
+    until(lambda: pool.worker(number) is not placed, "the end is seen")
 
 
 @pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
