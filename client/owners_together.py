@@ -105,7 +105,9 @@ def load_owner() -> None:
     from torch import nn  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
 
-    import precad.accounting.exact  # noqa: F401, PLC0415
+    import precad.accounting.exact  # noqa: PLC0415
+    import precad.client.data_owner  # noqa: PLC0415
+    import precad.client.owner_settings  # noqa: F401, PLC0415
     from precad.client.gradients.record_gradients import RecordGradients  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
     from precad.common.task_schema import Parameter  # noqa: PLC0415
