@@ -25,8 +25,8 @@ import pytest
 from tests.faults.conftest import BOTH, play_in, quick_folder
 from tests.faults.turns import Hang
 
+from precad.aggregator import release
 from precad.aggregator.collect import matching
-from precad.aggregator.release import release
 from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.lists import HeldList
 from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
@@ -34,7 +34,7 @@ from precad.aggregator.rounds.states import Prepared, Sent
 from precad.aggregator.store import Store, attempts
 from precad.aggregator.store.outside import OutsideJournal, Remembered
 from precad.aggregator.training import conduct, finish, meet
-from precad.aggregator.validate import decide
+from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.check_by_shares import all_signs
 from precad.aggregator.validate.in_process_validator import InProcess
 from precad.aggregator.validate.validation import Verdicts
@@ -188,7 +188,7 @@ def ignores_the_norm(patch: Patch) -> None:
         compared[:, -1] = -1
         return all_signs(compared, negative)
 
-    patch.setattr(decide, "all_signs", without)
+    patch.setattr(check_by_shares, "all_signs", without)
 
 
 def keeps_the_invalid_in_the_sum(patch: Patch) -> None:
