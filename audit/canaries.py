@@ -18,8 +18,8 @@ from precad.client.records.torch_records import Records, as_records
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.simulation.data import load
-from precad.simulation.defaults import demo_task
+from precad.simulation.datasets import load
+from precad.simulation.demo_tasks import demo_task
 from precad.simulation.partition import shards
 
 LOUD = 1.5

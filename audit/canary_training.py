@@ -28,7 +28,7 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation import simulate
-from precad.simulation.draws import Draws
+from precad.simulation.rounds import Draws
 
 AUDITED = "owner-audited"
 ServerANoise = Callable[[Draws, int, int], tuple[RingVector, RingVector]]

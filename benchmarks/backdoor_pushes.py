@@ -34,7 +34,7 @@ from research.poisoning.backdoors import TARGET, Backdoor
 from research.study import Scale, Settings, Surroundings
 
 from benchmarks.rounds.hardware import hardware
-from precad.simulation.data import DataSet, load
+from precad.simulation.datasets import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "backdoor_pushes.json"
 HELD_OUT = 3000

@@ -2,30 +2,30 @@
 
     python demo_on_features.py FOLDER MODEL [OPTIONS OF precad demo]
 
-FOLDER has ``train_x.npy`` and ``test_x.npy``, what MODEL's rule makes of MNIST's images. All else
-is the demo's.
+FOLDER has what `utility.py` makes of MNIST's images by MODEL's rule: ``train_x.npy`` and so on. All
+else is the demo's.
 """
 
 import sys
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import research.features.fixed_features  # noqa: F401 -- the settings
 
 from precad.cli.demo.command import demo
-from precad.simulation.data.fixed_features import FIXED_FEATURES
+from precad.simulation.datasets import DATASETS, DataSet
 
 
 def main() -> None:
     """Run it."""
     folder, model, *options = sys.argv[1:]
-    made: dict[int, NDArray[np.float32]] = {}
-    for part in ("train_x", "test_x"):
-        features = np.load(Path(folder) / f"{part}.npy")
-        made[len(features)] = features
+    parts = {
+        part: np.load(Path(folder) / f"{part}.npy")
+        for part in ("train_x", "train_y", "test_x", "test_y")
+    }
     # In this process alone: the parts get records from it.
-    FIXED_FEATURES[model] = lambda images, _told: made[len(images)]
-    demo(["--model", model, *options])
+    DATASETS["mnist"] = lambda _folder: DataSet("mnist", **parts, classes=10)
+    demo(["--dataset", "mnist", "--model", model, *options])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from research.models import MODELS
 from research.papers.xie_levels import two_labels
 from research.study.environment import environment
 
-from precad.simulation.data import DataSet, load
+from precad.simulation.datasets import DataSet, load
 from precad.simulation.partition import iid
 
 SETTINGS = UserLevel(

@@ -27,7 +27,7 @@ from precad.client.gradients.local_update import local_update
 from precad.client.gradients.noisy_votes import Sampling, sample_votes
 from precad.client.gradients.torch_models import model_section
 from precad.common.task import Task, with_objective
-from precad.simulation.data import load
+from precad.simulation.datasets import load
 
 RESULT = Path(__file__).parent / "results" / "objectives.json"
 RECORDS, REPEATS, PROCESSES = 64, 5, 2

@@ -29,7 +29,7 @@ from precad.client import model_section
 from precad.client.gradients.torch_models import logistic
 from precad.common.identifiers import Role
 from precad.common.task import MAX_BOUND, Task
-from precad.simulation.data import DataSet, load
+from precad.simulation.datasets import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "pays_off.json"
 EPSILON, DELTA = 3.0, 1e-5

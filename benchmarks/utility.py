@@ -3,7 +3,7 @@
     python benchmarks/utility.py --mnist FOLDER --opacus PYTHON [--only precad ...] [--seeds 3]
 
 A linear model on wavelet scattering's coefficients, with the settings of
-``precad demo --dataset mnist --model scattering``. What is compared at the same exact ε (δ = 1e-5):
+``research.features``. What is compared at the same exact ε (δ = 1e-5):
 
 - precad: the demo, ten owners, two servers and a dealer as processes of this machine, on features
   that are computed once for all seeds;
@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from research.features.fixed_features import FIXED_FEATURES, with_features
 
 import precad
 from benchmarks.rounds.hardware import hardware
@@ -41,9 +42,8 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.torch_models import build
 from precad.common.identifiers import Role
 from precad.common.task import Task
-from precad.simulation.data import DataSet, load
-from precad.simulation.data.fixed_features import FIXED_FEATURES, with_features
-from precad.simulation.defaults import SETTINGS, demo_task
+from precad.simulation.datasets import DataSet, load
+from precad.simulation.demo_tasks import SETTINGS, demo_task
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "utility.json"
@@ -132,7 +132,7 @@ def run(
     match arm:
         case "precad":
             features(mnist, work)
-            return by_processes(how["owners"], seed, mnist, work)
+            return by_processes(how["owners"], seed, work)
         case "simulated":
             return simulated(features(mnist, work), how["owners"], seed, local=False)
         case "local":
@@ -148,11 +148,11 @@ def run(
     return said
 
 
-def by_processes(owners: int, seed: int, mnist: Path, work: Path) -> dict[str, Any]:
+def by_processes(owners: int, seed: int, work: Path) -> dict[str, Any]:
     """`precad demo`, whose every part is a process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(HERE / "demo_on_features.py"), str(work), MODEL]
-        command += ["--json", "--dataset", "mnist", "--data", str(mnist), "--clients", str(owners)]
+        command += ["--json", "--clients", str(owners)]
         command += ["--seed", str(seed), "--output", str(Path(folder) / "run")]
         found = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     said = json.loads(found.stdout)

@@ -74,7 +74,7 @@ def audit(
     from precad.audit.canaries import LOUDER, demo_audit, designed  # noqa: PLC0415
     from precad.audit.canary_training import Repetition, planned, train  # noqa: PLC0415
     from precad.audit.canary_training import audit as judged  # noqa: PLC0415
-    from precad.simulation.draws import checked_seed  # noqa: PLC0415
+    from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
     first = checked_seed(seed)
     out = sys.stderr if as_json else sys.stdout

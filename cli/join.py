@@ -103,7 +103,7 @@ def _part(text: str) -> tuple[int, int]:
 
 def _named(dataset: str, folder: Path | None, part: int, parts: int) -> Any:
     """One part of a public data set's training records, in a fixed random order."""
-    from precad.simulation.data import load  # noqa: PLC0415 -- seconds
+    from precad.simulation.datasets import load  # noqa: PLC0415 -- seconds
     from precad.simulation.partition import iid  # noqa: PLC0415
 
     found = load(dataset, folder)

@@ -22,7 +22,7 @@ LOADED = (
     "precad.cli.start",
     "precad.cli.evaluate",
     "precad.cli.report.gather",
-    "precad.simulation.client_records",
+    "precad.simulation.partition",
     "psycopg",
 )
 

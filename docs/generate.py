@@ -25,8 +25,8 @@ from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
 from precad.common.task import Task
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
-from precad.simulation.data import load
-from precad.simulation.defaults import demo_task
+from precad.simulation.datasets import load
+from precad.simulation.demo_tasks import demo_task
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -16,6 +16,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 
 import precad
@@ -23,8 +24,7 @@ from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
 from precad.client import model_section
 from precad.common.task import Task
-from precad.simulation.data import load
-from precad.simulation.data.oriented_gradients import oriented_gradients
+from precad.simulation.datasets import load
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=Path, help="folder with MNIST's files")
@@ -46,11 +46,28 @@ print(f"{data.name}: {len(train)} images to train on, {len(test)} held out")
 #
 # The gradient of the grey values at each pixel, its length counted under the two nearest of eight
 # directions, averaged over small cells; then the whole at length 4. Each image becomes its own
-# features; no mean or scale of the data set goes in. The twenty lines are in
-# `simulation/data/oriented_gradients.py`.
+# features; no mean or scale of the data set goes in.
 
 
 # %%
+def oriented_gradients(images, directions=8, length=4.0):
+    """Features `[n, cells · cells · directions]` of grey images `[n, 1, s, s]`."""
+    count, _, side, _ = images.shape
+    cell = 2 if side <= 8 else 4
+    down, across = np.gradient(images[:, 0], axis=(1, 2))
+    strength, angle = np.hypot(down, across), np.arctan2(down, across)
+    place = angle / (2 * np.pi) * directions % directions
+    lower, part = np.floor(place) % directions, place % 1
+    layers = [
+        strength * ((lower == k) * (1 - part) + ((lower + 1) % directions == k) * part)
+        for k in range(directions)
+    ]
+    split = (count, directions, side // cell, cell, side // cell, cell)
+    found = np.sqrt(np.stack(layers, 1).reshape(split).mean((3, 5))).reshape(count, -1)
+    norms = np.linalg.norm(found, axis=1, keepdims=True)
+    return (length * found / np.maximum(norms, 1e-6)).astype(np.float32)
+
+
 features = oriented_gradients(train)
 print(f"{features.shape[1]} features an image")
 

@@ -19,7 +19,7 @@ import precad
 from precad.client import model_section
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.simulation.data import load
+from precad.simulation.datasets import load
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=Path, help="folder with MNIST's files")

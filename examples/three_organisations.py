@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.simulation.data import load
+from precad.simulation.datasets import load
 
 temporary = tempfile.TemporaryDirectory()
 root = Path(temporary.name)

@@ -14,7 +14,7 @@ from precad.common.terminal.progress import bar
 from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
-    from precad.simulation.registry import Registry
+    from research.registry import Registry
     from research.study import Experiment, Result, Scale
 
 
@@ -208,7 +208,7 @@ def run(
 
 
 def _experiments(plugins: tuple[Path, ...]) -> "Registry[Experiment]":
-    from precad.simulation.registry import load_plugins  # noqa: PLC0415
+    from research.registry import load_plugins  # noqa: PLC0415
     from research.study import EXPERIMENTS  # noqa: PLC0415
 
     load_plugins(plugins)

@@ -1,16 +1,118 @@
-"""Attacks by name, for the command line.
+"""What the replaceable functions of a simulation see, and attacks by name, for the command line.
 
-Any other is a function of ten lines: docs/simulate.md, "An attack of your own".
+Any other attack is a function of ten lines: docs/simulate.md, "An attack of your own". Vectors that
+bad clients submit go through the honest client's sharing and commitments, so that nothing but the
+validation stands between them and the model. A malformed upload (garbage bytes, a truncated share)
+never gets this far: it isn't a ring vector.
 """
 
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from precad.common.encode import clip_update
+from precad.common.encode import clip_update, decode, encode, squared_norm
 from precad.common.errors import Misconfiguration
-from precad.simulation.attack_vectors import Forgery, forged_update
-from precad.simulation.view import Attack, Matrix, View
+from precad.common.identifiers import Role
+from precad.common.keystream import Keystream
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.task import Task
+
+Matrix = NDArray[np.int64]
+"""``[clients, d] int64``, a client's update a row, in units of the last place."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A round as an attack or another rule of aggregation sees it.
+
+    Attributes:
+        task: the simulated task.
+        version: t, from 0.
+        theta: θ_t, ``[d] float64``; read-only.
+        clients: names, one for each row that the function is given.
+        others: the other clients' honest updates, ``[any, d] int64``: more than a real attacker
+            knows. Without rows where an aggregation is called.
+        generator: seeded by the simulation's seed and the round.
+    """
+
+    task: Task
+    version: int
+    theta: NDArray[np.float64] = field(repr=False)
+    clients: tuple[str, ...]
+    others: Matrix = field(repr=False)
+    generator: np.random.Generator = field(repr=False)
+
+    def decode(self, units: Matrix) -> NDArray[np.float64]:
+        """Units of the last place as real numbers, any shape."""
+        return decode(units, self.task.fractional_bits)
+
+    def encode(self, real: NDArray[np.float64]) -> Matrix:
+        """Real numbers in units of the last place, toward zero, any shape."""
+        return encode(real, self.task.fractional_bits)
+
+
+Attack = Callable[[Matrix, View], Matrix]
+"""The bad clients' honest updates ``[k, d]`` in, what they submit ``[k, d] int64`` out."""
+Aggregate = Callable[[Matrix, View], NDArray[np.int64] | NDArray[np.float64]]
+"""The valid updates ``[m, d]`` in; what takes the place of their sum out, ``[d]``, in units."""
+Sampler = Callable[[int, str, int, float], NDArray[np.int64]]
+"""Version, client, its number of records and p in; the drawn records' indices out."""
+Cohort = Callable[[int, tuple[str, ...], float], Iterable[str]]
+"""Version, all clients and q in; who is drawn out."""
+Absent = Callable[[int, tuple[str, ...]], Iterable[str]]
+"""Version and who is drawn in; who of them submits nothing out."""
+Noise = Callable[[Role, int, int], RingVector]
+"""Server, version and d in; that server's noise out, ``[d] int64``, in units."""
+
+
+class Forgery(Enum):
+    """What a bad client puts in its update's place."""
+
+    WRAPAROUND = "wraparound"
+    """Multiples of 2^32: huge, but their square is 0 in Z_2^64. The paper's check accepts it;
+    the range test rejects it."""
+    OVERSIZE = "oversize"
+    """The honest direction at norm 2β: short enough for the range test, rejected by the norm."""
+    GARBAGE = "garbage"
+    """Uniform ring elements; rejected by the range test."""
+
+
+def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
+    """The vector that a client of this kind submits in place of ``honest``, ``[d] int64``.
+
+    Its norm over the integers is above β, always.
+    """
+    match kind:
+        case Forgery.WRAPAROUND:
+            signs = _random_words(honest.size) & 1
+            return (2 * signs - 1) << 32
+        case Forgery.OVERSIZE:
+            return _oversize(task, honest)
+        case Forgery.GARBAGE:
+            return _random_words(honest.size)
+
+
+def _oversize(task: Task, honest: RingVector) -> RingVector:
+    """The honest vector scaled to 2β; a zero vector has no direction: one coordinate is 2β."""
+    largest = int(np.max(np.abs(honest), initial=0))
+    if largest:
+        factor = 2.0 * task.bound / math.sqrt(squared_norm(honest))
+        scaled: RingVector = np.rint(honest.astype(np.float64) * factor).astype(np.int64)
+        if squared_norm(scaled) > task.bound**2:
+            return scaled
+    single = np.zeros_like(honest)
+    single[0] = 2 * task.bound
+    return single
+
+
+def _random_words(count: int) -> RingVector:
+    return Keystream(Secret.random(), "forged-update").words(count)
 
 
 def flip(updates: Matrix, view: View) -> Matrix:

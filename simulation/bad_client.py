@@ -20,7 +20,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import HeldBody, Submission
-from precad.simulation.attack_vectors import Forgery, forged_update
+from precad.simulation.attacks import Forgery, forged_update
 
 DROPOUT = "dropout"
 KINDS = (*(forgery.value for forgery in Forgery), DROPOUT)

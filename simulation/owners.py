@@ -12,9 +12,9 @@ from precad.client.gradients.local_update import most_records
 from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.keystream import encode_context
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
-from precad.simulation.draws import partition_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _shares(data: Any, clients: int | None, task: Task, seed: int) -> Iterator[t
         raise Misconfiguration(
             "clients", count, f"there must be from 1 to as many as records ({len(records)})"
         )
-    for n, part in enumerate(np.array_split(partition_order(len(records), seed), count)):
+    for n, part in enumerate(np.array_split(_order(len(records), seed), count)):
         yield _name(n, count), Records(*records.take(_ascending(part)))
 
 
@@ -130,3 +130,9 @@ def _ascending(part: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _name(number: int, count: int) -> str:
     return f"client-{number + 1:0{len(str(count))}d}"
+
+
+def _order(records: int, seed: int) -> NDArray[np.int64]:
+    """In which order one data set's records are dealt out to clients."""
+    context = int.from_bytes(encode_context("simulated-partition", seed), "little")
+    return np.random.default_rng(context).permutation(records)

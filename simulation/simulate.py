@@ -22,23 +22,21 @@ from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
-from precad.simulation.attacks import named
-from precad.simulation.checkpoint import Checkpoint
-from precad.simulation.data import DataSet, load
-from precad.simulation.draws import Draws, checked_seed
-from precad.simulation.going_on import GoingOn, State
-from precad.simulation.owners import Owners
-from precad.simulation.result import SimulatedRound, SimulatedTraining
-from precad.simulation.rounds import Rounds
-from precad.simulation.updates import PerClient, Stacked
-from precad.simulation.view import (
+from precad.simulation.attacks import (
     Absent,
     Aggregate,
     Attack,
     Cohort,
     Noise,
     Sampler,
+    named,
 )
+from precad.simulation.checkpoint import Checkpoint, GoingOn, State
+from precad.simulation.datasets import DataSet, load
+from precad.simulation.owners import Owners
+from precad.simulation.result import SimulatedRound, SimulatedTraining
+from precad.simulation.rounds import Draws, Rounds, checked_seed
+from precad.simulation.updates import PerClient, Stacked
 
 PATHS = ("stacked", "per-client")
 OnRound = Callable[[SimulatedRound, NDArray[np.float64]], object]

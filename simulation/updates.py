@@ -16,8 +16,8 @@ from precad.common.encode import RECORD_MARGIN, clip_update
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.task_schema import ObjectiveSection
+from precad.simulation.attacks import Matrix
 from precad.simulation.owners import Owner, Owners
-from precad.simulation.view import Matrix
 
 _BYTES_PER_ELEMENT = 64
 """Of a record's gradient: float32 twice, float64, int64 and what lies between."""

@@ -20,8 +20,7 @@ from precad.common.terminal.text import say
 @click.option(
     "--model",
     default="logistic",
-    help="logistic or mlp; with mnist also cnn, or logistic regression on what each owner "
-    "computes: features (histograms of gradients) or scattering (of wavelets).",
+    help="logistic or mlp; with mnist also cnn.",
 )
 @click.option("--clients", type=click.IntRange(min=1), default=10, help="How many data owners.")
 @click.option("--rounds", type=click.IntRange(min=1), help="T; about 60 unless given.")
@@ -99,17 +98,13 @@ def demo(
         from precad.cli.demo.run import refuse_full, run  # noqa: PLC0415
         from precad.cli.demo.scenario import make_scenario  # noqa: PLC0415
         from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
-        from precad.common.terminal.progress import Bars  # noqa: PLC0415
 
         # As each part has: they share this machine's cores, and the owners' wait is measured here.
         torch.set_num_threads(1)
         size, bad = (clients, rounds, client_rate), (attack, attackers)
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
         refuse_full(folder)
-        with Bars(out) as bars:
-            scenario = make_scenario(
-                dataset, model, *size, *bad, seed, validation, data, objective, bars
-            )
+        scenario = make_scenario(dataset, model, *size, *bad, seed, validation, data, objective)
         announce(out, scenario)
         display = Display(out, scenario)
         outcome, result = run(scenario, folder, display, popen=starter)

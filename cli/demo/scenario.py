@@ -13,11 +13,9 @@ from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
-from precad.common.terminal.progress import Told, nobody
 from precad.simulation.bad_client import KINDS
-from precad.simulation.data import DataSet, load
-from precad.simulation.data.fixed_features import FIXED_FEATURES, with_features
-from precad.simulation.defaults import demo_task
+from precad.simulation.datasets import DataSet, load
+from precad.simulation.demo_tasks import demo_task
 from precad.simulation.partition import shards
 
 SHARDS_PER_CLIENT = 4
@@ -57,17 +55,14 @@ def make_scenario(
     validation: str = "crypten",
     folder: Path | None = None,
     objective: str | None = None,
-    told: Told = nobody,
 ) -> Scenario:
-    """Decide everything, or refuse; features of images take minutes, of which ``told`` is told.
+    """Decide everything, or refuse.
 
     Raises:
         Misconfiguration: names the option, its value and what would do.
     """
     bad_count = _attackers(attack, attackers, clients)
     data = load(dataset, folder)
-    if dataset == "mnist" and model in FIXED_FEATURES:
-        data = with_features(data, FIXED_FEATURES[model], told)
     values = demo_task(data, model, clients, rounds, client_rate)
     values["validation"] = validation
     if objective is not None:

@@ -82,7 +82,7 @@ def simulate(
     from precad.common.task import Task  # noqa: PLC0415
     from precad.simulation import SimulatedRound  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
-    from precad.simulation.data import load  # noqa: PLC0415
+    from precad.simulation.datasets import load  # noqa: PLC0415
 
     board = None if tensorboard is None else TensorBoard(tensorboard)
     out = sys.stderr if as_json else sys.stdout

@@ -6,21 +6,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from precad.common.terminal.text import fitting, say, width_of
+from precad.common.terminal.text import fitting, width_of
 
-Told = Callable[[str, int, int], object]
-"""What is done at present, how much of it is over, and of how much."""
 _EVERY_S = 0.25
 FORMAT = "{desc} |{bar:30}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 """Of a bar, as tqdm takes it: with the time it took and what is left."""
-
-
-def nobody(_what: str, _done: int, _total: int) -> None:
-    """``Told`` where nobody looks on."""
 
 
 def bar(what: str, total: int | None, out: TextIO, done: int = 0) -> "tqdm[Any]":
@@ -35,41 +29,6 @@ def bar(what: str, total: int | None, out: TextIO, done: int = 0) -> "tqdm[Any]"
         dynamic_ncols=True,
         bar_format=None if total is None else FORMAT,
     )
-
-
-class Bars:
-    """A bar for what is done at present, of which it is told; a line each where nothing is redrawn.
-
-    Use it as a context manager: at the end the bar is gone.
-
-    Args:
-        out: a terminal, or anything else.
-    """
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._what = ""
-        self._shown: tqdm[Any] | None = None
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """``Told``."""
-        if what != self._what or self._shown is None or total != self._shown.total:
-            self.close()
-            self._what, self._shown = what, bar(what, total, self._out)
-            if not self._out.isatty():
-                say(self._out, f"{what}: {total:,} …")
-        self._shown.update(done - self._shown.n)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Take the bar away."""
-        if self._shown is not None:
-            self._shown.close()
 
 
 class Progress:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.simulation.checkpoint import Checkpoint
-from precad.simulation.data import DataSet
-from precad.simulation.registry import Registry
+from precad.simulation.datasets import DataSet
 from research.defences import Defence
 from research.poisoning import Attack
+from research.registry import Registry
 
 Reals = NDArray[np.float64]
 Watch = Callable[[int, Reals], object]

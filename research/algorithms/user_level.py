@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.simulation.checkpoint import Checkpoint
-from precad.simulation.registry import Registry
 from research.algorithms.learner import Learner
 from research.algorithms.local_optimizer import MOMENTUM, WEIGHT_DECAY, LocalOptimizer
 from research.defences import Defence
 from research.poisoning import Attack, Scene
+from research.registry import Registry
 
 Clipping = Callable[[torch.Tensor, float, tuple[slice, ...]], tuple[torch.Tensor, float]]
 """Updates ``[users, d]``, S and the layers in; the clipped ones and their sum's sensitivity out."""

@@ -12,7 +12,7 @@ from precad.audit.verdict import MODELS, ONE_SERVER
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.simulation.draws import Draws
+from precad.simulation.rounds import Draws
 
 PRESENCE = "presence"
 """The statement of an owner's presence, beside those of a record: ``MODELS``, ``ONE_SERVER``."""

@@ -33,9 +33,9 @@ from precad.common.encode import clip_update
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.simulation import simulate
-from precad.simulation.data import load
+from precad.simulation.attacks import Matrix, View
+from precad.simulation.datasets import load
 from precad.simulation.partition import iid
-from precad.simulation.view import Matrix, View
 
 SIGNIFICANCE = 1e-4
 """Of a whole audit: half for the certificates, half for what is proved against them."""

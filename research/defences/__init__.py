@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.registry import Registry
+from research.registry import Registry
 
 Rows = NDArray[np.float64]
 Defence = Callable[[Rows, int], Rows]

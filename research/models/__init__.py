@@ -6,8 +6,8 @@ from torch import nn
 
 from precad.client.gradients.torch_models import logistic as logistic_module
 from precad.client.gradients.torch_models import mlp as mlp_module
-from precad.simulation.data import DataSet
-from precad.simulation.registry import Registry
+from precad.simulation.datasets import DataSet
+from research.registry import Registry
 
 Model = Callable[[DataSet], nn.Module]
 MODELS: Registry[Model] = Registry(

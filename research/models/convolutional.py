@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from precad.simulation.data import DataSet
+from precad.simulation.datasets import DataSet
 from research.models import MODELS
 
 

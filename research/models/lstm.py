@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from precad.simulation.data import DataSet
-from precad.simulation.data.sentences import BUCKETS
+from precad.simulation.datasets import DataSet
+from research.datasets.sentences import BUCKETS
 from research.models import MODELS
 
 HIDDEN = 256

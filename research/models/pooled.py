@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from precad.simulation.data import DataSet
+from precad.simulation.datasets import DataSet
 from research.models import MODELS
 
 FACTOR = 4

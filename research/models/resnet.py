@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from precad.simulation.data import DataSet
+from precad.simulation.datasets import DataSet
 from research.models import MODELS
 
 GROUPS = 32

@@ -14,7 +14,7 @@ from precad.certify.smoothing import average_certified_radius
 from precad.client.gradients.noisy_votes import Sampling
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import ObjectiveSection
-from precad.simulation.data import DataSet, load
+from research.datasets import DataSet, load
 from research.robustness.certify import (
     RADII,
     Certified,

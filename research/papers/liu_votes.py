@@ -27,10 +27,10 @@ from precad.certify.shift import single_shift
 from precad.client.gradients.torch_models import model_section
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection
-from precad.simulation.data import DataSet, load
 from research.algorithms.instance_level import InstanceLevel, train
 from research.algorithms.learner import Learner
 from research.algorithms.user_level import Users
+from research.datasets import DataSet, load
 from research.defences.ensembles import bagging_radii, partition_radii
 from research.models import MODELS
 from research.study import Result, Settings, Surroundings

@@ -7,14 +7,13 @@ import numpy as np
 
 from precad.common.encode import squared_norm
 from precad.simulation import View, simulate
-from precad.simulation.attack_vectors import Forgery, forged_update
-from precad.simulation.data import load
+from precad.simulation.attacks import Forgery, Matrix, forged_update
 from precad.simulation.partition import shards
-from precad.simulation.view import Matrix
 from research.algorithms import Problem
 from research.algorithms.learner import Learner
 from research.algorithms.start import model_and_section
 from research.algorithms.sums import Sums, task_of
+from research.datasets import load
 from research.papers.precad_common import (
     SETTINGS,
     SHARDS_PER_CLIENT,

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from precad.simulation.data import load
 from precad.simulation.partition import shards
 from research.algorithms import ALGORITHMS, Problem, Trained
 from research.algorithms.learner import Learner, Reals
 from research.algorithms.start import model_and_section
+from research.datasets import load
 from research.defences import DEFENCES
 from research.poisoning import ATTACKS
 from research.study import Scale, Settings, Surroundings

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from precad.simulation.data import load
 from precad.simulation.partition import shards
 from research.algorithms import ALGORITHMS, Problem
 from research.algorithms.learner import Reals
+from research.datasets import load
 from research.papers.precad_common import lines_with_spread
 from research.study import (
     EXPERIMENTS,

@@ -14,8 +14,6 @@ from precad.accounting.events import SampledGaussian
 from precad.client.gradients.torch_models import model_section
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection
-from precad.simulation.data import DataSet, load
-from precad.simulation.data.cifar_jpeg import cifar10_jpeg
 from precad.simulation.partition import Partition, by_owner, dirichlet, iid
 from research.algorithms.instance_level import InstanceLevel
 from research.algorithms.instance_level import train as train_records
@@ -23,6 +21,8 @@ from research.algorithms.learner import Learner
 from research.algorithms.local_optimizer import MOMENTUM, WEIGHT_DECAY
 from research.algorithms.user_level import Adversary, UserLevel, Users
 from research.algorithms.user_level import train as train_users
+from research.datasets import DataSet, load
+from research.datasets.cifar_jpeg import cifar10_jpeg
 from research.defences import DEFENCES
 from research.models import MODELS
 from research.poisoning import ATTACKS, Attack, poisoned

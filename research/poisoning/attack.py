@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.simulation.registry import Registry
+from research.registry import Registry
 
 Reals = NDArray[np.float64]
 Images = NDArray[np.float32]

@@ -18,7 +18,7 @@ from precad.certify.exact import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.smoothing import average_certified_radius
 from precad.client.gradients.noisy_votes import Sampling
-from precad.simulation.data import load
+from research.datasets import load
 from research.papers.dpcert_models import SETTINGS, training_of
 from research.robustness.certify import certify, trained
 from research.study import Scale

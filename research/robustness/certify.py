@@ -14,7 +14,7 @@ from torch import nn
 from precad.certify.intervals import ConfidenceBudget
 from precad.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.client.gradients.noisy_votes import Sampling, sample_votes
-from precad.simulation.data import DataSet
+from precad.simulation.datasets import DataSet
 from research.robustness.train import Training, Weights, train
 
 CONFIDENCE = 0.999

@@ -9,7 +9,7 @@ import numpy as np
 from precad.client.gradients.torch_models import model_section
 from precad.client.trained_model import load_vector
 from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
-from precad.simulation.data import DataSet
+from precad.simulation.datasets import DataSet
 from precad.simulation.simulate import simulate
 from research.robustness.certify import Model, name_of
 from research.robustness.train import Training, module_of

@@ -23,7 +23,7 @@ from precad.common.keystream import derive
 from precad.common.model import initial_vector, tensors
 from precad.common.secret import Secret
 from precad.common.task_schema import ModelSection, ObjectiveSection
-from precad.simulation.data import DataSet
+from precad.simulation.datasets import DataSet
 from precad.simulation.updates import factors_of
 from research.models import MODELS
 from research.robustness.models import OURS, make

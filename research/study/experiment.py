@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.simulation.checkpoint import Checkpoint
-from precad.simulation.registry import Registry
+from research.registry import Registry
 
 Settings = Mapping[str, Any]
 """Plain values. A cell, one measurement, is all its settings: they name it and repeat it."""

@@ -14,7 +14,7 @@ from joblib import Parallel, delayed, parallel_config
 
 from precad.common.errors import Misconfiguration, MissingPackage
 from precad.simulation.checkpoint import Checkpoint
-from precad.simulation.registry import load_plugins
+from research.registry import load_plugins
 from research.study.environment import environment
 from research.study.experiment import (
     EXPERIMENTS,

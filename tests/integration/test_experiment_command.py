@@ -15,18 +15,18 @@ from click.testing import CliRunner
 from distributed import LocalCluster
 from research.__main__ import experiments
 from research.algorithms import ALGORITHMS, Problem
+from research.datasets import DATASETS, load
 from research.defences import DEFENCES
 from research.models import MODELS
 from research.papers.xie_table9 import cells
 from research.poisoning import ATTACKS
+from research.registry import load_plugins
 from research.study import EXPERIMENTS, Scale
 from research.study import run as running
 from research.study.run import LOST_NODES, run
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.data import DATASETS, load
 from precad.simulation.partition import iid
-from precad.simulation.registry import load_plugins
 
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 TINY = """

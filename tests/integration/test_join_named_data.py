@@ -14,8 +14,8 @@ from precad.cli.local import LocalDeployment, environment_of_parts
 from precad.cli.main import app
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
-from precad.simulation.data import load
-from precad.simulation.defaults import demo_task
+from precad.simulation.datasets import load
+from precad.simulation.demo_tasks import demo_task
 
 
 def test_parts_are_all_records_once() -> None:

@@ -13,8 +13,8 @@ from precad.cli.local.files import to_toml
 from precad.cli.main import app
 from precad.common.task import Task
 from precad.simulation import SimulatedTraining
-from precad.simulation.data import DataSet, load
-from precad.simulation.defaults import demo_task
+from precad.simulation.datasets import DataSet, load
+from precad.simulation.demo_tasks import demo_task
 from precad.simulation.partition import shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"

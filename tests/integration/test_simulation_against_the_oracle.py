@@ -25,9 +25,9 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation import SimulatedRound, View
-from precad.simulation import draws as drawing
-from precad.simulation.data import load
-from precad.simulation.defaults import demo_task
+from precad.simulation import rounds as drawing
+from precad.simulation.datasets import load
+from precad.simulation.demo_tasks import demo_task
 
 OWNERS, ROUNDS, SEED = 6, 12, 4
 BAD, AWAY = ("owner-4", "owner-5"), ("owner-1", "owner-2")

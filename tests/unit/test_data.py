@@ -17,19 +17,20 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from research.datasets import DataSet, load
+from research.datasets.cifar_jpeg import CLASSES, cifar10_jpeg
+from research.datasets.tweets import DIMENSIONS, GLOVE_FILE, TEST_FILE, TRAIN_FILE, sentiment140
+from research.features.fixed_features import FIXED_FEATURES, with_features
+from research.features.oriented_gradients import LENGTH, oriented_gradients
 from sklearn.datasets import load_breast_cancer, load_digits
 
 import precad
 from precad.cli.demo.scenario import make_scenario
 from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration
-from precad.simulation.data import DataSet, load, scattering_features
-from precad.simulation.data.built_in import SPLIT_SEED
-from precad.simulation.data.cifar_jpeg import CLASSES, cifar10_jpeg
-from precad.simulation.data.glove import DIMENSIONS, GLOVE_FILE
-from precad.simulation.data.images import torchvision_datasets
-from precad.simulation.data.oriented_gradients import LENGTH, oriented_gradients
-from precad.simulation.data.tweets import TEST_FILE, TRAIN_FILE, sentiment140
+from precad.common.task import Task
+from precad.simulation.datasets import SPLIT_SEED, torchvision_datasets
+from precad.simulation.demo_tasks import demo_task
 
 
 def idx(values: NDArray[np.uint8]) -> bytes:
@@ -85,33 +86,20 @@ def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
         make_scenario("mnist", "logistic", *size, *bad, seed=1)
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "weights"),
-    [
-        ("cnn", (6, 1, 28, 28), 2826),
-        ("features", (6, 392), 3930),
-        ("scattering", (6, 1000), 10_010),
-    ],
-)
-def test_the_demo_takes_a_cnn_or_fixed_features_of_images(
-    tmp_path: Path,
-    model: str,
-    shape: tuple[int, ...],
-    weights: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # What public digits give takes a minute.
-    unlearned = (np.zeros(3969, np.float32), np.eye(3969, 1000, dtype=np.float32))
-    monkeypatch.setitem(scattering_features._maps, 28, unlearned)
+def test_the_demo_takes_a_cnn_of_images(tmp_path: Path) -> None:
     write_idx(tmp_path)
-    scenario = make_scenario("mnist", model, 1, 3, 1.0, None, None, seed=1, folder=tmp_path)
-    assert scenario.task.dimension == weights
+    scenario = make_scenario("mnist", "cnn", 1, 3, 1.0, None, None, seed=1, folder=tmp_path)
+    assert scenario.task.dimension == 2826
     (records,) = scenario.data.values()
-    assert records[0].shape == shape
-    module = build(scenario.task.model)
-    assert module(torch.from_numpy(records[0])).shape == (6, 10)
+    assert build(scenario.task.model)(torch.from_numpy(records[0])).shape == (6, 10)
     with pytest.raises(Misconfiguration, match="settings exist for"):
-        make_scenario("digits", model, 1, 3, 1.0, None, None, seed=1)
+        make_scenario("digits", "cnn", 1, 3, 1.0, None, None, seed=1)
+
+
+def test_features_take_the_place_of_images_and_the_demos_settings_fit_them(tmp_path: Path) -> None:
+    write_idx(tmp_path)
+    data = with_features(load("mnist", tmp_path), FIXED_FEATURES["features"])
+    assert Task.parse(demo_task(data, "features", 1)).dimension == 3930
 
 
 def test_an_image_of_one_grey_has_no_features_and_others_have_one_length() -> None:
@@ -344,7 +332,7 @@ def test_built_in_data_are_scikit_learns(name: str, read: Callable[[], Any]) -> 
 def test_built_in_data_need_no_import_of_scikit_learn() -> None:
     program = (
         "import sys\n"
-        "from precad.simulation.data import load\n"
+        "from precad.simulation.datasets import load\n"
         "for name in ('digits', 'breast-cancer'): load(name)\n"
         "assert not {'sklearn', 'pandas', 'scipy.stats'} & set(sys.modules)\n"
     )

@@ -8,7 +8,6 @@ from tests.rig.terminal import Terminal
 from precad.cli.demo.outcome import Outcome, RoundRow
 from precad.cli.demo.scenario import Scenario, make_scenario
 from precad.cli.demo.show import Display, conclude
-from precad.common.terminal.progress import Bars
 
 RESULT = {
     "accuracy": 0.5,
@@ -78,26 +77,3 @@ def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Sc
     assert lines[0] == "owners enrol: 0 of 10"
     assert [line for line in lines if "owners enrol" in line] == lines[:1]
     assert lines[1].startswith("round   1/5: accuracy 50.0%")
-
-
-def test_each_step_before_the_training_has_a_bar_that_goes() -> None:
-    out = Terminal()
-    with Bars(out) as bars:
-        bars("digits", 0, 2)
-        bars("digits", 1, 2)
-        (shown,) = out.screen()
-        assert shown.startswith("digits |")
-        bars("images", 0, 70_000)
-        (shown,) = out.screen()
-        assert shown.startswith("images |")
-        assert "0/70000" in shown
-    assert out.screen() == [""]
-
-
-def test_where_nothing_can_be_redrawn_each_step_is_a_line() -> None:
-    out = io.StringIO()
-    with Bars(out) as bars:
-        for done in range(3):
-            bars("digits", done, 3)
-        bars("images", 0, 70_000)
-    assert out.getvalue().splitlines() == ["digits: 3 …", "images: 70,000 …"]

@@ -17,8 +17,8 @@ from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
-from precad.simulation.client_records import write_records
-from precad.simulation.data import load
+from precad.simulation.datasets import load
+from precad.simulation.partition import write_records
 
 # --- deploy/ -------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from precad.client.gradients.torch_models import model_section
 from precad.common.errors import Misconfiguration
 from precad.common.model import tensors
 from precad.common.task_schema import ModelSection
-from precad.simulation.data import load
+from precad.simulation.datasets import load
 
 NAMES = tuple(name for name in EXPERIMENTS if name.startswith("dpcert"))
 SMALL = {"rounds": 2, "copies": 60, "selection": 10, "every": 60, "steps": 2}

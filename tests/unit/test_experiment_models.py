@@ -11,7 +11,7 @@ from precad.client.gradients.torch_models import model_section
 from precad.client.trained_model import load_vector
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection
-from precad.simulation.data import DataSet
+from precad.simulation.datasets import DataSet
 
 
 def some(*shape: int, classes: int = 2, words: int = 0) -> DataSet:

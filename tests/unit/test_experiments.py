@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from research.registry import Registry, load_plugins
 from research.study import (
     EXPERIMENTS,
     Experiment,
@@ -28,7 +29,6 @@ from research.study.kept import Kept
 from research.study.run import PARTIAL, _Place, run
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.registry import Registry, load_plugins
 
 NAMES = tuple(EXPERIMENTS)
 

@@ -114,7 +114,7 @@ PARTS = {
     "server": "server_a.process server_b.process aggregator.workers.worker",
     "plan": "cli.planning cli.account_tables cli.certify.answer accounting.guarantees",
     "report": "cli.report.gather cli.report.page cli.report.pictures",
-    "simulation": "simulation simulation.client_records cli.demo.plot",
+    "simulation": "simulation simulation.partition cli.demo.plot",
 }
 LOADED = (
     WITHOUT

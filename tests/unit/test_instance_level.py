@@ -15,7 +15,7 @@ from research.models import MODELS
 
 from precad.common.errors import Misconfiguration
 from precad.simulation.checkpoint import Checkpoint
-from precad.simulation.data import DataSet, load
+from precad.simulation.datasets import DataSet, load
 from precad.simulation.partition import iid
 
 SETTINGS: dict[str, Any] = {

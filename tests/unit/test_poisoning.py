@@ -15,9 +15,9 @@ from precad.common import ring
 from precad.common.encode import squared_norm
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.simulation.attack_vectors import Forgery, forged_update
-from precad.simulation.data import load
-from precad.simulation.defaults import demo_task
+from precad.simulation.attacks import Forgery, forged_update
+from precad.simulation.datasets import load
+from precad.simulation.demo_tasks import demo_task
 from precad.simulation.partition import shards
 
 # --- forged updates ------------------------------------------------------------------------------

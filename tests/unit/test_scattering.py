@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import research.features.fixed_features  # noqa: F401 -- the settings
 from numpy.typing import NDArray
+from research.features import public_digits
+from research.features import scattering as features
+from research.features.public_digits import drawn_digits
+from research.features.scattering import LENGTH, scattering, scattering_features
 from scipy.linalg import eigh
 
 from precad.accounting.adversaries import Adversary, Run
@@ -14,13 +19,8 @@ from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.common.terminal.progress import nobody
-from precad.simulation.data import DataSet, public_digits
-from precad.simulation.data import scattering_features as features
-from precad.simulation.data.public_digits import drawn_digits
-from precad.simulation.data.scattering import scattering
-from precad.simulation.data.scattering_features import LENGTH, scattering_features
-from precad.simulation.defaults import demo_task
+from precad.simulation.datasets import DataSet
+from precad.simulation.demo_tasks import demo_task
 
 KYMATIO = {
     "order 0": [0.080034],
@@ -44,21 +44,20 @@ COEFFICIENTS = 81 * 4
 
 
 @pytest.fixture(scope="module")
-def learned() -> Iterator[list[Any]]:
-    """What public digits say, of few copies and once for all tests; what was told meanwhile."""
-    told: list[Any] = []
+def learned() -> Iterator[None]:
+    """What public digits say, of few copies and once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(public_digits, "COPIES", 2)
-        found = features._of_public_digits(SIDE, lambda *far: told.append(far))
+        found = features._of_public_digits(SIDE)
         patch.setattr(features, "_of_public_digits", lambda *_: [each.copy() for each in found])
-        yield told
+        yield
 
 
 @pytest.fixture
-def quick(learned: list[Any]) -> Iterator[list[Any]]:
+def quick(learned: None) -> Iterator[None]:  # noqa: ARG001 -- a fixture
     """A map of this test's own."""
     features._maps.clear()
-    yield learned
+    yield
     features._maps.clear()
 
 
@@ -109,21 +108,6 @@ def test_a_records_features_are_its_own() -> None:
     assert np.isfinite(scattering_features(np.zeros((1, 1, SIDE, SIDE), np.float32))).all()
 
 
-def test_minutes_of_work_say_how_far_they_are(quick: list[Any]) -> None:
-    assert [(what, done) for what, done, _ in quick] == [
-        ("copies of public digits", 0),
-        ("copies of public digits", 1),
-    ]
-    said: list[tuple[str, int, int]] = []
-    images = np.zeros((501, 1, SIDE, SIDE), np.float32)
-    for _ in range(2):
-        scattering_features(images, lambda *far: said.append(far))
-    assert said == [
-        ("principal directions", 0, 1),
-        *2 * [("images", 0, 501), ("images", 500, 501)],
-    ]
-
-
 @pytest.mark.usefixtures("quick")
 def test_owners_that_compute_apart_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever signs, bases of ties and last bits their libraries give them."""
@@ -159,8 +143,8 @@ def test_no_more_directions_are_kept_than_are_wanted(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("quick")
 def test_public_digits_of_a_class_are_whitened() -> None:
     """The covariance within classes to the power -1/4 on each side leaves its square root."""
-    mean, whole, within = features._of_public_digits(SIDE, nobody)
-    public_mean, matrix = features._public_map(SIDE, nobody)
+    mean, whole, within = features._of_public_digits(SIDE)
+    public_mean, matrix = features._public_map(SIDE)
     np.testing.assert_allclose(public_mean, mean, rtol=1e-5)
     assert np.trace(within) < 0.9 * np.trace(whole)
     spread = np.linalg.eigvalsh(matrix.T @ within @ matrix)

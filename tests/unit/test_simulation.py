@@ -33,8 +33,8 @@ from precad.simulation import (
     rounds,
     updates,
 )
-from precad.simulation.draws import Draws
 from precad.simulation.owners import Owners
+from precad.simulation.rounds import Draws
 from precad.simulation.simulate import PATHS
 from precad.simulation.updates import Drawn, PerClient, Stacked
 

@@ -15,7 +15,7 @@ from precad.certify.intervals import ConfidenceBudget
 from precad.certify.smoothing import certify_smoothing
 from precad.client.gradients.noisy_votes import Sampling, sample_votes
 from precad.common.errors import Misconfiguration
-from precad.simulation.data import load
+from precad.simulation.datasets import load
 
 # --- votes under noise ---------------------------------------------------------------------------
 

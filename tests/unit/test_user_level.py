@@ -21,7 +21,7 @@ from research.models import MODELS
 from research.poisoning import ATTACKS, Attack, Scene
 
 from precad.simulation.checkpoint import Checkpoint
-from precad.simulation.data import load
+from precad.simulation.datasets import load
 
 SETTINGS: dict[str, Any] = {
     "user_rate": 0.3,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import affine_transform, gaussian_filter, zoom
 
-from precad.simulation.data.built_in import digits_table
+from precad.simulation.datasets import digits_table
 
 _Real = NDArray[np.float32]
 

@@ -13,8 +13,7 @@ from typing import Any
 from precad.client.gradients.torch_models import cnn, logistic, mlp, model_section
 from precad.common.errors import Misconfiguration
 from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO
-from precad.simulation.data import DataSet
-from precad.simulation.data.fixed_features import FIXED_FEATURES
+from precad.simulation.datasets import DataSet
 
 _MOST_FRACTIONAL_BITS = 20
 _ROOM_IN_SIZES = 2.0
@@ -54,12 +53,6 @@ SETTINGS = {
     ("mnist", "logistic"): Settings(12.0, 1.08, 100.0, record_rate=0.05, rounds=100),
     # 94 % with equal parts, ε = 3; one seed.
     ("mnist", "cnn"): Settings(5.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
-    # 97 % with equal parts, ε = 3; one seed.
-    ("mnist", "features"): Settings(30.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
-    # 98.8 % by real processes, ε = 3; three seeds (benchmarks/results/utility.json). Chosen on
-    # the last 10,000 training records. A round takes 1,200 records of each of ten owners, whose
-    # clipped gradients add up to .73 of their number at most (all of one label, at the start).
-    ("mnist", "scattering"): Settings(40.0, 2.24, 10240.0, rounds=50),
 }
 
 
@@ -70,8 +63,8 @@ def demo_task(
 
     Args:
         data: ``digits``, ``breast-cancer`` or ``mnist``.
-        model: ``logistic``, ``mlp``, ``cnn``, or one of ``FIXED_FEATURES``: logistic regression,
-            on data that ``with_features`` has made.
+        model: ``logistic``, ``mlp`` or ``cnn``; another name in ``SETTINGS`` is logistic regression
+            on features that the data already are.
         clients: n, who hold the training records in about equal parts.
         rounds: T; by default what was tuned.
         client_rate: q.
@@ -110,10 +103,10 @@ def demo_task(
 
 
 def _model(data: DataSet, model: str, chosen: Settings) -> dict[str, object]:
-    if model == "logistic" or model in FIXED_FEATURES:
-        return model_section(logistic(data.features, data.classes), "logistic")
+    # A network whose weights all start at zero would keep its hidden units equal.
     if model == "cnn":
         return model_section(cnn(data.classes), model, initial="uniform")
-    # A network whose weights all start at zero would keep its hidden units equal.
-    network = mlp(data.features, chosen.hidden, data.classes)
-    return model_section(network, model, initial="uniform")
+    if model == "mlp":
+        network = mlp(data.features, chosen.hidden, data.classes)
+        return model_section(network, model, initial="uniform")
+    return model_section(logistic(data.features, data.classes), "logistic")

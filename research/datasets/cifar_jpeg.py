@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.data.dataset import DataSet, where_to_get
+from precad.simulation.datasets import DataSet, where_to_get
 
 FOLDER = "cifar10-jpeg"
 CLASSES = (
@@ -42,7 +42,7 @@ def cifar10_jpeg(root: Path, only: tuple[int, ...] = tuple(range(len(CLASSES))))
             "data folder",
             str(root),
             f"cifar10-jpeg is read from {place}, which lacks images in {', '.join(missing)}; "
-            f"{where_to_get('cifar10-jpeg')}",
+            f"{where_to_get('CIFAR-10 of Krizhevsky, each image saved as JPEG')}",
         )
     train_x, train_y = _read(found["train"])
     test_x, test_y = _read(found["test"])

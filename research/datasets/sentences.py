@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.data.dataset import DataSet, where_to_get
+from precad.simulation.datasets import DataSet, where_to_get
 
 FILES = ("rt-polarity.neg", "rt-polarity.pos")
 FOLDER = "movie-sentences"
+_PUBLISHED = "the sentence polarity data 1.0 of Pang and Lee, rt-polaritydata.tar.gz"
 FEATURES = 256
 WORDS = 20
 """Of a sentence, its first ones."""
@@ -88,7 +89,7 @@ def _lines(root: Path, name: str) -> list[str]:
             "data folder",
             str(root),
             f"{FOLDER} are read from {root} or {root / FOLDER}, which lack {name} and {name}.gz; "
-            f"{where_to_get(FOLDER)}",
+            f"{where_to_get(_PUBLISHED)}",
         )
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

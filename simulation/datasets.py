@@ -1,0 +1,362 @@
+"""Public data sets by name, as arrays, split and ready to train on. Nothing is downloaded."""
+
+import gzip
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+
+_PUBLISHED = {
+    "mnist": "MNIST of LeCun, Cortes and Burges, which torchvision.datasets.MNIST downloads",
+    "fashion-mnist": "Fashion-MNIST of Zalando Research, which torchvision.datasets.FashionMNIST "
+    "downloads",
+    "cifar10": "CIFAR-10 of Krizhevsky, the University of Toronto's binary version",
+}
+
+
+def where_to_get(published: str) -> str:
+    """Return what an error about missing files ends with: who publishes the data, and how."""
+    return f"put the published files there ({published}): nothing is downloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Arrays of one data set.
+
+    Args:
+        name: as ``load`` takes it.
+        train_x: ``[n, …] float32``; images are ``[n, channels, height, width]`` in 0..1.
+        train_y: ``[n] int64`` in [0, classes).
+        test_x: ``[m, …] float32``.
+        test_y: ``[m] int64``.
+        classes: number of labels.
+        owners: ``[n] int64``, whose each training record is, where the data say so.
+
+    Raises:
+        Misconfiguration: arrays of other types or lengths, or a label out of range.
+    """
+
+    name: str
+    train_x: NDArray[np.float32]
+    train_y: NDArray[np.int64]
+    test_x: NDArray[np.float32]
+    test_y: NDArray[np.int64]
+    classes: int
+    owners: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if self.owners is not None and self.owners.shape != self.train_y.shape:
+            raise Misconfiguration(
+                f"{self.name}, owners", self.owners.shape, "one for each training record"
+            )
+        for part, x, y in (
+            ("train", self.train_x, self.train_y),
+            ("test", self.test_x, self.test_y),
+        ):
+            if x.dtype != np.float32 or y.dtype != np.int64:
+                raise Misconfiguration(
+                    f"{self.name}, {part}", f"{x.dtype}, {y.dtype}", "must be float32, int64"
+                )
+            if y.ndim != 1 or len(x) != len(y) or not len(y):
+                raise Misconfiguration(
+                    f"{self.name}, {part}", f"{x.shape}, {y.shape}", "one label for each record"
+                )
+            if y.min() < 0 or y.max() >= self.classes:
+                raise Misconfiguration(
+                    f"{self.name}, {part} labels",
+                    [int(y.min()), int(y.max())],
+                    f"must lie in [0, {self.classes})",
+                )
+
+    @property
+    def features(self) -> int:
+        """Number of values in one record."""
+        return int(np.prod(self.train_x.shape[1:]))
+
+
+SPLIT_SEED = 0
+_TEST_PART = 0.2
+
+# Ten measurements each: their means, their standard errors, their worst values.
+# fmt: off
+_CENTRES = (
+    14, 20, 90, 650, 0.1, 0.1, 0.1, 0.05, 0.18, 0.06,
+    0.4, 1.2, 3, 40, 0.007, 0.025, 0.03, 0.012, 0.02, 0.004,
+    16, 25, 105, 850, 0.13, 0.25, 0.25, 0.11, 0.3, 0.08,
+)
+_SCALES = (
+    4, 5, 25, 350, 0.015, 0.05, 0.08, 0.04, 0.03, 0.007,
+    0.3, 0.5, 2, 40, 0.003, 0.018, 0.03, 0.006, 0.008, 0.0025,
+    5, 6, 35, 550, 0.025, 0.15, 0.2, 0.07, 0.06, 0.02,
+)
+# fmt: on
+
+
+def digits() -> DataSet:
+    """Handwritten digits: 1,797 images of 8×8 with 16 grey levels, scaled to 0..1."""
+    table = digits_table()
+    return _split("digits", table[:, :-1] / 16.0, table[:, -1], 10)
+
+
+def digits_table() -> NDArray[np.float64]:
+    """The digits as they lie there, ``[1797, 65]``: 64 grey levels from 0 to 16, and the label."""
+    return np.loadtxt(_folder() / "digits.csv.gz", delimiter=",")
+
+
+def breast_cancer() -> DataSet:
+    """Breast cancer Wisconsin (diagnostic): 569 patients, 30 measurements, two diagnoses.
+
+    The measurements have scales from 10^−3 to 10^3. They are centred and scaled by fixed round
+    numbers that stand in this file, and cut at ±5, not by statistics of the records at hand:
+    such statistics would be a release of their own that no noise covers. The numbers are
+    typical magnitudes of these measurements, set by hand for this public data set; whoever holds
+    private measurements takes them from a textbook or a public study instead.
+    """
+    table = np.loadtxt(_folder() / "breast_cancer.csv", delimiter=",", skiprows=1)
+    scaled = (table[:, :-1] - np.array(_CENTRES)) / np.array(_SCALES)
+    return _split("breast-cancer", np.clip(scaled, -5.0, 5.0), table[:, -1], 2)
+
+
+def _folder() -> Path:
+    """Where scikit-learn's data lie. Raises ModuleNotFoundError."""
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    return Path(found.origin).with_name("datasets") / "data"
+
+
+def _split(name: str, x: NDArray[np.float64], y: NDArray[np.float64], classes: int) -> DataSet:
+    """The same 80/20 split everywhere: it is no secret."""
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
+    test = round(_TEST_PART * len(x))
+    x32, y64 = x.astype(np.float32), y.astype(np.int64)
+    return DataSet(
+        name, x32[order[test:]], y64[order[test:]], x32[order[:test]], y64[order[:test]], classes
+    )
+
+
+_UNSIGNED_BYTES = 8
+_MOST_BYTES = 2**30
+
+
+def find_idx(folders: tuple[Path, ...], name: str) -> Path | None:
+    """The file of this name, as it is or with ``.gz``, in the first folder that has it."""
+    tried = (folder / each for folder in folders for each in (name, f"{name}.gz"))
+    return next((path for path in tried if path.is_file()), None)
+
+
+def read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
+    """An array of bytes: two zeros, the type, the number of axes, their sizes, the values.
+
+    Raises:
+        Misconfiguration: the file can't be read, or isn't one array of bytes with so many axes.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(_MOST_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _refusal(path, "an IDX file", str(error)) from None
+    start = 4 + 4 * axes
+    if len(data) < start or data[:4] != bytes((0, 0, _UNSIGNED_BYTES, axes)):
+        raise _refusal(path, "an IDX file", f"isn't an array of bytes with {axes} axes")
+    shape = [int(size) for size in np.frombuffer(data[4:start], ">u4")]
+    if len(data) - start != math.prod(shape):
+        raise _refusal(
+            path, "an IDX file", f"has {len(data) - start} values, its head says {math.prod(shape)}"
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _refusal(path: Path, what: str, why: str) -> Misconfiguration:
+    return Misconfiguration(
+        "data folder", str(path), f"can't be read as {what} ({why}); fetch it again"
+    )
+
+
+BINARY = "cifar-10-batches-bin"
+TRAIN_FILES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+TEST_FILE = "test_batch.bin"
+CLASSES = 10
+_SHAPE = (3, 32, 32)
+_RECORD = 1 + 3 * 32 * 32
+
+
+def read_batches(
+    place: Path, names: tuple[str, ...]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Pixels ``[n, 3, 32, 32]`` and labels ``[n]`` of these files, one after the other.
+
+    Raises:
+        Misconfiguration: a file can't be read, or isn't a sequence of such records.
+    """
+    parts = [_read(place / name) for name in names]
+    rows = np.concatenate(parts)
+    return rows[:, 1:].reshape(-1, *_SHAPE), rows[:, 0].astype(np.int64)
+
+
+def _read(path: Path) -> NDArray[np.uint8]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES)
+    except OSError as error:
+        raise _refusal(path, "CIFAR-10's binary file", str(error)) from None
+    if not data or len(data) % _RECORD:
+        raise _refusal(
+            path, "CIFAR-10's binary file", f"its {len(data)} bytes aren't records of {_RECORD}"
+        )
+    rows = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
+    if rows[:, 0].max() >= CLASSES:
+        raise _refusal(path, "CIFAR-10's binary file", f"has a label of {rows[:, 0].max()}")
+    return rows
+
+
+_IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+_CIFAR = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+
+_GREY = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
+"""Where torchvision keeps them inside a folder; they may lie in the folder itself as well."""
+IMAGE_SETS = (*_GREY, "cifar10")
+
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+# Declarations live as long as their library object.
+_declared: list[Any] = []
+
+
+def read_images(name: str, root: Path) -> DataSet:
+    """MNIST or Fashion-MNIST, 28×28 grey, or CIFAR-10, 3×32×32: one of ``IMAGE_SETS``.
+
+    Raises:
+        Misconfiguration: files are missing or damaged; names those looked for.
+    """
+    return _grey(name, root) if name in _GREY else _cifar10(root)
+
+
+def _grey(name: str, root: Path) -> DataSet:
+    folders = (root, root / _GREY[name])
+    found = {file: find_idx(folders, file) for file in _IDX}
+    _check_there(name, root, f"{root} or {folders[1]}", [f for f in _IDX if found[f] is None])
+    train_x, train_y, test_x, test_y = (
+        read_idx(path, 1 if "labels" in path.name else 3) for path in found.values() if path
+    )
+    labels = (train_y.astype(np.int64), test_y.astype(np.int64))
+    return DataSet(name, _images(train_x), labels[0], _images(test_x), labels[1], 10)
+
+
+def _cifar10(root: Path) -> DataSet:
+    binary = root / BINARY
+    if binary.is_dir():
+        files = (*TRAIN_FILES, TEST_FILE)
+        _check_there("cifar10", root, str(binary), [f for f in files if not (binary / f).is_file()])
+        train_x, train_y = read_batches(binary, TRAIN_FILES)
+        test_x, test_y = read_batches(binary, (TEST_FILE,))
+        pixels = [x.astype(np.float32) / np.float32(255) for x in (train_x, test_x)]
+        return DataSet("cifar10", pixels[0], train_y, pixels[1], test_y, 10)
+    place = root / "cifar-10-batches-py"
+    _check_there(
+        "cifar10", root, f"{binary} or {place}", [f for f in _CIFAR if not (place / f).is_file()]
+    )
+    # Python pickles by their publishers. torchvision checks their published MD5 sums before it
+    # opens them, so that only the files as published are read.
+    reader = torchvision_datasets().CIFAR10
+    try:
+        train = reader(root, train=True, download=False)
+        test = reader(root, train=False, download=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise Misconfiguration(
+            "data folder", str(root), f"cifar10 in {place} can't be read: {error}"
+        ) from None
+    images = (_images(train.data), _images(test.data))
+    return DataSet("cifar10", images[0], _labels(train), images[1], _labels(test), 10)
+
+
+def _check_there(name: str, root: Path, place: str, missing: list[str]) -> None:
+    if missing:
+        raise Misconfiguration(
+            "data folder",
+            str(root),
+            f"{name} is read from {place}, which lacks {', '.join(missing)}; "
+            f"{where_to_get(_PUBLISHED[name])}",
+        )
+
+
+def torchvision_datasets() -> ModuleType:
+    """The module ``torchvision.datasets``; this is the one place that imports torchvision.
+
+    Beside a CPU-only torch, torchvision can't load its compiled operators, and its import then
+    fails because it registers Python parts of two operators that nobody declared. Its data sets
+    and transforms need neither. So where they are missing, their schemas are declared first.
+    """
+    try:
+        from torchvision import datasets  # noqa: PLC0415
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, name):
+                library.define(name + _SCHEMA)  # type: ignore[no-untyped-call]
+        _declared.append(library)
+        from torchvision import datasets  # noqa: PLC0415
+    module: ModuleType = datasets
+    return module
+
+
+def _images(data: Any) -> NDArray[np.float32]:
+    """``[n, h, w]`` or ``[n, h, w, channels]`` bytes to ``[n, channels, h, w]`` in 0..1."""
+    pixels = np.asarray(data, dtype=np.float32) / np.float32(255)
+    grey = pixels.ndim == 3  # noqa: PLR2004
+    return pixels[:, None] if grey else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
+def _labels(dataset: Any) -> NDArray[np.int64]:
+    return np.asarray(dataset.targets, dtype=np.int64)
+
+
+def from_folder(name: str, read: Callable[[Path], DataSet]) -> Callable[[Path | None], DataSet]:
+    """Return ``read``, refusing where no folder is given."""
+
+    def found(folder: Path | None) -> DataSet:
+        if folder is None:
+            raise Misconfiguration(
+                "data folder", None, f"name the folder that holds {name}; nothing is downloaded"
+            )
+        return read(folder)
+
+    return found
+
+
+DATASETS: dict[str, Callable[[Path | None], DataSet]] = {
+    "digits": lambda _folder: digits(),
+    "breast-cancer": lambda _folder: breast_cancer(),
+    **{name: from_folder(name, partial(read_images, name)) for name in IMAGE_SETS},
+}
+"""Each from the folder that holds its files, which some don't need."""
+
+
+def load(name: str, folder: Path | None = None) -> DataSet:
+    """Return the data set of this name; one of ``DATASETS``.
+
+    Args:
+        name: ``digits`` and ``breast-cancer`` come with scikit-learn.
+        folder: where the files of the others lie.
+
+    Raises:
+        Misconfiguration: an unknown name, no folder given, or files missing: it says which.
+    """
+    if name not in DATASETS:
+        raise Misconfiguration("dataset", name, f"use one of {', '.join(DATASETS)}")
+    return DATASETS[name](folder)
