@@ -23,7 +23,7 @@ from precad.aggregator.validate.in_process_validator import InProcess
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import derive, encode_context
 from precad.common.link import PeerLink
 from precad.common.model import apply_update, model_digest
@@ -127,18 +127,18 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
     """
     link, journal, seals = aggregator.link, aggregator.journal, aggregator.seals
     own = _head(aggregator, prepared)
-    mine = seals.write(Kind.HEAD, own)
+    mine = seals.write(SignedKind.HEAD, own)
     theirs = SealMessage.from_bytes(link.exchange("head", mine.to_bytes()))
-    head = seals.read(seals.other, Kind.HEAD, theirs, HeadBody)
+    head = seals.read(seals.other, SignedKind.HEAD, theirs, HeadBody)
     if _common(head) != _common(own):
         raise PeerViolation(
             f"the servers disagree on what they have prepared: here {_common(own)}, there "
             f"{_common(head)}; nothing more is released"
         )
     journal.countersign(own.attempt, head, theirs)
-    signed = seals.write(Kind.COUNTERSIGNATURE, head)
+    signed = seals.write(SignedKind.COUNTERSIGNATURE, head)
     answer = SealMessage.from_bytes(link.exchange("countersignature", signed.to_bytes()))
-    if seals.read(seals.other, Kind.COUNTERSIGNATURE, answer, HeadBody) != own:
+    if seals.read(seals.other, SignedKind.COUNTERSIGNATURE, answer, HeadBody) != own:
         raise PeerViolation("the other server countersigned another head than this server's")
     journal.sent(own.attempt, answer)
     return Sent(prepared.counted, prepared.noisy_share)
@@ -187,9 +187,9 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
     finished = step(aggregator, sent, theta, other_share.astype(np.int64, copy=False))
     version = finished.opened.version + 1
     own = ModelBody(task=str(aggregator.task.digest), version=version, digest=str(finished.model))
-    answer = link.exchange("model", seals.write(Kind.MODEL, own).to_bytes())
+    answer = link.exchange("model", seals.write(SignedKind.MODEL, own).to_bytes())
     theirs = SealMessage.from_bytes(answer)
-    found = seals.read(seals.other, Kind.MODEL, theirs, ModelBody)
+    found = seals.read(seals.other, SignedKind.MODEL, theirs, ModelBody)
     if found != own:
         raise PeerViolation(
             f"the servers computed different models of version {version}: {own.digest} here, "

@@ -113,7 +113,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "task": str(task),
             "client": client,
             "versions": len(some),
-            "further_releases": sum(charge.further for charge in some),
+            "further_releases": sum(charge.re_releases for charge in some),
             "noise_multiplier": some[0].noise_multiplier,
             "record_rate": rate,
             "delta": some[0].delta,
@@ -208,13 +208,13 @@ def _statement(kept: "Seen", role: Role, charged: Sequence["Charge"]) -> dict[st
 
 
 def _findings(kept: "Seen", account: Path) -> list[str]:
-    from precad.client.server_statements import further_counts  # noqa: PLC0415
+    from precad.client.server_statements import re_release_counts  # noqa: PLC0415
 
     found = []
     own: dict[tuple[Digest, str, int], int] = {}
     for charge in _charges(account):
         step = charge.task, charge.client, charge.version
-        own[step] = max(charge.further, own.get(step, 0))
+        own[step] = max(charge.re_releases, own.get(step, 0))
     models: dict[int, set[str]] = {}
     for role, (_, body) in kept.statements.items():
         task, digest = Digest(body.task_digest), body.model_digest.hex()
@@ -226,7 +226,7 @@ def _findings(kept: "Seen", account: Path) -> list[str]:
                 f"{served}"
             )
         mine = [m for (of, client, _), m in own.items() if (of, client) == (task, body.client)]
-        for m, count in enumerate(further_counts(body)):
+        for m, count in enumerate(re_release_counts(body)):
             known = sum(each >= m for each in mine)
             if count > known:
                 found.append(

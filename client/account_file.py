@@ -37,7 +37,7 @@ class Charge:
     client: str
     """Under which name; empty where the account has one."""
     version: int
-    further: int
+    re_releases: int
     """m: releases of the same update that may have left besides the one that is charged."""
     noise_multiplier: float
     """σ of one server."""
@@ -63,7 +63,7 @@ class Charge:
         """A step with σ/√(1+m): the same update seen 1 + m times under independent noise."""
         return poisson_gaussian(
             rate=self.record_rate,
-            noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.further),
+            noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.re_releases),
         )
 
 
@@ -99,7 +99,7 @@ class WholeLimit:
             charge.client,
             charge.noise_multiplier,
             charge.record_rate,
-            charge.further,
+            charge.re_releases,
         )
 
 
@@ -162,7 +162,7 @@ def _to_line(entry: Entry) -> str:
                 str(entry.task),
                 entry.client or "-",
                 str(entry.version),
-                str(entry.further),
+                str(entry.re_releases),
                 repr(entry.noise_multiplier),
                 repr(entry.record_rate),
                 repr(entry.delta),
@@ -205,7 +205,7 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
     try:
         match text.split(" "):
             case [kind, *words] if kind in {_CHARGE, _OLD_CHARGE}:
-                task, client, version, further, sigma, rate, delta, *check_of_norms = words
+                task, client, version, re_releases, sigma, rate, delta, *check_of_norms = words
                 (validation,) = check_of_norms if kind == _CHARGE else (UNKNOWN, *check_of_norms)
                 name = "" if client == "-" else client
                 numbers = float(sigma), float(rate), float(delta)
@@ -213,11 +213,11 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
                     Digest(bytes.fromhex(task)),
                     name,
                     int(version),
-                    int(further),
+                    int(re_releases),
                     *numbers,
                     validation,
                 )
-                if charge.further >= 0 and validation in (*_CHECKS, UNKNOWN):
+                if charge.re_releases >= 0 and validation in (*_CHECKS, UNKNOWN):
                     return charge
             case [kind, epsilon, delta, task, client, sigma, rate] if kind == _WHOLE:
                 name = "" if client == "-" else client

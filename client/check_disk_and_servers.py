@@ -124,7 +124,7 @@ def look_at_servers(
         token: the enrolment token, for the servers to look at; it stays unused.
 
     Returns:
-        Waits, and gives what was found.
+        A function that waits for the servers and gives what was found.
     """
     until = time.monotonic() + within_s
     looks = {

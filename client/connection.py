@@ -16,8 +16,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.participation import Observer, Silent
-from precad.common.clock import CLOCK, Clock, Patience, Waits
+from precad.client.participation import NoObserver, Observer
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
     MAX_TEXT,
     Misconfiguration,
@@ -52,11 +52,11 @@ PIECE_BYTES = 1 << 17
 """128 KiB: a server holds a piece or two of each upload that is under way, and not whole shares."""
 CALL_TIMEOUT_S = 30.0
 """For a call of one message each way."""
-WAITS = Waits(0.5, 0.5)
+UPLOAD_RETRIES = RetryPolicy(0.5, 0.5)
 """Between tries of one upload."""
 NAME_FREE_S = 45.0
 """How long an owner's former process may seem to be there: a server's keepalive takes 30 s."""
-NAME_WAITS = Waits(2.0, 5.0)
+NAME_RETRIES = RetryPolicy(2.0, 5.0)
 _WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """The second: an upload of this client that broke off is still open at the server."""
 Reply = TypeVar("Reply")
@@ -99,7 +99,7 @@ class Servers:
         clock: Clock = CLOCK,
         observer: Observer | None = None,
     ) -> None:
-        self._observer = Silent() if observer is None else observer
+        self._observer = NoObserver() if observer is None else observer
         self.task = task
         self.client = client
         self._identity = identity
@@ -181,7 +181,7 @@ class Servers:
         request = pb.WatchRequest(
             task_digest=self.task.digest.value, client=self.client.name, instance=self._instance
         )
-        patience = Patience(NAME_FREE_S, NAME_WAITS, self._clock)
+        retries = Retries(NAME_FREE_S, NAME_RETRIES, self._clock)
         while True:
             try:
                 yield from self._stubs[Role.SERVER_A].Watch(request)
@@ -192,9 +192,9 @@ class Servers:
             else:
                 return
             # After a power cut, or the like, a server takes a while to see that the other is gone.
-            log.warning("%s; trying again for %.0f s", ended, max(0.0, patience.remaining()))
-            self._waiting("this client's former process to end", patience.remaining())
-            patience.wait(ended)
+            log.warning("%s; trying again for %.0f s", ended, max(0.0, retries.remaining()))
+            self._waiting("this client's former process to end", retries.remaining())
+            retries.wait(ended)
 
     def fetch_model(
         self, version: int, announced: bytes, *, signed: bool = False
@@ -242,7 +242,7 @@ class Servers:
         return theta
 
     def opening(self, role: Role, attempt: int) -> pb.Signed:
-        """What ``role`` signs before anything is shared for an attempt; see ``Witness``.
+        """What ``role`` signs before anything is shared for an attempt; see ``ServerStatements``.
 
         Raises:
             PeerUnavailable: the server isn't there; NotOnOffer: the attempt isn't open.
@@ -255,7 +255,7 @@ class Servers:
     def statement(
         self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
     ) -> pb.Signed:
-        """The newest statement of ``role`` on this owner's account; see ``Witness``.
+        """The newest statement of ``role`` on this owner's account; see ``ServerStatements``.
 
         Args:
             role: of the server.
@@ -336,20 +336,20 @@ class Servers:
         """Send one server its submission, as ``submit`` does."""
         role = submission.role
         late = PeerUnavailable(f"{role.value} took no submission before the deadline")
-        patience = Patience(limit_s, WAITS, counted_from_now=True)
+        retries = Retries(limit_s, UPLOAD_RETRIES, counted_from_now=True)
         while True:
             try:
-                reply = self._upload(submission, max(0.0, patience.remaining()))
+                reply = self._upload(submission, max(0.0, retries.remaining()))
             except grpc.RpcError as error:
                 if error.code() not in _WORTH_A_RETRY:
                     raise self._error(role, error) from None
-                self._waiting(f"{_name(role)} to take the upload", patience.remaining())
-                patience.wait(late)
+                self._waiting(f"{_name(role)} to take the upload", retries.remaining())
+                retries.wait(late)
                 continue
             rejection = rejection_of(reply.rejection) if reply.rejection else None
-            if rejection is Rejection.TRUNCATED and patience.remaining() > WAITS.longest_s:
+            if rejection is Rejection.TRUNCATED and retries.remaining() > UPLOAD_RETRIES.longest_s:
                 # The server lost a part of it, or has no place now: the same bytes are welcome.
-                patience.wait(late)
+                retries.wait(late)
                 continue
             return Receipt(role, rejection, reply.detail[:MAX_TEXT])
 
@@ -372,11 +372,11 @@ class Servers:
     def _patiently(
         self, role: Role, call: Callable[..., Reply], patience_s: float | None = None
     ) -> Reply:
-        patience = self._patience_s if patience_s is None else patience_s
+        retries = self._patience_s if patience_s is None else patience_s
         try:
             return call_patiently(
                 lambda timeout_s: call(timeout=timeout_s),
-                patience,
+                retries,
                 self._clock,
                 why=partial(why_unreachable, self._addresses[role], self._identity, role),
                 waiting=partial(self._waiting, _name(role)),
@@ -395,12 +395,12 @@ def _name(role: Role) -> str:
     return f"server {role.value[-1].upper()}"
 
 
-def rejection_of(word: str) -> Rejection:
-    """The rejection that a server names. Raises PeerViolation for a word that is none."""
+def rejection_of(reason: str) -> Rejection:
+    """The rejection that a server names. Raises PeerViolation for one that there isn't."""
     try:
-        return Rejection(word)
+        return Rejection(reason)
     except ValueError:
-        raise PeerViolation(f"a server rejects for no reason that there is: {word!r}") from None
+        raise PeerViolation(f"a server rejects for no reason that there is: {reason!r}") from None
 
 
 _NAMED = ("name", "validation", "projections", "fractional_bits")

@@ -23,7 +23,7 @@ from precad.client.records.columns import Columns
 from precad.client.records.read_records import read_records
 from precad.client.records.torch_records import Records, as_records
 from precad.client.reporter import OnRound, Reporter
-from precad.client.server_statements import Witness
+from precad.client.server_statements import ServerStatements
 from precad.client.trained_model import MODEL_FILE, TrainedModel
 from precad.common.errors import Misconfiguration
 from precad.common.files import PRIVATE_MODE, held, make_folder
@@ -135,7 +135,7 @@ class DataOwner:
         self._failed = PrivateLog(None if folder is None else folder / "failed-records.log")
         kept = None if folder is None else folder / "pending.bin"
         self.pending = Pending(self.task, self.client, kept)
-        self.witness = Witness(self.task, self.client, folder)
+        self.statements = ServerStatements(self.task, self.client, folder)
 
     def check(self, wait_s: float = WITHIN_S) -> Findings:
         """What may keep this owner from taking part, found before it enrols.
@@ -229,7 +229,7 @@ class DataOwner:
                 self.budget,
                 self.pending,
                 self.update,
-                witness=self.witness,
+                statements=self.statements,
                 observer=reporter,
             )
 

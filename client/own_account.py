@@ -65,7 +65,7 @@ class Account:
     def admits(self, charge: Charge) -> bool:
         """Whether the limit leaves room for ``charge``, in place of an earlier one of its step."""
         earlier = self.charges.get(charge.step)
-        if earlier is not None and earlier.further >= charge.further:
+        if earlier is not None and earlier.re_releases >= charge.re_releases:
             return True
         if self._overdrawn:
             return False
@@ -105,11 +105,11 @@ class Account:
     def holds(self, charge: Charge) -> bool:
         """Whether this is counted, or its step with a larger m."""
         held = self.charges.get(charge.step)
-        return held is not None and held.further >= charge.further
+        return held is not None and held.re_releases >= charge.re_releases
 
     def _count(self, charge: Charge) -> None:
         earlier = self.charges.get(charge.step)
-        if earlier is not None and earlier.further >= charge.further:
+        if earlier is not None and earlier.re_releases >= charge.re_releases:
             return
         if self.filter is not None:
             self.filter.charge(charge.event, instead_of=None if earlier is None else earlier.event)
@@ -192,15 +192,15 @@ class OwnAccount:
         """Whether a further version of this task would pass the limit."""
         return not self.allows(-1)
 
-    def charged(self, version: int, further: int = 0) -> bool:
+    def charged(self, version: int, re_releases: int = 0) -> bool:
         """Whether this version's update is counted, with this m or more, and may have left."""
         self._account.catch_up()
-        return self._account.holds(self._charge(version, further))
+        return self._account.holds(self._charge(version, re_releases))
 
-    def allows(self, version: int, further: int = 0) -> bool:
+    def allows(self, version: int, re_releases: int = 0) -> bool:
         """Whether ``charge`` would count it."""
         self._account.catch_up()
-        charge = self._charge(version, further)
+        charge = self._charge(version, re_releases)
         if self._account.limit is not None or self.limit is None:
             return self._own_limit_stands() and self._account.admits(charge)
         if isinstance(self.limit, WholeLimit) and not self.limit.covers(charge):
@@ -222,12 +222,12 @@ class OwnAccount:
             low, high = (middle, high) if spent.allows(step.times(middle)) else (low, middle)
         return low
 
-    def charge(self, version: int, further: int = 0) -> None:
+    def charge(self, version: int, re_releases: int = 0) -> None:
         """Count this version's update, durably; what is counted already costs nothing.
 
         Args:
             version: t.
-            further: m, the largest that a server signs for the attempt at hand. What was counted
+            re_releases: m, the largest that a server signs for this attempt. What was counted
                 with a smaller one is counted with this one from now on.
 
         Raises:
@@ -242,7 +242,7 @@ class OwnAccount:
                 "another task has opened this account with a higher limit since this process "
                 "started; nothing is sent"
             )
-        self._account.add(self._charge(version, further))
+        self._account.add(self._charge(version, re_releases))
 
     def epsilon(self) -> float:
         """Exact record-level ε so far over all tasks, one server corrupted, at this task's δ."""
@@ -264,13 +264,13 @@ class OwnAccount:
         own, opened = self.limit, self._account.limit
         return own is None or opened is None or opened.epsilon <= own.epsilon
 
-    def _charge(self, version: int, further: int) -> Charge:
+    def _charge(self, version: int, re_releases: int) -> Charge:
         privacy = self._task.privacy
         return Charge(
             task=self._task.digest,
             client=self._client,
             version=version,
-            further=further,
+            re_releases=re_releases,
             noise_multiplier=privacy.noise_multiplier,
             record_rate=self._record_rate,
             delta=privacy.delta,

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from precad.client.connection import Servers, rejection_of
 from precad.client.own_account import OwnAccount
-from precad.client.participation import Observer, Participation, RoundInfo, Silent, VersionOver
+from precad.client.participation import NoObserver, Observer, Participation, RoundInfo, VersionOver
 from precad.client.pending_update import Kept, Pending
 from precad.client.reporter import OnRound
-from precad.client.server_statements import Witness
+from precad.client.server_statements import ServerStatements
 from precad.client.trained_model import TrainedModel
-from precad.common.clock import CLOCK, Clock, Patience, Waits
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
     BudgetExceeded,
     Misidentified,
@@ -39,7 +39,7 @@ from precad.protos import precad_pb2 as pb
 
 log = logging.getLogger("precad")
 
-WAITS = Waits(0.2, 5.0, spread=True)
+RECONNECTION = RetryPolicy(0.2, 5.0, spread=True)
 """Before reconnecting."""
 STEADY_S = 10.0
 """A watch that lasted so long was a connection; attempts to get one fail sooner."""
@@ -69,7 +69,7 @@ def take_part(
     pending: Pending,
     compute: Compute,
     clock: Clock = CLOCK,
-    witness: Witness | None = None,
+    statements: ServerStatements | None = None,
     observer: Observer | None = None,
 ) -> Participation:
     """Take part until the training is over or, without ``cover_uploads``, the owner's budget is.
@@ -80,7 +80,7 @@ def take_part(
         pending: keeps the open version's update, and the open attempt's pair for retries.
         compute: called once for each version that this client is drawn for.
         clock: passes the time.
-        witness: keeps what the servers sign; in memory unless given.
+        statements: keeps what the servers sign; in memory unless given.
         observer: is told how it goes, and when whatever is slow has to wait.
 
     Raises:
@@ -90,13 +90,13 @@ def take_part(
             deadline.
         StorageFailure: the owner's own disk fails.
     """
-    if witness is None:
-        witness = Witness(servers.task, servers.client)
-    observer = Silent() if observer is None else observer
-    return _Player(servers, budget, pending, compute, clock, witness, observer).play()
+    if statements is None:
+        statements = ServerStatements(servers.task, servers.client)
+    observer = NoObserver() if observer is None else observer
+    return _Participant(servers, budget, pending, compute, clock, statements, observer).run()
 
 
-class _Player:
+class _Participant:
     """One client's training."""
 
     def __init__(
@@ -106,7 +106,7 @@ class _Player:
         pending: Pending,
         compute: Compute,
         clock: Clock,
-        witness: Witness,
+        statements: ServerStatements,
         observer: Observer,
     ) -> None:
         self._clock = clock
@@ -117,7 +117,7 @@ class _Player:
         self._budget = budget
         self._pending = pending
         self._compute = compute
-        self._witness = witness
+        self._statements = statements
         self._result = Participation()
         # After a reconnection the newest notice comes again.
         self._answered = -1
@@ -128,35 +128,35 @@ class _Player:
         # The newest attempt that was announced, and when.
         self._opened: tuple[pb.RoundOpen, float] | None = None
 
-    def play(self) -> Participation:
+    def run(self) -> Participation:
         result = self._result
-        patience = Patience(self._task.deadlines.outage, WAITS, self._clock)
+        retries = Retries(self._task.deadlines.outage, RECONNECTION, self._clock)
         while not result.ended:
             connected: float | None = None
             ended = PeerUnavailable("server A ended the notices")
             try:
                 # A server that has lost its memory learns here what it signed.
-                self._witness.exchange(self._servers)
+                self._statements.exchange(self._servers)
                 connected = self._clock.now()
                 if self._opened is None:
                     self._observer.doing("enrolled; waiting for the others and the first round")
                 for notice in self._servers.watch():
                     if notice.WhichOneof("event") != "paused":
-                        patience.renew()
+                        retries.renew()
                     self._handle(notice, self._clock.now())
                     if result.ended:
                         break
             except PeerUnavailable as error:
                 if connected is not None and self._clock.now() - connected > STEADY_S:
-                    patience.renew()
+                    retries.renew()
                 log.warning("%s; reconnecting", error)
                 ended = error
             finally:
                 self._observer.free()
             if not result.ended:
-                until = self._clock.now() + patience.remaining()
+                until = self._clock.now() + retries.remaining()
                 self._observer.doing(f"waiting for server A ({ended})", until)
-                patience.wait(ended)
+                retries.wait(ended)
         result.epsilon = self._budget.epsilon()
         return result
 
@@ -168,20 +168,20 @@ class _Player:
                 self._forget_versions_below(event.version)
                 if (event.selected or self._cover) and event.attempt > self._answered:
                     self._observer.hold()
-                    self._play(event, came, _word(notice))
+                    self._answer(event, came, _signed(notice))
                     self._observer.free()
                 self._say_open(event, came)
             case "over":
                 self._forget_versions_below(notice.over.version + 1)
                 if notice.over.attempt > self._over:
                     self._over = notice.over.attempt
-                    self._tally(notice.over, _word(notice))
+                    self._tally(notice.over, _signed(notice))
             case "finished":
                 self._pending.drop()
                 over, model = notice.finished, Digest(notice.finished.model_digest)
                 self._observer.doing("fetching the final model")
                 theta = self._servers.fetch_model(over.version, over.model_digest)
-                self._witness.saw(over.version, model, theta)
+                self._statements.saw(over.version, model, theta)
                 self._result.ended = "finished"
                 self._saw(over.version, model, theta)
             case "paused":
@@ -211,7 +211,7 @@ class _Player:
         if self._pending.version is not None and self._pending.version < version:
             self._pending.drop()
 
-    def _tally(self, over: pb.RoundOver, word: pb.Signed | None) -> None:
+    def _tally(self, over: pb.RoundOver, signed: pb.Signed | None) -> None:
         if over.counted:
             self._result.counted += 1
         elif over.rejection:
@@ -223,7 +223,7 @@ class _Player:
                 over.version,
                 reason,
             )
-        self._witness.exchange(self._servers, word)
+        self._statements.exchange(self._servers, signed)
         self._look_after_own(over)
         opened, came = self._opened or (pb.RoundOpen(), 0.0)
         heard = self._opened is not None and opened.attempt == over.attempt
@@ -244,7 +244,7 @@ class _Player:
         """Where both servers took this owner's pair: whether it counted, and what it led to."""
         if self._taken is None or self._taken[0] != over.attempt:
             return
-        if self._taken[1].further is not None and not self._witness.counted(over.version):
+        if self._taken[1].re_releases is not None and not self._statements.counted(over.version):
             log.warning(
                 "attempt %d of version %d: both servers took the submission and state that it "
                 "doesn't count; an honest one always does: one of them may be bad",
@@ -255,14 +255,14 @@ class _Player:
 
     def _keep_model(self, version: int) -> None:
         """Have the model that this owner helped to make, in case both servers lose it."""
-        model = self._witness.stated(version)
+        model = self._statements.stated(version)
         if model is not None:
             with suppress(PeerUnavailable):
                 theta = self._servers.fetch_model(version, model.value, signed=True)
                 self._saw(version, model, theta)
-                self._witness.saw(version, model, theta)
+                self._statements.saw(version, model, theta)
 
-    def _play(self, event: pb.RoundOpen, came: float, word: pb.Signed | None) -> None:
+    def _answer(self, event: pb.RoundOpen, came: float, signed: pb.Signed | None) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
         # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
         deadline = came + min(self._task.deadlines.collect, event.collect_seconds)
@@ -270,7 +270,7 @@ class _Player:
         self._observer.doing(f"round {number}: computing", deadline)
         kept = self._kept(event)
         if kept is None:
-            self._make(event, word)
+            self._make(event, signed)
             kept = self._kept(event)
         if kept is None:
             self._answered = event.attempt
@@ -295,35 +295,37 @@ class _Player:
                 f"attempt {event.attempt} was announced with model {kept.model} and now "
                 f"with {event.model_digest.hex()}; nothing more is sent"
             )
-        if kept.further is not None and not self._budget.charged(event.version, kept.further):
+        if kept.re_releases is not None and not self._budget.charged(
+            event.version, kept.re_releases
+        ):
             # The process died between the two: not a byte of this pair has left.
             return None
         return kept
 
-    def _make(self, event: pb.RoundOpen, word: pb.Signed | None) -> None:
+    def _make(self, event: pb.RoundOpen, signed: pb.Signed | None) -> None:
         """Keep and count a pair for this attempt, if it gets one."""
         version, attempt = event.version, event.attempt
         model = Digest(event.model_digest)
-        theta = self._witness.model(version, model)
+        theta = self._statements.model(version, model)
         if theta is None:
             theta = self._servers.fetch_model(version, event.model_digest)
         self._saw(version, model, theta)
         try:
             signed_for = attempt, version, event.model_digest
-            further = self._witness.opening(self._servers, *signed_for, word)
+            re_releases = self._statements.opening(self._servers, *signed_for, signed)
         except NotOnOffer:
             log.warning("attempt %d was over before it could be answered", attempt)
             return
-        records = event.selected and self._may_share(event, model, further)
+        records = event.selected and self._may_share(event, model, re_releases)
         if not (records or self._cover):
             return
-        self._witness.saw(version, model, theta)
+        self._statements.saw(version, model, theta)
         update = self._work(event, theta, records=records)
         if records and update is not None:
             pair = self._servers.prepare(version, attempt, model, update)
-            self._pending.keep(version, update, pair, further)
+            self._pending.keep(version, update, pair, re_releases)
             try:
-                self._budget.charge(version, further)
+                self._budget.charge(version, re_releases)
             except BudgetExceeded:
                 # Another task of this data set was charged while this one computed.
                 self._limit_is_reached(event)
@@ -352,19 +354,19 @@ class _Player:
             self._compute(view)
         return update
 
-    def _may_share(self, event: pb.RoundOpen, model: Digest, further: int) -> bool:
+    def _may_share(self, event: pb.RoundOpen, model: Digest, re_releases: int) -> bool:
         """Whether this version's update may be shared for this attempt."""
         version = event.version
-        if self._witness.released(version):
+        if self._statements.released(version):
             why = "a server has stated that this version is over"
-        elif self._witness.changed(version, model) or self._pending.model(version) not in (
+        elif self._statements.changed(version, model) or self._pending.model(version) not in (
             None,
             model,
         ):
             why = "this version had another model before"
         elif self._budget.charged(version) and self._pending.update(version) is None:
             why = "what was shared before the restart is lost"
-        elif not self._budget.allows(version, further):
+        elif not self._budget.allows(version, re_releases):
             self._limit_is_reached(event)
             return False
         else:
@@ -393,7 +395,7 @@ class _Player:
         if self._sent == attempt:
             return
         self._sent = attempt
-        if kept.further is None:
+        if kept.re_releases is None:
             self._result.covered += 1
         else:
             self._result.submitted += 1
@@ -418,12 +420,12 @@ class _Player:
             self._taken = attempt, kept
 
 
-def _word(notice: pb.Notice) -> pb.Signed | None:
+def _signed(notice: pb.Notice) -> pb.Signed | None:
     """What server A signs for this client, where it comes with the notice."""
     return notice.word if notice.HasField("word") else None
 
 
-AWAY_WAITS = Waits(5.0, 60.0, spread=True)
+AWAY_RETRIES = RetryPolicy(5.0, 60.0, spread=True)
 """Between tries; a try itself lasts as long as the task's outage."""
 
 
@@ -447,10 +449,10 @@ def outlast(
         Misidentified: somebody else answers at an address; waiting won't mend it.
         PrecadError: anything else that ``run`` raises.
     """
-    patience = Patience(wait_s, AWAY_WAITS, clock)
+    retries = Retries(wait_s, AWAY_RETRIES, clock)
 
     def seen(info: RoundInfo) -> None:
-        patience.renew()
+        retries.renew()
         if on_round is not None:
             on_round(info)
 
@@ -460,6 +462,6 @@ def outlast(
         except Misidentified:
             raise
         except PeerUnavailable as error:
-            hours = max(0.0, patience.remaining()) / 3600
+            hours = max(0.0, retries.remaining()) / 3600
             log.warning("%s; asking again for %.1f hours", error, hours)
-            patience.wait(error)
+            retries.wait(error)

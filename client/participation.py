@@ -110,7 +110,7 @@ class Observer(Protocol):
         """A version is over."""
 
 
-class Silent:
+class NoObserver:
     """Nobody listens."""
 
     def doing(self, what: str, until: float | None = None) -> None:

@@ -49,7 +49,7 @@ class Kept:
     """X, ``[d] int64``; None when all that was sent in this version were zeros."""
     pair: Pair = field(repr=False)
     """The newest attempt's."""
-    further: int | None
+    re_releases: int | None
     """m, which the version is to be counted with before this pair leaves; None: it shares zeros."""
 
     @property
@@ -98,7 +98,7 @@ class Pending:
         return kept.model if kept is not None and kept.version == version else None
 
     def keep(
-        self, version: int, update: RingVector | None, pair: Pair, further: int | None
+        self, version: int, update: RingVector | None, pair: Pair, re_releases: int | None
     ) -> None:
         """Keep this in place of an older attempt's; durably, before this returns.
 
@@ -106,13 +106,13 @@ class Pending:
             version: t.
             update: X, also where this attempt's pair shares zeros; None if there is none.
             pair: what this attempt sends.
-            further: m, which the version is counted with before the pair is sent; None for a pair
+            re_releases: m, which the version is counted with before the pair is sent; None for one
                 that shares zeros.
 
         Raises:
             StorageFailure: the file can't be written.
         """
-        kept = Kept(version, update, pair, further)
+        kept = Kept(version, update, pair, re_releases)
         if self._path is not None:
             with writing(self._path):
                 write_file(self._path, _encode(kept))
@@ -143,8 +143,8 @@ class Pending:
 def _encode(kept: Kept) -> bytes:
     """Version, m, X, both headers as they go on the wire, the body, and a digest of it all."""
     update = b"" if kept.update is None else to_bytes(kept.update)
-    further = -1 if kept.further is None else kept.further
-    parts = [_MAGIC, _VERSION.pack(kept.version, further, len(update)), update]
+    re_releases = -1 if kept.re_releases is None else kept.re_releases
+    parts = [_MAGIC, _VERSION.pack(kept.version, re_releases, len(update)), update]
     for submission in kept.pair:
         header = header_to_wire(submission).SerializeToString()
         parts += [_LENGTH.pack(len(header)), header]
@@ -160,7 +160,7 @@ def _decode(data: bytes, dimension: int) -> Kept:
     if not data.startswith(_MAGIC) or hashlib.sha256(kept).digest() != digest:
         raise ValueError("not a whole pending file")
     file = BytesIO(kept[len(_MAGIC) :])
-    version, further, length = _VERSION.unpack(file.read(_VERSION.size))
+    version, re_releases, length = _VERSION.unpack(file.read(_VERSION.size))
     update = from_bytes(file.read(length)) if length else None
     if update is not None and update.shape != (dimension,):
         raise ValueError("another model's update")
@@ -174,4 +174,4 @@ def _decode(data: bytes, dimension: int) -> Kept:
         raise ValueError("another model's body")
     for_a, for_b = submissions
     pair = for_a, replace(for_b, body=HeldBody(Secret(salt), words))
-    return Kept(version, update, pair, None if further < 0 else further)
+    return Kept(version, update, pair, None if re_releases < 0 else re_releases)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import SealVerifier
+from precad.common.identity.signatures import ServerVerifier
 from precad.common.model import from_bytes, model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire.statement import check_opening, check_statement
@@ -39,7 +39,7 @@ class Signing(Protocol):
     """The servers, as far as they sign for owners; see ``Servers``."""
 
     @property
-    def verifier(self) -> SealVerifier:
+    def verifier(self) -> ServerVerifier:
         """Who knows the servers' certificates."""
 
     def opening(self, role: Role, attempt: int) -> pb.Signed:
@@ -54,7 +54,7 @@ class Signing(Protocol):
         """Give ``role`` the model that its statement names, which it has lost."""
 
 
-class Witness:
+class ServerStatements:
     """Checks and keeps statements, openings, digests and the newest models.
 
     Args:
@@ -96,7 +96,7 @@ class Witness:
         attempt: int,
         version: int,
         model: bytes,
-        word: pb.Signed | None = None,
+        signed: pb.Signed | None = None,
     ) -> int:
         """What both servers sign for the open attempt, before anything is shared for it.
 
@@ -105,7 +105,7 @@ class Witness:
             attempt: its number.
             version: t of θ_t.
             model: digest of θ_t.
-            word: A's, where it came with the notice.
+            signed: A's, where it came with the notice.
 
         Returns:
             m: the larger of what the two say has left of this version's update already.
@@ -116,9 +116,9 @@ class Witness:
         """
         of = attempt, version, model
         with self._kept():
-            words = {Role.SERVER_A: word, Role.SERVER_B: None}
+            came = {Role.SERVER_A: signed, Role.SERVER_B: None}
             return max(
-                self._opening(role, words[role] or servers.opening(role, attempt), servers, *of)
+                self._opening(role, came[role] or servers.opening(role, attempt), servers, *of)
                 for role in SERVERS
             )
 
@@ -148,12 +148,12 @@ class Witness:
         self._keep(opening_path(Path(), role), message.SerializeToString())
         return body.charges
 
-    def exchange(self, servers: Signing, word: pb.Signed | None = None) -> None:
+    def exchange(self, servers: Signing, signed: pb.Signed | None = None) -> None:
         """Keep each server's newest statement. It is shown its last one where it may need that.
 
         Args:
             servers: asked for it.
-            word: A's, where it came with a notice. It is enough while it doesn't say less than
+            signed: A's, where it came with a notice. It is enough while it doesn't say less than
                 what this owner holds: a server that has forgotten is shown its own signature.
 
         Raises:
@@ -162,10 +162,10 @@ class Witness:
         """
         with self._kept():
             for role in SERVERS:
-                if role is Role.SERVER_A and word is not None:
-                    body = self._statement(servers, role, word)
+                if role is Role.SERVER_A and signed is not None:
+                    body = self._statement(servers, role, signed)
                     if self._says_all(role, body):
-                        self._hold(role, word, body)
+                        self._hold(role, signed, body)
                         continue
                 self._exchange(servers, role)
 
@@ -296,7 +296,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a state folder holds of the servers' word, of whatever task."""
+    """What a state folder holds of servers' signed statements, of whatever task."""
 
     folder: Path
     statements: dict[Role, tuple[pb.Signed, pb.StatementBody]]
@@ -314,7 +314,7 @@ class Seen:
 
 
 def read_seen(folder: Path) -> Seen:
-    """What a ``Witness`` keeps in ``folder``.
+    """Return what ``ServerStatements`` keeps in ``folder``.
 
     Raises:
         Misconfiguration: a file holds something else.
@@ -383,7 +383,7 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
     return models
 
 
-def further_counts(body: pb.StatementBody) -> list[int]:
+def re_release_counts(body: pb.StatementBody) -> list[int]:
     """For each m from 0: how many versions had m further releases or more.
 
     None of these ever falls: a repeated release moves a version from m to m + 1.
@@ -394,14 +394,14 @@ def further_counts(body: pb.StatementBody) -> list[int]:
 
 def _less(last: pb.StatementBody, new: pb.StatementBody) -> bool:
     """Whether ``new`` counts less than ``last`` did."""
-    before, now = further_counts(last), further_counts(new)
+    before, now = re_release_counts(last), re_release_counts(new)
     now += [0] * (len(before) - len(now))
     return any(more > less for more, less in zip(before, now, strict=False))
 
 
 def _refuse_what_was_forgotten(role: Role, last: pb.StatementBody, new: pb.StatementBody) -> None:
     if _less(last, new):
-        before, now = further_counts(last), further_counts(new) or [0]
+        before, now = re_release_counts(last), re_release_counts(new) or [0]
         raise PeerViolation(
             f"{role.value} states that it charged this owner for {now[0]} versions, by further "
             f"releases {list(new.charged)}, after it was shown its own signature under "
@@ -421,8 +421,8 @@ def _drop_cut_line(path: Path) -> None:
 
 def _parsed(
     role: Role,
-    check: Callable[[SealVerifier, Role, pb.Signed], Body],
-    verifier: SealVerifier,
+    check: Callable[[ServerVerifier, Role, pb.Signed], Body],
+    verifier: ServerVerifier,
     message: pb.Signed,
 ) -> Body:
     try:

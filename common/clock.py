@@ -83,7 +83,7 @@ CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class RetryPolicy:
     """Seconds between tries: doubling from ``first_s`` to ``longest_s``."""
 
     first_s: float
@@ -93,27 +93,32 @@ class Waits:
     back in one wave."""
 
 
-class Patience:
-    """How much longer it is worth trying.
+class Retries:
+    """Waits between tries, until the time for them is over.
 
     Args:
         total_s: how long to go on after the first failure; ``counted_from_now``: from now.
-        waits: between tries.
+        policy: how long to wait between tries.
         clock: passes the time.
     """
 
     def __init__(
-        self, total_s: float, waits: Waits, clock: Clock = CLOCK, *, counted_from_now: bool = False
+        self,
+        total_s: float,
+        policy: RetryPolicy,
+        clock: Clock = CLOCK,
+        *,
+        counted_from_now: bool = False,
     ) -> None:
         self._total_s = total_s
-        self._waits = waits
+        self._policy = policy
         self._clock = clock
-        self._wait_s = waits.first_s
+        self._wait_s = policy.first_s
         self._since = clock.now() if counted_from_now else None
 
     def renew(self) -> None:
         """Something worked: the next failure is a first one."""
-        self._wait_s = self._waits.first_s
+        self._wait_s = self._policy.first_s
         self._since = None
 
     def remaining(self) -> float:
@@ -134,10 +139,10 @@ class Patience:
         if remaining <= 0:
             raise error
         wait_s = self._wait_s
-        if self._waits.spread:
+        if self._policy.spread:
             wait_s *= self._clock.jitter()
         self._clock.sleep(min(wait_s, remaining))
-        self._wait_s = min(2 * self._wait_s, self._waits.longest_s)
+        self._wait_s = min(2 * self._wait_s, self._policy.longest_s)
 
 
 def readable_within(timeout_s: float | None, *descriptors: int) -> Collection[int]:

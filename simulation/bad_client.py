@@ -61,7 +61,7 @@ def run(settings: JoinSettings, kind: str) -> None:
     with connection(owner.task, owner.client, *addresses, identity) as servers:
         servers.check_task()
         owner.enrol(servers)
-        take_part(servers, owner.budget, owner.pending, compute, witness=owner.witness)
+        take_part(servers, owner.budget, owner.pending, compute, statements=owner.statements)
 
 
 def main() -> None:

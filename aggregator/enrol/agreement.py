@@ -15,7 +15,7 @@ from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.start_attempt import require_enough
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import KEY_BYTES, derive
 from precad.common.link import PeerLink
 from precad.common.roster import Enrolment, Roster
@@ -149,9 +149,9 @@ def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeou
 
 def _exchange_seals(link: PeerLink, rolls: Rolls, seals: Seals, roster: Roster) -> None:
     own = RosterBody(task=str(seals.task), digest=str(roster.digest()))
-    answer = link.exchange("roster-seal", seals.write(Kind.ROSTER, own).to_bytes())
+    answer = link.exchange("roster-seal", seals.write(SignedKind.ROSTER, own).to_bytes())
     theirs = SealMessage.from_bytes(answer)
-    if seals.read(seals.other, Kind.ROSTER, theirs, RosterBody) != own:
+    if seals.read(seals.other, SignedKind.ROSTER, theirs, RosterBody) != own:
         raise PeerViolation("the servers froze different rosters; start a new task")
     if rolls.seal() is None:
         rolls.keep_seal(theirs)
@@ -161,7 +161,7 @@ def _is_own(seals: Seals, sealed: SealMessage | None, roster: Roster) -> bool:
     """Whether this server has signed just this roster."""
     if sealed is None:
         return False
-    found = seals.read(seals.role, Kind.ROSTER, sealed, RosterBody)
+    found = seals.read(seals.role, SignedKind.ROSTER, sealed, RosterBody)
     return found == RosterBody(task=str(seals.task), digest=str(roster.digest()))
 
 

@@ -15,7 +15,7 @@ from precad.aggregator.rounds.messages import (
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.secret import Secret
 
 
@@ -35,7 +35,7 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     kept = journal.commitment(version)
     known = None if kept is None else _commitment(aggregator, version, kept, kept=True)
     state = CoinState(
-        commitment=seals.write(Kind.COIN_COMMITMENT, committed),
+        commitment=seals.write(SignedKind.COIN_COMMITMENT, committed),
         known=None if known is None else known.digest,
         held=journal.coin_opening(version, own=False),
         discard=journal.allowed(Word.COIN, version) >= 0,
@@ -47,9 +47,9 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     if own_lost or theirs_lost:
         _mend(aggregator, version, state, theirs, own_lost=own_lost, theirs_lost=theirs_lost)
     journal.keep_commitment(version, theirs.commitment)
-    reveal = CoinReveal(opening=seals.write(Kind.COIN_OPENING, own))
+    reveal = CoinReveal(opening=seals.write(SignedKind.COIN_OPENING, own))
     answer = CoinReveal.from_bytes(link.exchange("coin-opening", reveal.to_bytes()))
-    opening = seals.read(seals.other, Kind.COIN_OPENING, answer.opening, CoinOpening)
+    opening = seals.read(seals.other, SignedKind.COIN_OPENING, answer.opening, CoinOpening)
     if not hmac.compare_digest(commitment_to(opening, seals.other).digest, commitment.digest):
         raise PeerViolation(f"the other server opened another coin of version {version}")
     journal.keep_opening(version, answer.opening, own=False)
@@ -62,14 +62,14 @@ def _own(aggregator: Aggregator, version: int) -> CoinOpening:
     given_back = aggregator.journal.coin_opening(version, own=True)
     if given_back is None:
         return aggregator.coin_key.opening(aggregator.task.digest, version)
-    return seals.read(seals.role, Kind.COIN_OPENING, given_back, CoinOpening)
+    return seals.read(seals.role, SignedKind.COIN_OPENING, given_back, CoinOpening)
 
 
 def _commitment(
     aggregator: Aggregator, version: int, sealed: SealMessage, *, kept: bool = False
 ) -> CoinCommitment:
     seals = aggregator.seals
-    found = seals.read(seals.other, Kind.COIN_COMMITMENT, sealed, CoinCommitment, kept=kept)
+    found = seals.read(seals.other, SignedKind.COIN_COMMITMENT, sealed, CoinCommitment, kept=kept)
     if (found.task, found.version) != (str(seals.task), version):
         raise PeerViolation("a coin was committed to for another task or version")
     return found
@@ -88,7 +88,7 @@ def _mend(
     journal, seals = aggregator.journal, aggregator.seals
     # From before the operators' word it isn't: the other would choose between two of its coins.
     if own_lost and theirs.held is not None and not journal.was_redrawn(version):
-        given = seals.read(seals.role, Kind.COIN_OPENING, theirs.held, CoinOpening)
+        given = seals.read(seals.role, SignedKind.COIN_OPENING, theirs.held, CoinOpening)
         if (given.task, given.version) != (str(seals.task), version):
             raise PeerViolation("the other server gave back a coin of another task or version")
         journal.keep_opening(version, theirs.held, own=True)

@@ -7,14 +7,13 @@ from precad.aggregator.rounds.messages import Message, SealMessage
 from precad.common.errors import PeerViolation, RejectedSubmission
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import (
-    Kind,
-    Sealed,
-    SealSigner,
-    SealVerifier,
-    check_seal,
-    seal,
+    ServerSigned,
+    ServerVerifier,
+    SignedKind,
+    check_server_signed,
+    sign_as_server,
 )
-from precad.common.share.header import Signature
+from precad.common.share.header import Signature, Signer
 
 Body = TypeVar("Body", bound=Message)
 
@@ -25,17 +24,17 @@ class Seals:
 
     task: Digest
     role: Role
-    signer: SealSigner = field(repr=False)
-    verifier: SealVerifier = field(repr=False)
+    signer: Signer = field(repr=False)
+    verifier: ServerVerifier = field(repr=False)
 
     @property
     def other(self) -> Role:
         """The other server."""
         return Role.SERVER_B if self.role is Role.SERVER_A else Role.SERVER_A
 
-    def write(self, kind: Kind, body: Message) -> SealMessage:
+    def write(self, kind: SignedKind, body: Message) -> SealMessage:
         """Sign ``body``."""
-        made = seal(self.signer, self.role, kind, body.to_bytes())
+        made = sign_as_server(self.signer, self.role, kind, body.to_bytes())
         return SealMessage(
             body=made.body.hex(),
             signature=made.signature.value.hex(),
@@ -43,7 +42,13 @@ class Seals:
         )
 
     def read(
-        self, role: Role, kind: Kind, message: SealMessage, body: type[Body], *, kept: bool = False
+        self,
+        role: Role,
+        kind: SignedKind,
+        message: SealMessage,
+        body: type[Body],
+        *,
+        kept: bool = False,
     ) -> Body:
         """What ``role`` signed as a ``kind``. Raises PeerViolation.
 
@@ -56,5 +61,5 @@ class Seals:
         except RejectedSubmission as error:
             raise PeerViolation(f"a seal of {role.value}: {error.detail}") from None
         earlier = kept or role is self.role
-        sealed = Sealed(bytes.fromhex(message.body), signature)
-        return body.from_bytes(check_seal(self.verifier, role, kind, sealed, kept=earlier))
+        sealed = ServerSigned(bytes.fromhex(message.body), signature)
+        return body.from_bytes(check_server_signed(self.verifier, role, kind, sealed, kept=earlier))

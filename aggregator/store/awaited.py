@@ -5,14 +5,14 @@ import logging
 from sqlalchemy import Engine
 
 from precad.aggregator.store.engine import storage_errors
-from precad.common.clock import CLOCK, Clock, Patience, Waits
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import StorageFailure
 
 log = logging.getLogger("precad")
 
 START_S = 60.0
 """A database that was killed first reads what it had logged."""
-_WAITS = Waits(0.5, 5.0)
+_WAITS = RetryPolicy(0.5, 5.0)
 
 
 def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
@@ -27,7 +27,7 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
     """
     if engine.dialect.name == "sqlite":
         return
-    patience = Patience(START_S, _WAITS, clock)
+    patience = Retries(START_S, _WAITS, clock)
     while True:
         try:
             with storage_errors(), engine.connect():

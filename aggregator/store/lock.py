@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import Engine, event
 
 from precad.aggregator.store.engine import file_of
-from precad.common.clock import Patience, Waits
+from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration
 
 _REMEDY = "stop it first, or give this server a state of its own"
 
-_PATIENCE_S, _WAITS = 1.0, Waits(0.1, 0.1)
+_PATIENCE_S, _WAITS = 1.0, RetryPolicy(0.1, 0.1)
 """PostgreSQL takes a moment to see that a process was killed, and then ends its session."""
 
 
@@ -87,7 +87,7 @@ def _advisory_lock(connection: Any, _record: object) -> None:
             connection.info.dbname,
             f"another process works with this database; {_REMEDY}",
         )
-        patience = Patience(_PATIENCE_S, _WAITS, counted_from_now=True)
+        patience = Retries(_PATIENCE_S, _WAITS, counted_from_now=True)
         while True:
             cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
             if cursor.fetchone() == (True,):

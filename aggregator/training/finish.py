@@ -26,7 +26,7 @@ from precad.aggregator.training.session import Session
 from precad.aggregator.training.steps import Steps
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.link import PeerLink
 from precad.common.model import byte_view, from_bytes, model_digest
 from precad.common.ring import from_bytes as ring_from_bytes
@@ -140,15 +140,15 @@ def _void(
     own = VoidBody(task=str(session.task.digest), version=version, attempt=view.attempt)
     if prepared_here:
         answer = SealMessage.from_bytes(link.receive("void"))
-        if seals.read(seals.other, Kind.NOT_PREPARED, answer, VoidBody) != own:
+        if seals.read(seals.other, SignedKind.NOT_PREPARED, answer, VoidBody) != own:
             raise PeerViolation("the other server voids another attempt")
         session.store.void(version, view.attempt)
-        link.send("void", seals.write(Kind.NOT_PREPARED, own).to_bytes())
+        link.send("void", seals.write(SignedKind.NOT_PREPARED, own).to_bytes())
         return
     session.store.void(version, view.attempt)
-    link.send("void", seals.write(Kind.NOT_PREPARED, own).to_bytes())
+    link.send("void", seals.write(SignedKind.NOT_PREPARED, own).to_bytes())
     answer = SealMessage.from_bytes(link.receive("void"))
-    if seals.read(seals.other, Kind.NOT_PREPARED, answer, VoidBody) != own:
+    if seals.read(seals.other, SignedKind.NOT_PREPARED, answer, VoidBody) != own:
         raise PeerViolation("the other server voids another attempt")
 
 
@@ -192,7 +192,7 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
             f"the other server lacks model {current.version}, and its signature over it isn't kept "
             "here. Restore the other server's newest state"
         )
-    own = seals.write(Kind.MODEL, body)
+    own = seals.write(SignedKind.MODEL, body)
     transfer = ModelTransfer(version=current.version, sealed=sealed, own=own)
     aggregator.link.send("transfer", transfer.to_bytes())
     aggregator.link.send("model-bytes", byte_view(session.shelf.theta()))
@@ -208,8 +208,8 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     seals, link, task, store = aggregator.seals, aggregator.link, session.task, session.store
     transfer = ModelTransfer.from_bytes(link.receive("transfer"))
     data = link.receive("model-bytes")
-    body = seals.read(seals.role, Kind.MODEL, transfer.sealed, ModelBody)
-    theirs = seals.read(seals.other, Kind.MODEL, transfer.own, ModelBody)
+    body = seals.read(seals.role, SignedKind.MODEL, transfer.sealed, ModelBody)
+    theirs = seals.read(seals.other, SignedKind.MODEL, transfer.own, ModelBody)
     if len(data) != task.dimension * 8:
         raise PeerViolation(f"the other server sent a model of {len(data)} bytes")
     theta = from_bytes(data, task.dimension)

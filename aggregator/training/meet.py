@@ -23,7 +23,7 @@ from precad.aggregator.training.finish import confirm
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import encode_context
 from precad.common.link import SETUP_ATTEMPT, PeerLink
 
@@ -151,7 +151,7 @@ def _learn(session: Session, link: PeerLink) -> None:
     theirs += [Evidence.from_bytes(link.receive("evidence")) for _ in range(first.versions - 1)]
     sealed = None
     if first.sealed is not None:
-        sealed = seals.read(seals.role, Kind.HEAD, first.sealed, HeadBody)
+        sealed = seals.read(seals.role, SignedKind.HEAD, first.sealed, HeadBody)
         if sealed.task != str(session.task.digest):
             raise PeerViolation("the other server shows a head of another task")
     # What this server has heard of and doesn't know was, and may have left.

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.training.session import Session
-from precad.common.clock import Patience, Waits
+from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable
 
 log = logging.getLogger("precad")
 
-WAITS = Waits(0.2, 3.0)
+WAITS = RetryPolicy(0.2, 3.0)
 """Between attempts to get back to the other server or the dealer."""
 _OPERATORS_S = 2.0
 """Between looks at whether the operators have given their word."""
@@ -33,7 +33,7 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
         PeerUnavailable: nothing worked for ``deadlines.outage`` seconds; names their last failures.
         PrecadError: anything else that can't be mended by trying again.
     """
-    patience = Patience(session.task.deadlines.outage, WAITS, session.clock)
+    patience = Retries(session.task.deadlines.outage, WAITS, session.clock)
     progress = session.progress
     failures: list[str] = []
     while True:

@@ -20,7 +20,8 @@ from precad.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.signatures import CertificateVerifier, SealSigner
+from precad.common.identity.signatures import CertificateVerifier
+from precad.common.share.header import Signer
 from precad.common.task import Task
 
 
@@ -78,7 +79,7 @@ class Session:
     presence: Presence
     shelf: Shelf
     feed: Feed
-    signer: SealSigner = field(repr=False)
+    signer: Signer = field(repr=False)
     verifier: CertificateVerifier = field(repr=False)
     coin_key: CoinKey = field(repr=False)
     clock: Clock = CLOCK

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from precad.aggregator.workers.place import Place, Placed
 from precad.aggregator.workers.start import WorkerStart
-from precad.common.clock import Waits
+from precad.common.clock import RetryPolicy
 from precad.common.errors import PrecadError
 
 log = logging.getLogger("precad")
 
-WAITS = Waits(0.5, 30.0)
+WAITS = RetryPolicy(0.5, 30.0)
 """Between starts of a worker that doesn't stay up."""
 
 
@@ -30,7 +30,7 @@ class Pool:
         place: Place,
         starts: list[WorkerStart],
         changed: Callable[[int], None] = lambda _up: None,
-        waits: Waits = WAITS,
+        waits: RetryPolicy = WAITS,
     ) -> None:
         self.place = place
         self._starts = starts

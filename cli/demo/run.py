@@ -17,7 +17,7 @@ from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
 from precad.cli.local import OWNERS, LocalDeployment
 from precad.cli.options import json_of
-from precad.common.clock import Patience, Waits
+from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
@@ -130,13 +130,13 @@ def refuse_full(folder: Path) -> None:
 
 def _wait_until_serving(deployment: LocalDeployment) -> None:
     """Until server A answers; sooner if a server dies. Raises PeerUnavailable."""
-    patience = Patience(deployment.task.deadlines.enrol, Waits(0.1, 1.0), counted_from_now=True)
+    retries = Retries(deployment.task.deadlines.enrol, RetryPolicy(0.1, 1.0), counted_from_now=True)
     while True:
         deployment.check_alive()
         try:
             deployment.operator(Role.SERVER_A).status(timeout_s=2.0, wait=True)
         except PeerUnavailable as error:
-            patience.wait(error)
+            retries.wait(error)
         else:
             return
 

@@ -34,7 +34,7 @@ from precad.common.identity.party_certificate import (
     validity_fault,
 )
 from precad.common.keystream import encode_context
-from precad.common.share.header import Signature
+from precad.common.share.header import Signature, Signer
 
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
@@ -155,8 +155,8 @@ def _refuse(detail: str) -> Never:
     raise RejectedSubmission(Rejection.BAD_SIGNATURE, detail)
 
 
-class Kind(Enum):
-    """What a sealed body is; one kind never passes for another."""
+class SignedKind(Enum):
+    """What a server signs; one kind never passes for another."""
 
     ROSTER = "roster"
     """The frozen roster's digest."""
@@ -177,22 +177,15 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class ServerSigned:
     """A body and a server's signature over it."""
 
     body: bytes
     signature: Signature = field(repr=False)
 
 
-class SealSigner(Protocol):
-    """A server's pen."""
-
-    def sign(self, signed: bytes) -> Signature:
-        """The signature over ``signed``."""
-
-
-class SealVerifier(Protocol):
-    """Who knows the servers' certificates."""
+class ServerVerifier(Protocol):
+    """Checks servers' signatures by their certificates."""
 
     def check_server(
         self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
@@ -203,18 +196,23 @@ class SealVerifier(Protocol):
         """
 
 
-def seal(signer: SealSigner, role: Role, kind: Kind, body: bytes) -> Sealed:
+def sign_as_server(signer: Signer, role: Role, kind: SignedKind, body: bytes) -> ServerSigned:
     """Sign ``body`` as ``role``; the body names its task."""
-    return Sealed(body, signer.sign(_signed(role, kind, body)))
+    return ServerSigned(body, signer.sign(_signed(role, kind, body)))
 
 
-def check_seal(
-    verifier: SealVerifier, role: Role, kind: Kind, sealed: Sealed, *, kept: bool = False
+def check_server_signed(
+    verifier: ServerVerifier,
+    role: Role,
+    kind: SignedKind,
+    message: ServerSigned,
+    *,
+    kept: bool = False,
 ) -> bytes:
     """The body, which ``role`` has signed as a ``kind``, now or earlier. Raises PeerViolation."""
-    verifier.check_server(sealed.signature, role, _signed(role, kind, sealed.body), kept=kept)
-    return sealed.body
+    verifier.check_server(message.signature, role, _signed(role, kind, message.body), kept=kept)
+    return message.body
 
 
-def _signed(role: Role, kind: Kind, body: bytes) -> bytes:
+def _signed(role: Role, kind: SignedKind, body: bytes) -> bytes:
     return encode_context(f"seal/{kind.value}", role.value.encode(), body)

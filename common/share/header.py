@@ -93,14 +93,14 @@ class Signature:
 
 
 class Signer(Protocol):
-    """A client's pen."""
+    """Signs with a party's key: a client's submissions, a server's statements."""
 
     def sign(self, signed: bytes) -> Signature:
         """The signature over ``signed``."""
 
 
 class Verifier(Protocol):
-    """A server's eye. Both methods raise RejectedSubmission with BAD_SIGNATURE."""
+    """Checks clients' signatures. Both methods raise RejectedSubmission with BAD_SIGNATURE."""
 
     def admit(self, signature: Signature, client: ClientId) -> None:
         """Whether the signature's certificate is ``client``'s and counts now."""

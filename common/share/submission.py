@@ -181,7 +181,7 @@ def shard(
         attempt: the attempt.
         client: whose it is.
         model: digest of θ_t.
-        signer: this client's pen.
+        signer: signs with this client's key.
         words: whether the header holds u_A and u_B (``Task.words_in_headers``).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)

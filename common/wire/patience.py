@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import grpc
 
-from precad.common.clock import CLOCK, Clock, Patience, Waits
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import Misidentified, PeerUnavailable
 
 log = logging.getLogger("precad")
 
-WAITS = Waits(0.2, 0.2)
+WAITS = RetryPolicy(0.2, 0.2)
 LOOK_S = 10.0
 """Between lines in the log about a server that isn't there yet."""
 Reply = TypeVar("Reply")
@@ -43,7 +43,7 @@ def call_patiently(
         Misidentified: ``why`` says that waiting won't help.
     """
     look_at = clock.now()
-    patience = Patience(patience_s, WAITS, clock, counted_from_now=True)
+    patience = Retries(patience_s, WAITS, clock, counted_from_now=True)
     unreachable: grpc.RpcError | None = None
     while True:
         try:
@@ -61,7 +61,7 @@ def call_patiently(
             patience.wait(error)
 
 
-def _say(cause: PeerUnavailable | None, patience: Patience) -> None:
+def _say(cause: PeerUnavailable | None, patience: Retries) -> None:
     if isinstance(cause, Misidentified):
         raise cause
     if cause is not None:

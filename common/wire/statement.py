@@ -3,30 +3,31 @@
 from precad.common.errors import PeerViolation, RejectedSubmission
 from precad.common.identifiers import Role
 from precad.common.identity.signatures import (
-    Kind,
-    Sealed,
-    SealSigner,
-    SealVerifier,
-    check_seal,
-    seal,
+    ServerSigned,
+    ServerVerifier,
+    SignedKind,
+    check_server_signed,
+    sign_as_server,
 )
-from precad.common.share.header import Signature
+from precad.common.share.header import Signature, Signer
 from precad.protos import precad_pb2 as pb
 
 Body = pb.OpeningBody | pb.StatementBody
 _BLOCK = 2048
 _PADDING_HEADER, _LEAST = 3, 128
 """Tag and length of a padding of 128 bytes or more: sizes tell nothing of counts."""
-_KINDS = {pb.OpeningBody: Kind.OPENING, pb.StatementBody: Kind.STATEMENT}
+_KINDS = {pb.OpeningBody: SignedKind.OPENING, pb.StatementBody: SignedKind.STATEMENT}
 
 
-def sign_body(signer: SealSigner, role: Role, body: Body) -> pb.Signed:
+def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
     """``body``, signed by the server ``role``."""
-    sealed = seal(signer, role, _KINDS[type(body)], body.SerializeToString(deterministic=True))
+    sealed = sign_as_server(
+        signer, role, _KINDS[type(body)], body.SerializeToString(deterministic=True)
+    )
     return signed_to_wire(sealed)
 
 
-def signed_to_wire(sealed: Sealed) -> pb.Signed:
+def signed_to_wire(sealed: ServerSigned) -> pb.Signed:
     """A seal as a message."""
     signature = sealed.signature
     message = pb.Signed(
@@ -38,24 +39,30 @@ def signed_to_wire(sealed: Sealed) -> pb.Signed:
 
 
 def check_opening(
-    verifier: SealVerifier, role: Role, message: pb.Signed, *, kept: bool = False
+    verifier: ServerVerifier, role: Role, message: pb.Signed, *, kept: bool = False
 ) -> pb.OpeningBody:
     """What ``role`` has signed for an attempt's opening, now or earlier. Raises PeerViolation."""
-    return pb.OpeningBody.FromString(_checked(verifier, role, Kind.OPENING, message, kept=kept))
+    return pb.OpeningBody.FromString(
+        _checked(verifier, role, SignedKind.OPENING, message, kept=kept)
+    )
 
 
 def check_statement(
-    verifier: SealVerifier, role: Role, message: pb.Signed, *, kept: bool = False
+    verifier: ServerVerifier, role: Role, message: pb.Signed, *, kept: bool = False
 ) -> pb.StatementBody:
     """What ``role`` has signed of an owner's account, now or earlier. Raises PeerViolation."""
-    return pb.StatementBody.FromString(_checked(verifier, role, Kind.STATEMENT, message, kept=kept))
+    return pb.StatementBody.FromString(
+        _checked(verifier, role, SignedKind.STATEMENT, message, kept=kept)
+    )
 
 
 def _checked(
-    verifier: SealVerifier, role: Role, kind: Kind, message: pb.Signed, *, kept: bool
+    verifier: ServerVerifier, role: Role, kind: SignedKind, message: pb.Signed, *, kept: bool
 ) -> bytes:
     try:
-        sealed = Sealed(message.body, Signature(message.signature, tuple(message.certificates)))
+        sealed = ServerSigned(
+            message.body, Signature(message.signature, tuple(message.certificates))
+        )
     except RejectedSubmission as error:
         raise PeerViolation(f"what {role.value} is to have signed: {error.detail}") from None
-    return check_seal(verifier, role, kind, sealed, kept=kept)
+    return check_server_signed(verifier, role, kind, sealed, kept=kept)

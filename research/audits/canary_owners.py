@@ -83,7 +83,9 @@ def play(
     with Servers(owner.task, owner.client, *addresses, identity) as servers:
         servers.check_task()
         owner.enrol(servers)
-        result = take_part(servers, owner.budget, owner.pending, computed, witness=owner.witness)
+        result = take_part(
+            servers, owner.budget, owner.pending, computed, statements=owner.statements
+        )
     rounds = owner.task.training.rounds
     if result.model is None or result.counted != rounds or sorted(models) != list(range(rounds)):
         raise PeerViolation(

@@ -41,7 +41,7 @@ from research.audits.canary_owners import require_own
 _PROCESSES = {"a": precad.server_a.process, "b": precad.server_b.process}
 
 
-class Silent:
+class NoObserver:
     """No noise: what a broken server draws."""
 
     def draw(self, dimension: int) -> RingVector:
@@ -158,7 +158,7 @@ def become(server: str, build: Build, task: Task, folder: Path, looks: int) -> N
     if build is Build.HALF_NOISE:
         instead = DiscreteGaussian(task.noise_units / 2)
     if build is Build.OTHER_SILENT and server == "a":
-        instead = Silent()
+        instead = NoObserver()
     keep_noise(folder, instead)
     if build is Build.REDRAWN and server == "a":
         redraw(DiscreteGaussian(task.noise_units))

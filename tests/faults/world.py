@@ -45,7 +45,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
 from precad.client.participation import Participation
 from precad.client.pending_update import Pending
-from precad.client.server_statements import Witness
+from precad.client.server_statements import ServerStatements
 from precad.common.errors import (
     PeerUnavailable,
     StorageFailure,
@@ -395,7 +395,7 @@ class World:
                 pending,
                 servers.compute,
                 clock=self.clock,
-                witness=Witness(self.task, client, state),
+                statements=ServerStatements(self.task, client, state),
             )
             self.seen.results[client] = result
 

@@ -82,7 +82,7 @@ from precad.common.identity.party_certificate import (
     read_certificates,
     validity_fault,
 )
-from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, Kind
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
@@ -410,7 +410,7 @@ def _list_seeds() -> list[bytes]:
 
 def _read_seal(message: messages.SealMessage) -> messages.HeadBody:
     """As server B reads what server A sealed."""
-    return _seals(Role.SERVER_B).read(Role.SERVER_A, Kind.HEAD, message, messages.HeadBody)
+    return _seals(Role.SERVER_B).read(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
 
 
 def _seals(role: Role) -> Seals:
@@ -430,7 +430,7 @@ def _head() -> dict[str, Any]:
         head="cd" * 32,
         history=start,
     )
-    return _seals(Role.SERVER_A).write(Kind.HEAD, head).model_dump()
+    return _seals(Role.SERVER_A).write(SignedKind.HEAD, head).model_dump()
 
 
 def _outside(data: bytes) -> None:

@@ -33,9 +33,9 @@ def tasks(make_task: Any) -> tuple[Task, Task]:
     return make_task(4), make_task(4, {"privacy.noise_multiplier": 3.0, "privacy.delta": 1e-6})
 
 
-def cost(task: Task, further: list[int]) -> float:
+def cost(task: Task, re_releases: list[int]) -> float:
     """Exact ε of one version each, with so many further releases."""
-    admitted = {(0, version): m for version, m in enumerate(further)}
+    admitted = {(0, version): m for version, m in enumerate(re_releases)}
     return composed_epsilon((task,), admitted, task.privacy.delta)
 
 
@@ -127,14 +127,14 @@ def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
         first = opened(0)
         first.charge(100)
         admitted: dict[tuple[int, int], int] = {(0, 100): 0}
-        for number, (which, process, version, further) in enumerate(plan):
+        for number, (which, process, version, re_releases) in enumerate(plan):
             if number in reopen and not (which and first.whole_task()):
                 processes[which, process] = opened(which)
             own = processes[which, process]
             with contextlib.suppress(BudgetExceeded):
-                own.charge(version, further)
+                own.charge(version, re_releases)
                 before = admitted.get((which, version), 0)
-                admitted[which, version] = max(before, further)
+                admitted[which, version] = max(before, re_releases)
         # What is admitted is never taken back: the last sum is the largest.
         assert composed_epsilon(tasks, admitted, 1e-5) <= limit
         if first.whole_task():

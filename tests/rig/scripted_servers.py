@@ -23,11 +23,11 @@ from precad.client.own_account import OwnAccount
 from precad.client.participant import RoundView, take_part
 from precad.client.participation import Observer, Participation
 from precad.client.pending_update import Pair, Pending
-from precad.client.server_statements import SERVERS, Witness
+from precad.client.server_statements import SERVERS, ServerStatements
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import CertificateSigner, SealVerifier
+from precad.common.identity.signatures import CertificateSigner, ServerVerifier
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import shard
@@ -155,7 +155,7 @@ class ScriptedServers:
     def __init__(self, script: Script) -> None:
         self.task = script.task
         self.client = script.client
-        self.verifier = cast("SealVerifier", verifier())
+        self.verifier = cast("ServerVerifier", verifier())
         self._script = script
 
     def _step(self, name: str) -> None:
@@ -348,10 +348,10 @@ class Owner:
         self.budget = self.open_account()
         kept = None if folder is None else folder / "pending.bin"
         pending = Pending(script.task, script.client, kept)
-        witness = Witness(script.task, script.client, folder)
+        statements = ServerStatements(script.task, script.client, folder)
         script.steps(self.budget, "charge")
         script.steps(pending, "keep", "drop")
-        script.steps(witness, "saw")
+        script.steps(statements, "saw")
         servers = cast("Servers", ScriptedServers(script))
         return take_part(
             servers,
@@ -359,7 +359,7 @@ class Owner:
             pending,
             self.update,
             clock=script.clock,
-            witness=witness,
+            statements=statements,
             observer=self.observer,
         )
 

@@ -62,7 +62,7 @@ def test_a_pair_is_given_out_for_its_attempt_only(
     assert (pending.version, pending.attempt) == (2, 3)
     found = pending.of_attempt(3)
     assert found is not None
-    assert (found.pair, found.further, found.model) == (kept, 0, MODEL)
+    assert (found.pair, found.re_releases, found.model) == (kept, 0, MODEL)
     assert pending.of_attempt(2) is pending.of_attempt(4) is None
 
 
@@ -82,15 +82,15 @@ def test_an_update_is_given_out_for_its_version_only(
     assert pending.of_attempt(4) is not None
 
 
-@pytest.mark.parametrize(("update", "further"), [(X, 0), (X, 7), (X, None), (None, None)])
+@pytest.mark.parametrize(("update", "re_releases"), [(X, 0), (X, 7), (X, None), (None, None)])
 def test_the_same_bytes_come_back_after_a_restart(
-    task: Task, pair: Make, tmp_path: Path, update: Any, further: int | None
+    task: Task, pair: Make, tmp_path: Path, update: Any, re_releases: int | None
 ) -> None:
     kept = pair(3)
-    Pending(task, ME, tmp_path / "pending.bin").keep(2, update, kept, further)
+    Pending(task, ME, tmp_path / "pending.bin").keep(2, update, kept, re_releases)
     again = Pending(task, ME, tmp_path / "pending.bin").of_attempt(3)
     assert again is not None
-    assert (again.version, again.pair, again.further) == (2, kept, further)
+    assert (again.version, again.pair, again.re_releases) == (2, kept, re_releases)
     assert (again.update is None) == (update is None)
     assert update is None or (again.update == update).all()
     for found, each in zip(again.pair, kept, strict=True):
@@ -141,11 +141,11 @@ def budget(task: Task, path: Path | None, limit: float | None = None) -> OwnAcco
     return OwnAccount(task, task.privacy.record_rate, limit, path)
 
 
-def cost(task: Task, *further: int, delta: float | None = None) -> float:
-    """Exact ε of one version each, with so many further releases."""
+def cost(task: Task, *re_releases: int, delta: float | None = None) -> float:
+    """Exact ε of one version each, with so many re-releases."""
     privacy = task.privacy
     accountant = ExactAccountant()
-    for m in further:
+    for m in re_releases:
         sigma = privacy.noise_multiplier / math.sqrt(1 + m)
         accountant.compose(poisson_gaussian(rate=privacy.record_rate, noise_multiplier=sigma))
     return accountant.epsilon(privacy.delta if delta is None else delta)
@@ -214,10 +214,10 @@ def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(task: Task, l
     assert own.epsilon() <= 1.5
     own.charge(0)
     before = log.read_bytes()
-    for version, further in ((most, 0), (0, 50)):
-        assert not own.allows(version, further)
+    for version, re_releases in ((most, 0), (0, 50)):
+        assert not own.allows(version, re_releases)
         with pytest.raises(BudgetExceeded):
-            own.charge(version, further)
+            own.charge(version, re_releases)
     assert log.read_bytes() == before
     assert budget(task, log, 1.5).participations == most
 

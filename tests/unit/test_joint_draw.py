@@ -23,7 +23,7 @@ from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.link import memory_pair
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
@@ -150,13 +150,15 @@ def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
 
 def commitment(pair: Pair, body: Any, of: Role = B, **more: Any) -> bytes:
     """``body`` committed to under the seal of ``of``."""
-    sealed = seals(pair.task.digest, of).write(Kind.COIN_COMMITMENT, body)
+    sealed = seals(pair.task.digest, of).write(SignedKind.COIN_COMMITMENT, body)
     return CoinState(commitment=sealed, **more).to_bytes()
 
 
 def opening(pair: Pair, body: Any, of: Role = B) -> bytes:
     """``body`` opened under the seal of ``of``."""
-    return CoinReveal(opening=seals(pair.task.digest, of).write(Kind.COIN_OPENING, body)).to_bytes()
+    return CoinReveal(
+        opening=seals(pair.task.digest, of).write(SignedKind.COIN_OPENING, body)
+    ).to_bytes()
 
 
 def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
@@ -319,7 +321,7 @@ def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair)
     """Else the other server would choose between the new coin and one with this one's old bytes."""
     pair.coin(0)
     old = pair.keys[A].opening(pair.task.digest, 0)
-    held = seals(pair.task.digest, A).write(Kind.COIN_OPENING, old)
+    held = seals(pair.task.digest, A).write(SignedKind.COIN_OPENING, old)
     known = commitment_to(old, A).digest
     for store in pair.stores.values():
         store.discard_coin(0)
@@ -345,7 +347,7 @@ def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
         own = key.opening(OTHER_TASK, 0)
     else:
         pens = seals(pair.task.digest, B)
-    held = pens.write(Kind.COIN_OPENING, own)
+    held = pens.write(SignedKind.COIN_OPENING, own)
     pair.lose_key(A)
     committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
     with pytest.raises(PeerViolation):

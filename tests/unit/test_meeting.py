@@ -25,7 +25,7 @@ from precad.aggregator.training.meet import meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.link import memory_pair
 
 
@@ -327,7 +327,7 @@ def test_a_head_of_another_task_stands_for_nothing(servers: Servers) -> None:
         head="00" * 32,
         history="00" * 32,
     )
-    foreign = seals(servers.task.digest, B).write(Kind.HEAD, head)
+    foreign = seals(servers.task.digest, B).write(SignedKind.HEAD, head)
     servers.sessions[A].store.learn(
         [Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))]
     )
@@ -349,8 +349,8 @@ def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, li
         # A's own word in place of B's.
         own = seals(servers.task.digest, A)
         sealed = a.store.model_seal(1)
-        body = own.read(B, Kind.MODEL, sealed, ModelBody)
-        a.store.keep_model_seal(1, own.write(Kind.MODEL, body))
+        body = own.read(B, SignedKind.MODEL, sealed, ModelBody)
+        a.store.keep_model_seal(1, own.write(SignedKind.MODEL, body))
     else:
         theta = a.shelf.theta()
         theta[0] += 1

@@ -23,7 +23,7 @@ from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, 
 from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import Kind, check_seal, seal
+from precad.common.identity.signatures import SignedKind, check_server_signed, sign_as_server
 from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -104,7 +104,7 @@ class Release:
         )
         return head.model_copy(update=changed)
 
-    def says(self, step: str, kind: Kind, body: Message) -> None:
+    def says(self, step: str, kind: SignedKind, body: Message) -> None:
         """B, to A's next message."""
         self.b.send(step, seals(self.task.digest, B).write(kind, body).to_bytes())
 
@@ -115,8 +115,8 @@ def release(make_task: Callable[..., Task]) -> Release:
 
 
 def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(release: Release) -> None:
-    release.says("head", Kind.HEAD, release.head(length=6, head=str(SET)))
-    release.says("countersignature", Kind.COUNTERSIGNATURE, release.head())
+    release.says("head", SignedKind.HEAD, release.head(length=6, head=str(SET)))
+    release.says("countersignature", SignedKind.COUNTERSIGNATURE, release.head())
     assert countersign(release.a, release.prepared).noisy_share is release.share
     assert release.journal.written == ["countersigned", "sent"]
 
@@ -129,7 +129,7 @@ def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(release:
 def test_a_head_of_another_set_history_or_attempt_is_not_countersigned(
     release: Release, other: dict[str, Any]
 ) -> None:
-    release.says("head", Kind.HEAD, release.head(**other))
+    release.says("head", SignedKind.HEAD, release.head(**other))
     with pytest.raises(PeerViolation, match="disagree on what they have prepared"):
         countersign(release.a, release.prepared)
     assert release.journal.written == []
@@ -140,8 +140,8 @@ def test_a_countersignature_over_another_head_lets_no_share_leave(
     release: Release, other: dict[str, Any]
 ) -> None:
     """Of an earlier ledger, say: the other server would not be bound to this charge."""
-    release.says("head", Kind.HEAD, release.head())
-    release.says("countersignature", Kind.COUNTERSIGNATURE, release.head(**other))
+    release.says("head", SignedKind.HEAD, release.head())
+    release.says("countersignature", SignedKind.COUNTERSIGNATURE, release.head(**other))
     with pytest.raises(PeerViolation, match="another head"):
         countersign(release.a, release.prepared)
     assert release.journal.written == ["countersigned"]
@@ -151,7 +151,7 @@ def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: R
     theta = np.zeros(release.task.dimension)
     release.b.send("noisy-share", bytes(8 * release.task.dimension))
     body = ModelBody(task=str(release.task.digest), version=4, digest=str(OTHER))
-    release.says("model", Kind.MODEL, body)
+    release.says("model", SignedKind.MODEL, body)
     with pytest.raises(PeerViolation, match="different models of version 4"):
         reconstruct(release.a, release.sent, theta)
     assert release.journal.written == []
@@ -159,12 +159,12 @@ def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: R
 
 def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:
     """A head that was signed is no countersignature, whatever bytes both have."""
-    for kind in Kind:
-        sealed = seal(seals(MODEL, A).signer, A, kind, b"{}")
-        assert check_seal(verifier(), A, kind, sealed) == b"{}"
-        for role, other in [(B, kind), *((A, each) for each in Kind if each is not kind)]:
+    for kind in SignedKind:
+        sealed = sign_as_server(seals(MODEL, A).signer, A, kind, b"{}")
+        assert check_server_signed(verifier(), A, kind, sealed) == b"{}"
+        for role, other in [(B, kind), *((A, each) for each in SignedKind if each is not kind)]:
             with pytest.raises(PeerViolation):
-                check_seal(verifier(), role, other, sealed)
+                check_server_signed(verifier(), role, other, sealed)
 
 
 class Decided:

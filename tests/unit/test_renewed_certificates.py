@@ -25,7 +25,7 @@ from precad.aggregator.training.owners import hear_of, remember
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, Kind
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 
@@ -48,15 +48,15 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
     old = Seals(servers.task.digest, loser, earlier_pen(loser), verifier())
     now = seals(servers.task.digest, holder)
 
-    def again(kept: bytes, kind: Kind, body: Any) -> bytes:
+    def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
         return old.write(kind, now.read(loser, kind, SealMessage.from_bytes(kept), body)).to_bytes()
 
     path = servers.folder / holder.value / "state.db"
     servers.sessions[holder].store.close()
     with closing(sqlite3.connect(path)) as database, database:
         for table, key, column, kind, body in (
-            ("attempt", "attempt", "their_head", Kind.HEAD, HeadBody),
-            ("version", "version", "model_seal", Kind.MODEL, ModelBody),
+            ("attempt", "attempt", "their_head", SignedKind.HEAD, HeadBody),
+            ("version", "version", "model_seal", SignedKind.MODEL, ModelBody),
         ):
             query = f"SELECT {key}, {column} FROM {table} WHERE {column} IS NOT NULL"
             for number, kept in database.execute(query).fetchall():
@@ -66,7 +66,7 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
                 )
     seal = servers.folder / holder.value / "model.seal"
     if seal.exists():
-        seal.write_bytes(again(seal.read_bytes(), Kind.MODEL, ModelBody))
+        seal.write_bytes(again(seal.read_bytes(), SignedKind.MODEL, ModelBody))
     servers.open(holder)
 
 
@@ -91,11 +91,14 @@ def test_a_restored_server_learns_from_what_it_signed_before_its_certificate_was
 def test_a_signature_of_now_needs_a_certificate_of_now(servers: Servers) -> None:
     old = Seals(servers.task.digest, B, earlier_pen(B), verifier())
     body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
-    sealed = old.write(Kind.MODEL, body)
+    sealed = old.write(SignedKind.MODEL, body)
     with pytest.raises(PeerUnavailable, match="expired"):
-        seals(servers.task.digest, A).read(B, Kind.MODEL, sealed, ModelBody)
-    assert seals(servers.task.digest, A).read(B, Kind.MODEL, sealed, ModelBody, kept=True) == body
-    assert seals(servers.task.digest, B).read(B, Kind.MODEL, sealed, ModelBody) == body
+        seals(servers.task.digest, A).read(B, SignedKind.MODEL, sealed, ModelBody)
+    assert (
+        seals(servers.task.digest, A).read(B, SignedKind.MODEL, sealed, ModelBody, kept=True)
+        == body
+    )
+    assert seals(servers.task.digest, B).read(B, SignedKind.MODEL, sealed, ModelBody) == body
 
 
 def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, pb.Signed]:

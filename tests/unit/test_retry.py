@@ -18,7 +18,7 @@ from precad.aggregator.training.persist import persist
 from precad.aggregator.training.session import Progress, Session
 from precad.client.participant import outlast
 from precad.client.participation import Participation
-from precad.common.clock import Patience, Waits
+from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import (
     Misidentified,
     PeerUnavailable,
@@ -44,21 +44,21 @@ def lonely() -> Lonely:
     return Lonely()
 
 
-def give_up(patience: Patience) -> None:
-    while patience.remaining() > 0:
-        patience.wait(GONE)
+def give_up(retries: Retries) -> None:
+    while retries.remaining() > 0:
+        retries.wait(GONE)
     with pytest.raises(PeerUnavailable, match="gone"):
-        patience.wait(GONE)
+        retries.wait(GONE)
 
 
 def test_waits_grow_and_the_last_one_is_cut_to_the_total(lonely: Lonely) -> None:
-    give_up(Patience(10, Waits(1, 3), lonely))
+    give_up(Retries(10, RetryPolicy(1, 3), lonely))
     assert lonely.slept == [1, 2, 3, 3, 1]
     assert lonely.time == 1010
 
 
 def test_spread_waits_are_cut_too(lonely: Lonely) -> None:
-    give_up(Patience(10, Waits(2, 4, spread=True), lonely))
+    give_up(Retries(10, RetryPolicy(2, 4, spread=True), lonely))
     assert lonely.slept == [3, 6, 1]
 
 
@@ -66,20 +66,20 @@ def test_spread_waits_are_cut_too(lonely: Lonely) -> None:
 def test_the_total_counts_from_the_first_failure_or_from_now(
     lonely: Lonely, *, from_now: bool, left: float
 ) -> None:
-    patience = Patience(10, Waits(20, 20), lonely, counted_from_now=from_now)
+    retries = Retries(10, RetryPolicy(20, 20), lonely, counted_from_now=from_now)
     lonely.time += 4
-    assert patience.remaining() == left
-    give_up(patience)
+    assert retries.remaining() == left
+    give_up(retries)
     assert lonely.slept == [left]
 
 
 def test_what_worked_makes_the_next_failure_a_first_one(lonely: Lonely) -> None:
-    patience = Patience(10, Waits(1, 8), lonely)
+    retries = Retries(10, RetryPolicy(1, 8), lonely)
     for _ in range(3):
-        patience.wait(GONE)
-    patience.renew()
+        retries.wait(GONE)
+    retries.renew()
     lonely.time += 100
-    give_up(patience)
+    give_up(retries)
     assert lonely.slept == [1, 2, 4, 1, 2, 4, 3]
 
 

@@ -53,14 +53,14 @@ def by_version(sent: list[Sent]) -> dict[int, set[bytes]]:
     return found
 
 
-def epsilon_of(owner: Owner, *further: int) -> float:
+def epsilon_of(owner: Owner, *re_releases: int) -> float:
     """Exact ε of a version each, with that many further releases."""
     privacy = owner.script.task.privacy
     events = [
         poisson_gaussian(
             rate=privacy.record_rate, noise_multiplier=privacy.noise_multiplier / (1 + m) ** 0.5
         )
-        for m in further
+        for m in re_releases
     ]
     return exact_epsilon(Counter(events), privacy.delta)
 
@@ -136,7 +136,7 @@ def test_killed_at_any_step_one_version_shares_one_update_and_is_counted_before(
                 assert account.charged(opened.version)
                 assert account.allows(opened.version, max(opened.charges))
                 charge = account._account.charges[account._charge(opened.version, 0).step]
-                assert charge.further >= max(opened.charges)
+                assert charge.re_releases >= max(opened.charges)
             if left[0] == 0:
                 left[0] = -1
                 raise Killed

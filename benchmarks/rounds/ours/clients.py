@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.vectors import is_sum, vectors
 from precad.client.connection import Receipt, Servers
-from precad.common.clock import Patience, Waits
+from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
@@ -43,7 +43,7 @@ Line = tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]
 """What a channel is made from."""
 START_S = 120.0
 """How long servers may take to start."""
-WAITS = Waits(0.2, 2.0)
+WAITS = RetryPolicy(0.2, 2.0)
 """Before a model is fetched again."""
 AT_ONCE = 128
 """Clients that take part at the same time; of more, the others wait for their turn."""
@@ -217,7 +217,7 @@ def _send_half(servers: Servers, half: Submission) -> None:
 
 def _fetch(event: pb.RoundOpen, servers: Servers) -> None:
     """The model; again where a busy server took too long to shake hands, as owners do."""
-    patience = Patience(START_S, WAITS)
+    patience = Retries(START_S, WAITS)
     while True:
         try:
             servers.fetch_model(event.version, event.model_digest)

@@ -22,7 +22,7 @@ from precad.aggregator.rounds.messages import HeadBody
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
@@ -185,8 +185,8 @@ def bind() -> Callable[..., None]:
             history=str(MODEL),
         )
         other = seals(store._task.digest, Role.SERVER_B)
-        store.countersign(number, head, other.write(Kind.HEAD, head))
+        store.countersign(number, head, other.write(SignedKind.HEAD, head))
         if sent:
-            store.sent(number, other.write(Kind.COUNTERSIGNATURE, head))
+            store.sent(number, other.write(SignedKind.COUNTERSIGNATURE, head))
 
     return countersign

@@ -35,7 +35,7 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
@@ -173,7 +173,7 @@ class Ward:
         {
             "prepare": lambda: store.prepare(number, [A, B], VALID_SET, {}, SHARE),
             "countersign": lambda: self.bind(store, number, number, sent=False),
-            "send": lambda: store.sent(number, other.write(Kind.COUNTERSIGNATURE, body)),
+            "send": lambda: store.sent(number, other.write(SignedKind.COUNTERSIGNATURE, body)),
             "finish": lambda: store.finish_attempt(number, NEXT),
             "settle": lambda: store.settle(number),
             "write off": lambda: store.write_off(number),

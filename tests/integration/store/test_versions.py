@@ -14,7 +14,7 @@ from precad.aggregator.rounds.journal import Word
 from precad.aggregator.rounds.messages import CoinCommitment, Fact, SealMessage
 from precad.aggregator.store import Store
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.signatures import Kind
+from precad.common.identity.signatures import SignedKind
 from precad.common.roster import Roster
 from precad.common.task import Task
 
@@ -125,7 +125,9 @@ def test_a_word_reaches_as_far_as_it_says(store: Store) -> None:
 def coins(task: Task) -> tuple[SealMessage, SealMessage]:
     other = seals(task.digest, Role.SERVER_B)
     one, two = (
-        other.write(Kind.COIN_COMMITMENT, CoinCommitment(task="00" * 32, version=2, digest=d * 32))
+        other.write(
+            SignedKind.COIN_COMMITMENT, CoinCommitment(task="00" * 32, version=2, digest=d * 32)
+        )
         for d in ("01", "02")
     )
     return one, two

@@ -27,7 +27,7 @@ from precad.aggregator.workers.place import Place
 from precad.aggregator.workers.pool import Pool
 from precad.aggregator.workers.start import WorkerStart
 from precad.cli.local.files import task_to_toml
-from precad.common.clock import Waits
+from precad.common.clock import RetryPolicy
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
@@ -288,7 +288,7 @@ def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator
                     dealer=dealer,
                     listen="127.0.0.1:0",
                 )
-                pool = Pool(place, [start] * workers, waits=Waits(0.1, 1.0))
+                pool = Pool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
                 stack.callback(pool.close)
                 site.crews[role] = Crew(pool, identity, other_host="127.0.0.1")
             return site
