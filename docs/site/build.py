@@ -76,7 +76,7 @@ def write_configuration() -> Path:
     text = (ROOT / "docs/site/mkdocs.yml").read_text(encoding="utf-8")
     decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
     for word, pages in (("DECISIONS", decisions), ("TABLES", TABLES)):
-        listed = "".join(f"\n      - {path.relative_to(ROOT)}" for path in pages)
+        listed = "".join(f"\n          - {path.relative_to(ROOT)}" for path in pages)
         text = text.replace(f" {word}", listed)
     path = PAGES.parent / "mkdocs.yml"
     path.write_text(text.replace("../build/", ""), encoding="utf-8")
