@@ -2,10 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# Stamps of what is installed: what the demo needs, what tests and tools need besides, and what
-# the soak tests need besides that.
+# Stamps of what is installed: what the demo needs, what the tests need besides, and what the tools
+# and the soak tests need besides that.
 DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
 SOAK := $(VENV)/.soak
 SOURCES := pyproject.toml common/kernel/projections.c
 # Of 13,000 modules a demo loads 3,000: each is compiled when it is first loaded, and then kept.
@@ -29,8 +30,12 @@ $(DEMO): $(SOURCES)
 	@touch $@
 
 $(READY): $(SOURCES)
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e '.[test]'
 	@touch $(DEMO) $@
+
+$(TOOLS): $(READY)
+	$(INSTALL) -e '.[dev]'
+	@touch $@
 
 $(SOAK): $(READY)
 	$(INSTALL) -e '.[soak]'
@@ -67,20 +72,20 @@ site: $(READY) ## the documents as pages, in build/site; a warning is an error
 	PYTHONPATH=build/mkdocs $(BIN)/python docs/site/build.py
 	PRECAD_SITE=build/site $(BIN)/python -m pytest tests/site $(ARGS)
 
-lint: $(READY) ## ruff and strict mypy
+lint: $(TOOLS) ## ruff and strict mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 $(CLIENT)
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin $(CLIENT)
 
-protos: $(READY) ## generate the protobuf code anew
+protos: $(TOOLS) ## generate the protobuf code anew
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src --mypy_out=src --mypy_grpc_out=src $(addprefix src/precad/,$(PROTOS))
 
 protos-check: protos ## fail unless git has the protobuf code that the .proto files give
 	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others -- $(GENERATED))"
 
-bench: $(READY) ## the benchmarks; results go to benchmarks/results (ARGS=…)
+bench: $(TOOLS) ## the benchmarks; results go to benchmarks/results (ARGS=…)
 	PYTHONPATH=src:. $(BIN)/python -m benchmarks.rounds --series --output benchmarks/results/bench.json $(ARGS)
 	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 

@@ -22,6 +22,9 @@ settings.register_profile(
 settings.register_profile("soak", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile("precad")
 
+# Nearly all that is made until the tests begin stays: see below.
+gc.set_threshold(200_000, 30, 30)
+
 TaskMaker = Callable[..., Task]
 
 
