@@ -1,9 +1,7 @@
 """A guarantee is a pair of dominating curves per direction (docs/certificates.md).
 
-For any score in [0, 1] (a probability, a vote, a bounded loss over its bound) whose expectation
-is p on the clean data, the expectation p' after k additions (or k deletions) obeys
-``lower_k(p) ≤ p' ≤ upper_k(p)``. Every certificate of this package is a statement about such
-curves; how they come about (ε and δ, Rényi, Gaussian, the exact pair) is the guarantee's matter.
+Every certificate of this package is a statement about such curves; how they come about (ε and δ,
+Rényi, Gaussian, the exact pair) is the guarantee's matter.
 """
 
 from abc import ABC, abstractmethod
@@ -12,10 +10,7 @@ from enum import Enum
 from functools import reduce
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
-from precad.certify.inputs import Booleans, Floats, probabilities
+from precad.certify.curves import Best, Curves, Floats, Identity, InTurn
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
@@ -28,43 +23,6 @@ class Direction(Enum):
 
 
 BOTH = (Direction.ADDITIONS, Direction.DELETIONS)
-
-
-class Curves(ABC):
-    """Bounds on a score after one fixed change of the data, vectorised over the clean score."""
-
-    refined = False
-    """Whether the same bounds on the complement event, of score 1 − p, sharpen these."""
-
-    @abstractmethod
-    def _upper(self, p: Floats) -> Floats:
-        """The plain upper bound; what is outside [0, 1] is cut off."""
-
-    @abstractmethod
-    def _lower(self, p: Floats) -> Floats:
-        """The plain lower bound; what is outside [0, 1] is cut off."""
-
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """The most that a score of p can become; same shape as ``p``, in [p, 1].
-
-        Refined: what the complement must keep where that says more.
-        """
-        p = probabilities("score", p)
-        bound = self._upper(p)
-        return np.clip(np.minimum(bound, 1 - self._lower(1 - p)) if self.refined else bound, 0, 1)
-
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """The least that a score of p can become; same shape as ``p``, in [0, p].
-
-        Refined: what the complement can't take where that says more.
-        """
-        p = probabilities("score", p)
-        bound = self._lower(p)
-        return np.clip(np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound, 0, 1)
-
-    def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
-        """Whether A stays strictly ahead of B: ``lower(p_a) > upper(p_b)`` (Liu Thm 10)."""
-        return np.asarray(self.lower(p_a) > self.upper(p_b))
 
 
 class Guarantee(ABC):
@@ -95,42 +53,6 @@ class Guarantee(ABC):
     @abstractmethod
     def _curves(self, k: int, direction: Direction) -> Curves:
         """The curves for k ≥ 1 additions or deletions."""
-
-
-class Identity(Curves):
-    """Nothing changed: p' = p."""
-
-    def _upper(self, p: Floats) -> Floats:
-        return p
-
-    _lower = _upper
-
-
-@dataclass(frozen=True, slots=True)
-class Best(Curves):
-    """The tightest of several sound curves, point by point."""
-
-    members: tuple[Curves, ...]
-
-    def _upper(self, p: Floats) -> Floats:
-        return np.asarray(np.min([curve.upper(p) for curve in self.members], axis=0))
-
-    def _lower(self, p: Floats) -> Floats:
-        return np.asarray(np.max([curve.lower(p) for curve in self.members], axis=0))
-
-
-@dataclass(frozen=True, slots=True)
-class InTurn(Curves):
-    """One change after another: D → D' → D''. The later curves apply to the earlier bounds."""
-
-    first: Curves
-    then: Curves
-
-    def _upper(self, p: Floats) -> Floats:
-        return self.then.upper(self.first.upper(p))
-
-    def _lower(self, p: Floats) -> Floats:
-        return self.then.lower(self.first.lower(p))
 
 
 @dataclass(frozen=True, slots=True)

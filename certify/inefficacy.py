@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from precad.certify.gaussian import GaussianDP
+from precad.certify.closed_form import GaussianDP
+from precad.certify.curves import Floats, Integers, probabilities
 from precad.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
-from precad.certify.inputs import Floats, Integers, probabilities
 from precad.certify.intervals import ScoreBound, mean_half_width
 from precad.certify.prediction import LARGEST_GROUP, largest_group
 from precad.common.checks import count, positive

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-from precad.certify.inputs import Floats, Integers, probabilities
+from precad.certify.curves import Floats, Integers, probabilities
 from precad.common.checks import count, inside_unit_interval
 from precad.common.errors import Misconfiguration
 

@@ -3,23 +3,52 @@
 ``lower_k(p_A) > upper_k(p_B)``, strictly, for additions and for deletions (Xie Thm 1, 2; Liu
 Thm 10 with ADP or RDP, votes or scores). Curves are monotone in k, so the largest k is found by
 doubling and bisection; each group size's curves are made once for all points.
+
+What certifying a point can say is `Certified` or `Abstained`: never a radius of −1.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from precad.certify.curves import Booleans, Floats, Integers, probabilities
 from precad.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
-from precad.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.certify.intervals import Intervals
-from precad.certify.result import Abstained, Certified, Result
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 LARGEST_GROUP = 2**20
 """Groups are searched up to this size; a radius this large means "at least"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The prediction stays ``label`` after any change of at most ``radius``.
+
+    Attributes:
+        label: class index.
+        radius: certified number of records or clients (test-time: an ℓ2 distance).
+        additions: the radius against additions alone, where asked.
+        deletions: the radius against deletions alone, where asked.
+    """
+
+    label: int
+    radius: int | float
+    additions: int | None = None
+    deletions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abstained:
+    """Nothing is certified at this point, not even the clean prediction."""
+
+    reason: str
+
+
+Result: TypeAlias = Certified | Abstained
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from scipy.special import logsumexp
 
 from precad.accounting.events import SampledGaussian, require_bound
 from precad.accounting.rdp import mixture_rdp
-from precad.certify.guarantee import Curves, Direction, Guarantee, Identity
-from precad.certify.inputs import Booleans, Floats, Integers, probabilities
-from precad.certify.shift import Shift, log_binomial, log_ratio
+from precad.certify.curves import Booleans, Curves, Floats, Identity, Integers, probabilities
+from precad.certify.group_loss import Shift, log_binomial, log_ratio
+from precad.certify.guarantee import Direction, Guarantee
 from precad.common.errors import Misconfiguration
 
 ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))

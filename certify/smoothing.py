@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from precad.certify.gaussian import GaussianDP
-from precad.certify.inputs import Booleans, Floats, Integers, probabilities
+from precad.certify.closed_form import GaussianDP
+from precad.certify.curves import Booleans, Floats, Integers, probabilities
 from precad.certify.intervals import ConfidenceBudget, clopper_pearson_lower, vote_counts
-from precad.certify.prediction import counted_radii
-from precad.certify.result import Abstained, Certified, Result
+from precad.certify.prediction import Abstained, Certified, Result, counted_radii
 from precad.common.checks import positive
 from precad.common.errors import Misconfiguration
 

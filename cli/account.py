@@ -286,7 +286,7 @@ def _typed(
 def _finished(folder: Path, taken: "ReleaseCounts | None") -> "tuple[Run, float, int]":
     """What a finished run's summary says."""
     from precad.accounting.events import versions_of  # noqa: PLC0415
-    from precad.certify.runs import FinishedRun  # noqa: PLC0415
+    from precad.certify.finished_runs import FinishedRun  # noqa: PLC0415
 
     inputs = FinishedRun.read(folder).inputs
     run = replace(

@@ -14,7 +14,8 @@ from precad.accounting import gdp
 from precad.accounting.adversaries import Adversary, Run, planned_participations
 from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.certify.exact import ExactGroups
+from precad.certify.curves import Booleans, Integers
+from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import (
     BOTH,
     Direction,
@@ -23,7 +24,6 @@ from precad.certify.guarantee import (
     ValidationAllowance,
 )
 from precad.certify.inefficacy import attack_bounds
-from precad.certify.inputs import Booleans, Integers
 from precad.certify.prediction import largest_group
 from precad.common import checks
 from precad.common.errors import Misconfiguration

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import PrivacyStatement, guarantees
-from precad.certify.runs import CertificateInputs
+from precad.certify.finished_runs import CertificateInputs
 from precad.cli.demo.scenario import Scenario
 from precad.client.gradients.torch_models import build
 from precad.client.trained_model import load_vector

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.certify.exact import ExactGroups
+from precad.certify.certificate_plots import plot_smoothing
+from precad.certify.exact_groups import ExactGroups
+from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
-from precad.certify.plot import plot_smoothing
 from precad.certify.prediction import certified_accuracy
-from precad.certify.runs import CertificateInputs, Unit
 from precad.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.cli.demo.scenario import Scenario
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes

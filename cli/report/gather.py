@@ -11,7 +11,7 @@ from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.aggregator.rounds.privacy_cap import participation_cap
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.course import Course
-from precad.certify.exact import ExactGroups
+from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.report import words

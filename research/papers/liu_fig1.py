@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from precad.certify.inputs import Floats
+from precad.certify.curves import Floats
 from precad.certify.renyi import RenyiDP, RenyiGroups
 from research.algorithms.instance_level import exact_epsilon
 from research.defences.ensembles import ma_expectation_bound

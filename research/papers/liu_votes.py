@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from precad.accounting.events import SampledGaussian
-from precad.certify.exact import ExactGroups
+from precad.certify.curves import Booleans, Floats, Integers
+from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_loss import single_shift
 from precad.certify.guarantee import Guarantee
-from precad.certify.inputs import Booleans, Floats, Integers
 from precad.certify.intervals import (
     ConfidenceBudget,
     Intervals,
@@ -23,7 +24,6 @@ from precad.certify.prediction import (
     largest_group,
 )
 from precad.certify.renyi import ORDERS, RenyiCurves, RenyiGroups, mixture_divergences
-from precad.certify.shift import single_shift
 from precad.client.gradients.torch_models import model_section
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection

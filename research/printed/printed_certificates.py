@@ -9,9 +9,9 @@ from scipy.special import ndtr, ndtri
 
 from precad.accounting.events import SampledGaussian
 from precad.accounting.gdp import delta_of_epsilon
-from precad.certify.exact import PairCurves, pair_of
-from precad.certify.guarantee import Curves
-from precad.certify.inputs import Booleans, Floats, Integers, probabilities
+from precad.certify.curves import Booleans, Curves, Floats, Integers, probabilities
+from precad.certify.exact_groups import PairCurves, pair_of
+from precad.certify.group_loss import single_shift
 from precad.certify.prediction import largest_group
 from precad.certify.renyi import (
     ORDERS,
@@ -20,7 +20,6 @@ from precad.certify.renyi import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
-from precad.certify.shift import single_shift
 from precad.common.checks import count, positive
 from research.printed.reproduction import Reproduction
 

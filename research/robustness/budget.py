@@ -14,7 +14,7 @@ import numpy as np
 
 from precad.accounting.calibrate import spent
 from precad.accounting.events import AccountantName, poisson_gaussian
-from precad.certify.exact import ExactGroups
+from precad.certify.exact_groups import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.smoothing import average_certified_radius
 from precad.client.gradients.noisy_votes import Sampling

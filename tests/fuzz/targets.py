@@ -49,14 +49,13 @@ from precad.aggregator.store.audit import read_task
 from precad.aggregator.store.outside import OutsideJournal
 from precad.aggregator.validate.check_by_gates import dealt_keys
 from precad.aggregator.validate.validation import deal_request
+from precad.certify.curves import Floats
+from precad.certify.finished_runs import FinishedRun
 from precad.certify.inefficacy import expected_loss
-from precad.certify.inputs import Floats
 from precad.certify.intervals import ScoreBound, vote_counts
-from precad.certify.runs import FinishedRun
-from precad.cli.certify import certify
-from precad.cli.certify.read import expectation, read_array, right, vote_intervals
-from precad.cli.certify.request import Loss, Prediction, UnitName
-from precad.cli.certify.trained import Trained
+from precad.cli.certify import Loss, Prediction, UnitName, certify
+from precad.cli.certify_inputs import expectation, read_array, right, vote_intervals
+from precad.cli.certify_mechanism import Trained
 from precad.cli.local.files import task_to_toml, to_toml
 from precad.client.own_account import Account, OwnAccount
 from precad.client.owner_settings import JoinSettings

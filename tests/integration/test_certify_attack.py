@@ -14,13 +14,12 @@ import pytest
 from research.printed.printed_certificates import theorem_8
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.certify.exact import ExactGroups
+from precad.certify.curves import Floats
+from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_loss import Shift, log_binomial, log_ratio
 from precad.certify.guarantee import Direction
-from precad.certify.inputs import Floats
-from precad.certify.prediction import certify_prediction
+from precad.certify.prediction import Certified, certify_prediction
 from precad.certify.renyi import RenyiGroups
-from precad.certify.result import Certified
-from precad.certify.shift import Shift, log_binomial, log_ratio
 
 TRAININGS = 80_000
 CLOSE = 0.012

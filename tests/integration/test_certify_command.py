@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from precad.accounting.events import poisson_gaussian
-from precad.certify.exact import ExactGroups
+from precad.certify.exact_groups import ExactGroups
 from precad.cli.main import app
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
@@ -372,7 +372,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "folder.png").mkdir()
-    monkeypatch.setattr("precad.cli.certify.answer.Trained", None)  # no work is done
+    monkeypatch.setattr("precad.cli.certify_answer.Trained", None)  # no work is done
     assert "--plot" in refused("loss", *CLIENTS, "--plot", str(tmp_path / name))
 
 

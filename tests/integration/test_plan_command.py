@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.certify.exact import ExactGroups
+from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.main import app

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.certify.approximate import ApproximateDP
-from precad.certify.exact import ExactGroups
-from precad.certify.gaussian import GaussianCurves, GaussianDP
+from precad.certify.closed_form import ApproximateDP, GaussianCurves, GaussianDP
+from precad.certify.curves import Booleans, Floats, Integers
+from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import (
     BOTH,
     BestOf,
@@ -22,7 +22,6 @@ from precad.certify.guarantee import (
     ValidationAllowance,
     mixed,
 )
-from precad.certify.inputs import Booleans, Floats, Integers
 from precad.certify.prediction import largest_group
 from precad.certify.renyi import RenyiDP, RenyiGroups
 

@@ -32,7 +32,7 @@ from precad.audit.one_run import (
 )
 from precad.audit.power import guess, plan
 from precad.audit.verdict import MODELS, ONE_SERVER, Verdict
-from precad.certify.gaussian import GaussianDP
+from precad.certify.closed_form import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration

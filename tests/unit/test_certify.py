@@ -38,11 +38,11 @@ from scipy.stats import binom
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
 from precad.accounting.guarantees import PrivacyStatement
-from precad.certify.approximate import ApproximateDP
-from precad.certify.exact import ExactGroups
-from precad.certify.gaussian import GaussianDP
+from precad.certify.closed_form import ApproximateDP, GaussianDP
+from precad.certify.curves import Curves, Integers
+from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_loss import group_shift, log_binomial
 from precad.certify.guarantee import (
-    Curves,
     Direction,
     Guarantee,
     Iterated,
@@ -56,7 +56,6 @@ from precad.certify.inefficacy import (
     expected_loss,
     fewest_attackers,
 )
-from precad.certify.inputs import Integers
 from precad.certify.intervals import (
     ConfidenceBudget,
     Intervals,
@@ -68,14 +67,14 @@ from precad.certify.intervals import (
     votes_of,
 )
 from precad.certify.prediction import (
+    Abstained,
+    Certified,
     PredictionCertificates,
     certified_accuracy,
     certify_prediction,
     certify_predictions,
 )
 from precad.certify.renyi import RenyiDP, RenyiGroups
-from precad.certify.result import Abstained, Certified
-from precad.certify.shift import group_shift, log_binomial
 from precad.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
 

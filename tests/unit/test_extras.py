@@ -112,7 +112,7 @@ PARTS = {
     "dealer": "dealer.process client.connection common.identity.deployment_keys",
     "client": "client.data_owner client.owners_together client.own_account accounting.exact",
     "server": "server_a.process server_b.process aggregator.workers.worker",
-    "plan": "cli.planning cli.account_tables cli.certify.answer accounting.guarantees",
+    "plan": "cli.planning cli.account_tables cli.certify_answer accounting.guarantees",
     "report": "cli.report.gather cli.report.page cli.report.pictures",
     "simulation": "simulation simulation.partition cli.demo.plot",
 }

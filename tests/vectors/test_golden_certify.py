@@ -21,9 +21,9 @@ from precad.accounting.gdp import (
     largest_clip_ratio,
     tolerated_group_mu,
 )
-from precad.certify.approximate import ApproximateDP
-from precad.certify.exact import ExactGroups
-from precad.certify.gaussian import GaussianDP
+from precad.certify.closed_form import ApproximateDP, GaussianDP
+from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_loss import Shift, log_binomial, single_shift
 from precad.certify.guarantee import Direction, Guarantee, Iterated
 from precad.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
 from precad.certify.intervals import (
@@ -33,7 +33,7 @@ from precad.certify.intervals import (
     hoeffding_half_width,
     simuem,
 )
-from precad.certify.prediction import certified_accuracy, certify_prediction
+from precad.certify.prediction import Abstained, Certified, certified_accuracy, certify_prediction
 from precad.certify.renyi import (
     ORDERS,
     RenyiDP,
@@ -42,8 +42,6 @@ from precad.certify.renyi import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
-from precad.certify.result import Abstained, Certified
-from precad.certify.shift import Shift, log_binomial, single_shift
 from precad.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.client.gradients.objectives import macer_hinge
 from precad.common.encode import RECORD_MARGIN, clip_record_adaptively

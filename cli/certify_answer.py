@@ -5,21 +5,32 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from precad.certify.certificate_plots import (
+    plot_certified_accuracy,
+    plot_loss_bounds,
+    plot_smoothing,
+)
+from precad.certify.curves import Booleans
 from precad.certify.guarantee import Direction, Guarantee
 from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
-from precad.certify.inputs import Booleans
-from precad.certify.plot import plot_certified_accuracy, plot_loss_bounds, plot_smoothing
 from precad.certify.prediction import (
+    Abstained,
     PredictionCertificates,
+    Result,
     certified_accuracy,
     certify_predictions,
 )
-from precad.certify.result import Abstained, Result
 from precad.certify.smoothing import average_certified_radius, certify_smoothing
-from precad.cli.certify.read import budget, expectation, right, vote_intervals
-from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
-from precad.cli.certify.smoothed import of_file, of_model
-from precad.cli.certify.trained import DIRECTIONS, Trained
+from precad.cli.certify import Loss, Prediction, Request, Smoothing
+from precad.cli.certify_inputs import (
+    budget,
+    expectation,
+    right,
+    vote_intervals,
+    votes_of_file,
+    votes_of_model,
+)
+from precad.cli.certify_mechanism import DIRECTIONS, Trained
 from precad.cli.options import writable_picture
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
@@ -197,7 +208,7 @@ def _fewest(
 
 
 def _smoothing(request: Smoothing) -> Document:
-    source = of_model(request) if request.data is not None else of_file(request)
+    source = votes_of_model(request) if request.data is not None else votes_of_file(request)
     shares = budget(request, *source.votes.shape)
     found = certify_smoothing(source.votes, source.sigma, shares, source.selection)
     known = source.labels is not None

@@ -1,22 +1,114 @@
-"""`precad certify`: what an attack on the training, or on an input, can't change."""
+"""`precad certify`: what an attack on the training, or on an input, can't change.
 
-from typing import Any, get_args
+Options become a frozen request, whose fields they are; a request a document; a document tables or
+JSON.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 import click
 
-from precad.cli.certify.request import (
-    BoundName,
-    Change,
-    GuaranteeKind,
-    Loss,
-    Prediction,
-    Request,
-    Smoothing,
-    UnitName,
-    VoteFormat,
-)
 from precad.cli.options import PATH
 from precad.cli.trained import config_option, model_file_option, own_model_option, task_file_option
+
+GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
+"""Which guarantee of the training is used."""
+Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
+VoteFormat: TypeAlias = Literal["votes", "labels", "scores"]
+# The values of the certifier's own enums, whose modules load too slowly for the help.
+UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
+BoundName: TypeAlias = Literal["hoeffding", "bernstein"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The majority vote of independently trained private models."""
+
+    sources: tuple[Path, ...]
+    runs: bool
+    guarantee: GuaranteeKind
+    also: tuple[GuaranteeKind, ...]
+    sampling_rate: float | None
+    noise_multiplier: float | None
+    rounds: int | None
+    sampling: str | None
+    unit: UnitName | None
+    change: Change | None
+    absent: int
+    confidence: float
+    simultaneous: bool
+    strict: bool
+    form: VoteFormat | None
+    interval: BoundName
+    classes: int | None
+    models: int | None
+    labels: Path | None
+    delta: float | None
+    soundness_bits: int | None
+    attempts: int
+    plot: Path | None
+    as_json: bool
+
+    @property
+    def kinds(self) -> list[GuaranteeKind]:
+        """Each guarantee asked for, once; the first one's certificates are the answer."""
+        return list(dict.fromkeys([self.guarantee, *self.also]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """The expected loss of a private model after so many attackers."""
+
+    sources: tuple[Path, ...]
+    runs: bool
+    expected: float | None
+    bound: float
+    attackers: int
+    tau: tuple[float, ...]
+    guarantee: GuaranteeKind
+    sampling_rate: float | None
+    noise_multiplier: float | None
+    rounds: int | None
+    sampling: str | None
+    unit: UnitName | None
+    change: Change | None
+    absent: int
+    confidence: float
+    interval: BoundName
+    delta: float | None
+    soundness_bits: int | None
+    attempts: int
+    plot: Path | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoothing:
+    """Predictions under changed inputs."""
+
+    votes: Path | None
+    sigma: float | None
+    data: Path | None
+    config: Path | None
+    task: Path | None
+    model_file: Path | None
+    model: str | None
+    copies: int
+    select: int
+    first: int | None
+    draw: int | None
+    keep: Path | None
+    confidence: float
+    selection: Path | None
+    simultaneous: bool
+    labels: Path | None
+    plot: Path | None
+    as_json: bool
+
+
+Request: TypeAlias = Prediction | Loss | Smoothing
 
 
 @click.group()
@@ -98,8 +190,8 @@ json_option = click.option(
 def respond(request: Request) -> None:
     """Work out what is asked, then print it."""
     # Scientific imports take a second, which `--help` doesn't wait for.
-    from precad.cli.certify.answer import answer  # noqa: PLC0415
-    from precad.cli.certify.show import show  # noqa: PLC0415
+    from precad.cli.certify_answer import answer  # noqa: PLC0415
+    from precad.cli.certify_tables import show  # noqa: PLC0415
 
     show(request, answer(request))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from precad.certify.inputs import Booleans, Floats
+from precad.certify.curves import Booleans, Floats
 from precad.certify.prediction import PredictionCertificates, certified_accuracy
 from precad.certify.smoothing import SmoothingCertificates
 

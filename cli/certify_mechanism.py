@@ -10,8 +10,9 @@ from precad.accounting.events import (
     require_rounds,
 )
 from precad.accounting.gdp import GdpCltAccountant
-from precad.certify.exact import ExactGroups
-from precad.certify.gaussian import GaussianDP
+from precad.certify.closed_form import GaussianDP
+from precad.certify.exact_groups import ExactGroups
+from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
 from precad.certify.guarantee import (
     BOTH,
     Direction,
@@ -22,8 +23,7 @@ from precad.certify.guarantee import (
     WithAbsent,
 )
 from precad.certify.renyi import RenyiGroups
-from precad.certify.runs import Ensemble, FinishedRun, Unit
-from precad.cli.certify.request import Change, GuaranteeKind, Loss, Prediction
+from precad.cli.certify import Change, GuaranteeKind, Loss, Prediction
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 

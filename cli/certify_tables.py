@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import click
 
-from precad.certify.runs import Unit
-from precad.cli.certify.answer import Document
-from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
+from precad.certify.finished_runs import Unit
+from precad.cli.certify import Loss, Prediction, Request, Smoothing
+from precad.cli.certify_answer import Document
 from precad.cli.options import print_json
 from precad.common.terminal.text import Table, say
 

@@ -15,7 +15,7 @@ import numpy as np
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.calibrate import spent
 from precad.accounting.events import SampledGaussian
-from precad.certify.inputs import Floats, Integers
+from precad.certify.curves import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import count, inside_unit_interval, positive, rate
 from precad.common.errors import Misconfiguration
