@@ -1,23 +1,35 @@
 """`precad account`: what one run or several cost in privacy, against whom, by three accountants."""
 
-import re
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from precad.cli.options import PATH, json_option, print_json, task_numbers
-from precad.common import checks
-from precad.common.errors import Misconfiguration
+from precad.cli.options import PATH, json_option, print_json
 
-if TYPE_CHECKING:
-    from precad.accounting.adversaries import Run
-    from precad.accounting.events import ReleaseCounts
 
-_RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
-# R, C, d and f: what R'/C takes.
-_CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRequest:
+    """What `precad account` is asked; the fields are its options."""
+
+    task: tuple[Path, ...]
+    run: tuple[Path, ...]
+    record_rate: float | None
+    client_rate: float | None
+    noise_multiplier: float | None
+    rounds: int | None
+    delta: float | None
+    participations: tuple[int, ...]
+    again: tuple[str, ...]
+    cap: int | None
+    record_clip: float | None
+    client_clip: float | None
+    dimension: int | None
+    fractional_bits: int | None
+    cover_uploads: bool
+    sampling: str
+    as_json: bool
 
 
 @click.command()
@@ -82,25 +94,7 @@ _CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
     help="How records and clients are drawn; this system runs poisson.",
 )
 @json_option
-def account(
-    task: tuple[Path, ...],
-    run: tuple[Path, ...],
-    record_rate: float | None,
-    client_rate: float | None,
-    noise_multiplier: float | None,
-    rounds: int | None,
-    delta: float | None,
-    participations: tuple[int, ...],
-    again: tuple[str, ...],
-    cap: int | None,
-    record_clip: float | None,
-    client_clip: float | None,
-    dimension: int | None,
-    fractional_bits: int | None,
-    cover_uploads: bool,
-    sampling: str,
-    as_json: bool,
-) -> None:
+def account(**given: Any) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 
     ONE SERVER: a record, against one curious server with any other
@@ -138,161 +132,13 @@ def account(
         precad account --record-rate 0.2 --client-rate 1 \\
           --noise-multiplier 2 --rounds 60 --delta 1e-5
     """  # noqa: D301 -- click reads the control character
-    given = locals()
-    runs = _runs(given)
+    request = AccountRequest(**given)
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
+    from precad.cli.account_runs import runs_of  # noqa: PLC0415
     from precad.cli.account_tables import document, show  # noqa: PLC0415
 
-    if as_json:
+    runs = runs_of(request)
+    if request.as_json:
         print_json(document(runs), indent=2)
     else:
         show(runs)
-
-
-def _runs(given: dict[str, Any]) -> "list[tuple[str, Run, float, int]]":
-    """Each run's name, what it is, its δ and its cap."""
-    from precad.accounting.events import require_poisson  # noqa: PLC0415
-
-    require_poisson(given["sampling"])
-    tasks, folders = given.pop("task"), given.pop("run")
-    counts: list[int] = given.pop("participations") or []
-    many = len(tasks) + len(folders)
-    if given["cap"] is not None:
-        checks.count("cap", given["cap"])
-    if counts and len(counts) != max(1, many):
-        raise Misconfiguration(
-            "participations", len(counts), f"give one for each of {max(1, many)} tasks, or none"
-        )
-    if many > 1 and given["cap"] is not None:
-        raise Misconfiguration("cap", given["cap"], "leave it out where there are several tasks")
-    again: list[str] = given.pop("again") or []
-    taken = _taken(counts, again, max(1, many))
-    if not many:
-        return [("", *_typed(given, None, taken[0]))]
-    if folders:
-        if again:
-            raise Misconfiguration(
-                "again",
-                ", ".join(again),
-                "a finished run takes its worst version for all: "
-                "leave --again out, or name its task",
-            )
-        for name in (*_RECORD, *_CLIENT):
-            if given[name] is not None:
-                option = "--" + name.replace("_", "-")
-                raise Misconfiguration(name, given[name], f"the run says it: leave {option} out")
-    found = [
-        (str(path), *_typed(given, path, count))
-        for path, count in zip(tasks, taken[: len(tasks)], strict=True)
-    ]
-    finished = zip(folders, taken[len(tasks) :], strict=True)
-    return found + [(str(folder), *_finished(folder, count)) for folder, count in finished]
-
-
-def _taken(counts: list[int], again: list[str], many: int) -> "list[ReleaseCounts | None]":
-    """Participations of each run by m, None where nothing was said.
-
-    Raises:
-        Misconfiguration: a text isn't of the form, or says more than there were participations.
-    """
-    if again and len(again) != len(counts):
-        raise Misconfiguration(
-            "again",
-            ", ".join(again),
-            "give --participations too: what was released again is part of it"
-            if not counts
-            else f"give one for each of {len(counts)} --participations (none for none), or none",
-        )
-    found: list[ReleaseCounts | None] = [None] * many
-    for place, total in enumerate(counts):
-        checks.count("participations", total)
-        by_m = _by_m(again[place]) if again else {}
-        if sum(by_m.values()) > total:
-            raise Misconfiguration(
-                "again", again[place], f"is of more versions than --participations {total}"
-            )
-        found[place] = {0: total - sum(by_m.values())} | by_m
-    return found
-
-
-def _by_m(text: str) -> dict[int, int]:
-    """M → versions, of `1:3,2:1` or `none`."""
-    found: dict[int, int] = {}
-    for part in () if text.strip() == "none" else text.split(","):
-        read = _AGAIN.fullmatch(part.strip())
-        if read is None or not int(read[1]):
-            raise Misconfiguration(
-                "again",
-                text,
-                "give M:COUNT, both whole numbers and M at least 1, like 1:3 or 1:3,2:1",
-            )
-        if int(read[1]) in found:
-            raise Misconfiguration("again", text, f"says M = {read[1]} twice")
-        found[int(read[1])] = int(read[2])
-    return found
-
-
-_AGAIN = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
-
-
-def _typed(
-    given: dict[str, Any], path: Path | None, taken: "ReleaseCounts | None"
-) -> "tuple[Run, float, int]":
-    """What a task, or all options by name, say."""
-    from precad.accounting.adversaries import Run, sensitivity_ratio  # noqa: PLC0415
-    from precad.accounting.exact import largest_count, record_epsilon  # noqa: PLC0415
-
-    if path is not None:
-        from precad.common.task import Task  # noqa: PLC0415
-
-        if given["cover_uploads"]:
-            raise Misconfiguration(
-                "cover_uploads", True, "the task says it: leave --cover-uploads out"
-            )
-        task_numbers(given | {"task": path}, (*_RECORD, *_CLIENT), ())
-        task = Task.load(path)
-        run, delta, cap = Run.of(task, counts=taken), task.privacy.delta, given["cap"]
-        limit = task.privacy.epsilon_limit
-        if cap is None and limit is not None:
-            again = {m: count for m, count in (taken or {}).items() if m}
-            upgraded = sum(again.values())
-
-            def within(count: int) -> bool:
-                epsilon = record_epsilon(
-                    record_rate=run.record_rate,
-                    noise_multiplier=run.noise_multiplier,
-                    delta=delta,
-                    counts={0: max(0, count - upgraded)} | again,
-                )
-                return epsilon <= limit
-
-            cap = largest_count(within, run.rounds)
-        return run, delta, run.rounds if cap is None else cap
-    # One number of the client level alone is of no use.
-    wanted = any(given[name] is not None for name in _CLIENT)
-    numbers = task_numbers(
-        given | {"task": None},
-        (*_RECORD, *_CLIENT) if wanted else _RECORD,
-        () if wanted else _CLIENT,
-    )
-    clips = {name: numbers.pop(name) for name in _CLIENT}
-    if clips["client_clip"] is not None:
-        numbers["sensitivity_ratio"] = sensitivity_ratio(**clips)
-    delta = numbers.pop("delta")
-    run = Run(**numbers, counts=taken, cover_uploads=given["cover_uploads"])
-    return run, delta, run.rounds if given["cap"] is None else given["cap"]
-
-
-def _finished(folder: Path, taken: "ReleaseCounts | None") -> "tuple[Run, float, int]":
-    """What a finished run's summary says."""
-    from precad.accounting.events import versions_of  # noqa: PLC0415
-    from precad.certify.finished_runs import FinishedRun  # noqa: PLC0415
-
-    inputs = FinishedRun.read(folder).inputs
-    run = replace(
-        inputs.run(inputs.rounds, None if taken is None else versions_of(taken)),
-        counts=taken,
-        attempts=inputs.attempts,
-        projections=inputs.malicious_submission_soundness_bits,
-    )
-    return run if taken is not None else run.at_cap(inputs.rounds), inputs.delta, inputs.rounds
