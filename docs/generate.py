@@ -5,6 +5,9 @@ each with what its function here gives. The tables of the papers' experiments ar
 own beside the results.
 """
 
+import ast
+import inspect
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -20,7 +23,7 @@ from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, 
 from precad.aggregator.rpc.descriptors import STRANGERS
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.turns import AT_ONCE, GRACE_S, LEAST_RATE
-from precad.common.errors import MAX_TEXT
+from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
 from precad.common.task import Task
@@ -235,6 +238,22 @@ def limits() -> str:
     return table(["what", "limit", "beyond it"], rows)
 
 
+def reasons() -> str:
+    """Why a submission doesn't count, from the code's own words."""
+    (defined,) = ast.parse(inspect.getsource(Rejection)).body
+    rows: list[tuple[str, str]] = []
+    match defined:
+        case ast.ClassDef(body=body):
+            for named, said in itertools.pairwise(body):
+                match named, said:
+                    case (
+                        ast.Assign(value=ast.Constant(value=str(value))),
+                        ast.Expr(value=ast.Constant(value=str(words))),
+                    ):
+                        rows.append((f"`{value}`", words))
+    return table(["reason", "when"], rows)
+
+
 def three_ways() -> str:
     """Accuracies of one trusted server, precad and local DP."""
     rows = []
@@ -276,6 +295,7 @@ def install_sizes() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "demo-guarantees": demo_guarantees,
     "limits": limits,
+    "reasons": reasons,
     "three-ways": three_ways,
     "install-sizes": install_sizes,
 }
