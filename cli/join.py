@@ -11,7 +11,7 @@ import click
 
 from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration, StorageFailure
-from precad.common.logs import doing, says_where_it_hangs, start_log
+from precad.common.logs import doing, dump_stacks_on_signal, start_log
 
 
 @click.command()
@@ -39,9 +39,6 @@ from precad.common.logs import doing, says_where_it_hangs, start_log
     show_default=False,
     help="Hours that the servers may be away, as over a weekend; the task's outage unless given.",
 )
-@click.option(
-    "--tensorboard", type=PATH, help="A folder for TensorBoard's files, with precad[tensorboard]."
-)
 def join(
     config: tuple[Path, ...],
     logs: Path | None,
@@ -50,7 +47,6 @@ def join(
     part: str | None,
     quiet: bool,
     wait: float,
-    tensorboard: Path | None,
 ) -> None:
     """Take part in a training as a data owner, until it ends.
 
@@ -78,7 +74,7 @@ def join(
     """  # noqa: D301 -- click reads the control character
     if dataset is None and (data is not None or part is not None):
         raise Misconfiguration("--dataset", None, "name the data set that --data and --part are of")
-    says_where_it_hangs()
+    dump_stacks_on_signal()
     mine = config[0]
     if len(config) > 1 or logs is not None:
         from precad.client.owners_together import load_for, split  # noqa: PLC0415
@@ -90,7 +86,7 @@ def join(
     place = (config.index(mine) + 1, len(config)) if part is None else _part(part)
     records = None if dataset is None else _named(dataset, data, *place)
     alone = len(config) == 1
-    _take_part(mine, records, quiet=quiet, alone=alone, tensorboard=tensorboard, wait_h=wait)
+    _take_part(mine, records, quiet=quiet, alone=alone, wait_h=wait)
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -129,7 +125,6 @@ def _take_part(
     *,
     quiet: bool,
     alone: bool,
-    tensorboard: Path | None,
     wait_h: float,
 ) -> None:
     """Until the training ends."""
@@ -148,16 +143,14 @@ def _take_part(
     from precad.client.participant import outlast  # noqa: PLC0415
     from precad.client.participation import Participation  # noqa: PLC0415
     from precad.client.reporter import HISTORY_FILE, OnRound  # noqa: PLC0415
-    from precad.client.tensorboard import TensorBoard  # noqa: PLC0415
     from precad.client.trained_model import MODEL_FILE  # noqa: PLC0415
 
     settings = JoinSettings.load(config)
     owner = settings.data_owner(records)
     doing(part=owner.client.name, task=owner.task.name)
     progress = None if looked_at else False
-    told = None if tensorboard is None else TensorBoard(tensorboard / owner.client.name)
     if not wait_h:
-        result = owner.run(on_round=told, progress=progress)
+        result = owner.run(progress=progress)
     else:
         tries = chain([owner], (settings.data_owner(records) for _ in count()))
 
@@ -165,7 +158,7 @@ def _take_part(
             # A new one each time, from its disk, as a process that is started again has it.
             return next(tries).run(on_round=on_round, progress=progress)
 
-        result = outlast(once, 3600 * wait_h, told)
+        result = outlast(once, 3600 * wait_h)
     if result.validation is not None and looked_at:
         # For the owner's eyes: logs have other readers.
         log.info("own held-out records: %s", result.validation)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from precad.client.gradients.torch_models import model_section
     from precad.client.participation import Evaluation, Participation, RoundInfo
     from precad.client.records.columns import Columns
-    from precad.client.tensorboard import TensorBoard
     from precad.client.trained_model import TrainedModel, load_vector
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "Evaluation",
     "Participation",
     "RoundInfo",
-    "TensorBoard",
     "TrainedModel",
     "load_vector",
     "model_section",
@@ -34,7 +32,6 @@ _HOMES = {
     "Evaluation": "participation",
     "Participation": "participation",
     "RoundInfo": "participation",
-    "TensorBoard": "tensorboard",
     "TrainedModel": "trained_model",
     "load_vector": "trained_model",
     "model_section": "gradients.torch_models",

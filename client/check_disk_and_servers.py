@@ -22,7 +22,7 @@ import grpc
 from precad.client.connection import differences
 from precad.client.trained_model import MODEL_FILE
 from precad.common.errors import PrecadError, TaskMismatch
-from precad.common.files import held
+from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel, why_unreachable
@@ -315,7 +315,7 @@ def final_model(task: Task, folder: Path) -> Path | None:
 
 
 def _free(folder: Path) -> None:
-    with held(folder):
+    with state_lock(folder):
         pass
 
 

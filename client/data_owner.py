@@ -26,7 +26,7 @@ from precad.client.reporter import OnRound, Reporter
 from precad.client.server_statements import ServerStatements
 from precad.client.trained_model import MODEL_FILE, TrainedModel
 from precad.common.errors import Misconfiguration
-from precad.common.files import PRIVATE_MODE, held, make_folder
+from precad.common.files import PRIVATE_MODE, make_folder, state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
@@ -200,7 +200,7 @@ class DataOwner:
             folder=self._folder,
             display=display_for(self.client.name, self.task.training.rounds, wanted=progress),
         )
-        with held(self._folder):
+        with state_lock(self._folder):
             try:
                 with reporter:
                     result = self._take_part(reporter)

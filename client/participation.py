@@ -95,38 +95,38 @@ class Observer(Protocol):
     """Is told how a training goes. No call waits for anything: that would show in an upload."""
 
     def doing(self, what: str, until: float | None = None) -> None:
-        """What happens now; ``until`` an instant of the clock at which it is given up."""
+        """Hear what happens now; ``until``: the clock's instant at which it is given up."""
 
     def hold(self) -> None:
-        """An upload is due: whatever is slow waits from now on."""
+        """Put off whatever is slow from now on: an upload is due."""
 
     def free(self) -> None:
-        """No upload is due."""
+        """Let what is slow go on: no upload is due."""
 
     def saw(self, model: TrainedModel) -> None:
-        """Both servers agree on this model, the newest."""
+        """Hear of the newest model, on which both servers agree."""
 
     def over(self, ended: VersionOver) -> None:
-        """A version is over."""
+        """Hear that a version is over."""
 
 
 class NoObserver:
-    """Nobody listens."""
+    """An observer that ignores all it is told."""
 
     def doing(self, what: str, until: float | None = None) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     def hold(self) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     def free(self) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     def saw(self, model: TrainedModel) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     def over(self, ended: VersionOver) -> None:
-        """Nothing."""
+        """Ignore it."""
 
 
 @dataclass(slots=True)

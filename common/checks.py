@@ -26,7 +26,7 @@ def _is_number(value: object) -> bool:
 
 
 def positive(field: str, value: float, what: str = "") -> float:
-    """``value`` is finite and above 0; ``what`` says in words what the field is.
+    """Return ``value``, which must be finite and above 0; ``what`` says in words what the field is.
 
     Raises:
         Misconfiguration: it isn't.
@@ -39,7 +39,7 @@ def positive(field: str, value: float, what: str = "") -> float:
 
 
 def noise_multiplier(value: float) -> float:
-    """A noise multiplier (standard deviation over sensitivity) is finite and above 0.
+    """Return a noise multiplier (standard deviation over sensitivity), finite and above 0.
 
     Raises:
         Misconfiguration: it isn't.
@@ -48,7 +48,7 @@ def noise_multiplier(value: float) -> float:
 
 
 def rate(field: str, value: float) -> float:
-    """A sampling rate lies in [0, 1].
+    """Return a sampling rate, which must lie in [0, 1].
 
     Raises:
         Misconfiguration: it doesn't.
@@ -59,7 +59,7 @@ def rate(field: str, value: float) -> float:
 
 
 def inside_unit_interval(field: str, value: float) -> float:
-    """``value`` lies strictly between 0 and 1, as a confidence or a δ must.
+    """Return ``value``, strictly between 0 and 1 as a confidence or a δ must be.
 
     Raises:
         Misconfiguration: it doesn't.
@@ -70,7 +70,7 @@ def inside_unit_interval(field: str, value: float) -> float:
 
 
 def epsilon(value: float, field: str = "epsilon") -> float:
-    """ε is finite and not negative.
+    """Return ε, which must be finite and not negative.
 
     Raises:
         Misconfiguration: it isn't.
@@ -81,7 +81,7 @@ def epsilon(value: float, field: str = "epsilon") -> float:
 
 
 def count(field: str, value: int, least: int = 0) -> int:
-    """A count is a whole number, ``least`` or more.
+    """Return a count, which must be a whole number, ``least`` or more.
 
     Raises:
         Misconfiguration: it isn't.
@@ -96,7 +96,7 @@ def count(field: str, value: int, least: int = 0) -> int:
 
 
 def read_toml(field: str, path: Path) -> dict[str, object]:
-    """The file's values. Raises Misconfiguration naming ``field`` and the file."""
+    """Return the file's values. Raises Misconfiguration naming ``field`` and the file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -105,7 +105,7 @@ def read_toml(field: str, path: Path) -> dict[str, object]:
 
 
 def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfiguration:
-    """The first of pydantic's findings, in this project's form.
+    """Return the first of pydantic's findings as one of our errors.
 
     Args:
         error: what pydantic raised.

@@ -40,26 +40,26 @@ class Clock(Protocol):
     """What passes time, in seconds."""
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
 
     def condition(self) -> Condition:
-        """A new condition whose waits pass this clock's time."""
+        """Return a new condition whose waits pass this clock's time."""
 
     def jitter(self) -> float:
-        """From 0.5 to 1.5, by chance: spreads waits that would end together."""
+        """Return a random factor from 0.5 to 1.5, which spreads waits that would end together."""
 
     def start_thread(self, name: str, target: Callable[[], None]) -> None:
-        """A thread that ends with the process."""
+        """Start a thread that ends with the process."""
 
 
 class SystemClock:
-    """This machine's."""
+    """The operating system's clock and threads."""
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
@@ -67,15 +67,15 @@ class SystemClock:
         time.sleep(seconds)
 
     def condition(self) -> Condition:
-        """A new condition."""
+        """Return a new condition."""
         return threading.Condition()
 
     def jitter(self) -> float:
-        """From 0.5 to 1.5, uniform."""
+        """Return a uniform factor from 0.5 to 1.5."""
         return 0.5 + random.random()  # noqa: S311 -- not a secret
 
     def start_thread(self, name: str, target: Callable[[], None]) -> None:
-        """A daemon thread."""
+        """Start a daemon thread."""
         threading.Thread(target=target, name=name, daemon=True).start()
 
 
@@ -117,12 +117,12 @@ class Retries:
         self._since = clock.now() if counted_from_now else None
 
     def renew(self) -> None:
-        """Something worked: the next failure is a first one."""
+        """Begin anew after a success: the next failure is a first one."""
         self._wait_s = self._policy.first_s
         self._since = None
 
     def remaining(self) -> float:
-        """Seconds that are left; may be negative."""
+        """Return the seconds that are left; may be negative."""
         if self._since is None:
             return self._total_s
         return self._since + self._total_s - self._clock.now()
@@ -146,7 +146,7 @@ class Retries:
 
 
 def readable_within(timeout_s: float | None, *descriptors: int) -> Collection[int]:
-    """Those that can be read, or are at their end; empty after ``timeout_s`` seconds.
+    """Return the descriptors with data or at their end; none after ``timeout_s`` seconds.
 
     Args:
         timeout_s: None waits without an end.

@@ -184,7 +184,7 @@ class MissingPackage(PrecadError, ImportError):
 def missing(
     error: ModuleNotFoundError, what: str, extra: str | None = None
 ) -> MissingPackage | None:
-    """What to say of a failed import; None where no extra brings the package.
+    """Return the error for a failed import; None where no extra brings the package.
 
     Args:
         error: of the import.

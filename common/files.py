@@ -95,8 +95,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def exclusive(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
-    """The block has ``folder`` to itself; a second process waits until it ends.
+def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
+    """Lock ``folder`` for the block; a second process waits until it ends.
 
     Args:
         folder: exists; nothing is written to it.
@@ -120,7 +120,7 @@ def exclusive(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """The block writes ``path``. Raises StorageFailure where the system can't."""
+    """Turn a disk's error while the block writes ``path`` into a StorageFailure with a remedy."""
     try:
         yield
     except OSError as error:
@@ -131,8 +131,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def held(folder: Path | None) -> Iterator[None]:
-    """The block has ``folder`` to itself; the system lets go when the process ends, however.
+def state_lock(folder: Path | None) -> Iterator[None]:
+    """Lock ``folder`` for the block, or refuse; the system lets go when the process ends.
 
     Raises:
         Misconfiguration: another process has it.

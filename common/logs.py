@@ -25,7 +25,7 @@ _doing: dict[str, str | int] = {}
 
 
 def doing(**facts: str | int) -> None:
-    """From now on this process's lines have these facts beside those that they had."""
+    """Add these facts to every further line of this process's log."""
     global _doing  # noqa: PLW0603 -- as logging's own configuration, there is one a process
     _doing = _doing | facts
 
@@ -86,8 +86,8 @@ def _news(record: logging.LogRecord) -> bool:
     return not record.exc_info or record.exc_info[0] is not asyncio.CancelledError
 
 
-def says_where_it_hangs() -> None:
-    """From now on, also in processes split off from this one; nothing on Windows, without USR1."""
+def dump_stacks_on_signal() -> None:
+    """Have `kill -USR1` write every thread's stack; in forked processes too, not on Windows."""
     if sys.platform != "win32":
         # Standard error as it is when the signal comes: children may have sent it elsewhere.
         faulthandler.register(signal.SIGUSR1, file=2)

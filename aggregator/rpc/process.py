@@ -44,7 +44,7 @@ from precad.common.identity.mutual_tls import add_port
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel.kernel import kernel_in_use
 from precad.common.loaded_pages import let_go_of_loaded
-from precad.common.logs import doing, says_where_it_hangs
+from precad.common.logs import doing, dump_stacks_on_signal
 from precad.common.task import Task
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
@@ -81,7 +81,7 @@ async def run_server(
     Raises:
         Misconfiguration: settings, task, identity or state can't be used.
     """
-    says_where_it_hangs()
+    dump_stacks_on_signal()
     # Asked here, so that a wrong name stops the server now and not in its first round.
     kernel = kernel_in_use()
     session = open_session(role, settings)

@@ -39,9 +39,6 @@ from precad.common.errors import Misconfiguration
 @click.option("--device", default="cpu", help="Where gradients are computed: cpu, cuda.")
 @click.option("--plot", type=PATH, help="Picture of accuracy and ε by round: .png, .pdf or .svg.")
 @click.option("--save", type=PATH, help="Rounds and summary as JSON.")
-@click.option(
-    "--tensorboard", type=PATH, help="Folder for TensorBoard's files, with precad[tensorboard]."
-)
 @json_option
 def simulate(
     task: Path,
@@ -57,7 +54,6 @@ def simulate(
     device: str,
     plot: Path | None,
     save: Path | None,
-    tensorboard: Path | None,
     as_json: bool,
 ) -> None:
     """Play a task's whole training in one process: no servers, no TLS, no secrecy.
@@ -78,13 +74,11 @@ def simulate(
     # Seconds of torch: not before the options are known to be wanted.
     from precad.cli.simulate.show import Display, conclude  # noqa: PLC0415
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
-    from precad.client.tensorboard import TensorBoard  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
     from precad.simulation import SimulatedRound  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.datasets import load  # noqa: PLC0415
 
-    board = None if tensorboard is None else TensorBoard(tensorboard)
     out = sys.stderr if as_json else sys.stdout
     read = Task.load(task)
     records = load(dataset, data)
@@ -92,8 +86,6 @@ def simulate(
 
     def each(played: SimulatedRound, _: object) -> None:
         display.round(played)
-        if board is not None:
-            board(played)
 
     with Display(out, read.training.rounds if rounds is None else rounds) as display:
         training = play(

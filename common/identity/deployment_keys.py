@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from precad.common.errors import Misconfiguration
-from precad.common.files import exclusive, make_folder
+from precad.common.files import make_folder, waiting_lock
 from precad.common.identifiers import Role
 from precad.common.identity.authority import (
     PARTY_DAYS,
@@ -71,7 +71,7 @@ class Deployment:
         folder = directory / AUTHORITY_FOLDER
         make_folder(directory)
         make_folder(folder)
-        with exclusive(folder, _ELSEWHERE):
+        with waiting_lock(folder, _ELSEWHERE):
             authority = Authority.create()
             write_key(folder, authority.key, replace=replace)
             publish(folder / CA_FILE, authority.certificate)
@@ -127,7 +127,7 @@ class Deployment:
                 the request isn't the party's.
         """
         folder = out or self.folder_of(principal)
-        with exclusive(self._folder, _ELSEWHERE):
+        with waiting_lock(self._folder, _ELSEWHERE):
             if request is not None:
                 pem = read_file(request, "request", "give what precad keys request made")
                 public = read_request(pem, principal, source=str(request))
@@ -196,7 +196,7 @@ class Deployment:
                 sorted(f"{serial:x}" for serial in wanted - known),
                 "this root never issued it; precad keys show lists what it issued",
             )
-        with exclusive(self._folder, _ELSEWHERE):
+        with waiting_lock(self._folder, _ELSEWHERE):
             current = self._revocations()
             entries = {entry.serial_number: entry for entry in current}
             for serial in wanted - set(entries):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.common.errors import Misconfiguration
-from precad.common.files import exclusive, write_file
+from precad.common.files import waiting_lock, write_file
 from research.study.experiment import Result, Scale, Settings
 
 FORMAT = "precad-experiment-1"
@@ -71,7 +71,7 @@ class Kept:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Windows has no such lock, and a result that is there must not be lost for that.
         alone = sys.platform != "win32"
-        with exclusive(self._path.parent) if alone else nullcontext():
+        with waiting_lock(self._path.parent) if alone else nullcontext():
             self._read()
             self._write(result, environment)
 

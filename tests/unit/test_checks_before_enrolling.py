@@ -31,7 +31,7 @@ from precad.client.gradients.torch_models import logistic, model_section
 from precad.client.own_account import OwnAccount
 from precad.client.records.torch_records import as_records
 from precad.common.errors import PrecadError
-from precad.common.files import held
+from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.party_certificate import Principal
 from precad.protos import precad_pb2 as pb
@@ -127,7 +127,7 @@ def test_a_state_folder_in_use_and_a_full_disk_are_said(
     task = make_task(8)
     assert not look_at_state(task, tmp_path / "new" / "state", None).wrong
     assert not (tmp_path / "new").exists()
-    with held(tmp_path):
+    with state_lock(tmp_path):
         (found,) = look_at_state(task, tmp_path, None).wrong
     assert "another process takes part" in found.said
     usage = namedtuple("usage", "total used free")  # noqa: PYI024 -- as shutil's

@@ -21,7 +21,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.owner_settings import JoinSettings
 from precad.client.pending_update import Pair, Pending
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
-from precad.common.files import held
+from precad.common.files import state_lock
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.common.wire.submission import upload_pieces
@@ -412,10 +412,10 @@ def test_two_processes_do_not_take_part_from_one_folder(tmp_path: Path) -> None:
             env={"PYTHONPATH": str(Path(precad.__file__).parents[1])},
         )
 
-    with held(tmp_path):
+    with state_lock(tmp_path):
         refused = other()
         assert refused.returncode == 1
         assert "another process takes part from this folder" in refused.stderr
     assert other().stdout == "in\n"
-    with held(None), held(None):
+    with state_lock(None), state_lock(None):
         pass

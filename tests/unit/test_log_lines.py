@@ -118,9 +118,9 @@ def test_nor_are_they_printed_past_the_log_and_a_bug_is(
 
 HANGS = """
 import os, sys, time
-from precad.common.logs import says_where_it_hangs
+from precad.common.logs import dump_stacks_on_signal
 
-says_where_it_hangs()
+dump_stacks_on_signal()
 
 
 def stuck(secret):
@@ -136,7 +136,7 @@ else:
 """
 
 
-def test_a_process_says_where_it_hangs_and_goes_on() -> None:
+def test_a_process_dump_stacks_on_signal_and_goes_on() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HANGS],
         stdin=subprocess.PIPE,
