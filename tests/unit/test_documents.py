@@ -21,7 +21,9 @@ CODE = sorted(
     for path in folder.rglob("*.py")
     if "_pb2" not in path.name and path != Path(__file__)
 )
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+)
 Wrong = dict[str, list[str]]
 
 
