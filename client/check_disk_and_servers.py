@@ -136,7 +136,7 @@ def look_at_servers(
         findings = Findings()
         ahead = {}
         for role, look in looks.items():
-            about, address = _called(role), addresses[role]
+            about, address = role.title, addresses[role]
             try:
                 reply, ahead[role] = look.result(max(0.0, until - time.monotonic()))
             except PrecadError as error:
@@ -198,7 +198,7 @@ def _look(
                 wait_for_ready=True,
             )
         except grpc.RpcError as error:
-            raise error_of(_called(role), address, error) from None
+            raise error_of(role.title, address, error) from None
         middle = (began + time.time()) / 2
     if task is not None and reply.task_digest != task.digest.value:
         also = differences(task, reply.canonical_task)
@@ -259,7 +259,7 @@ def _clocks(ahead: Mapping[Role, float]) -> Findings:
             word = "ahead of" if seconds > 0 else "behind"
             findings.bad(
                 "clock",
-                f"the clock of {_called(role)} is {_duration(seconds)} {word} this machine's: tell "
+                f"the clock of {role.title} is {_duration(seconds)} {word} this machine's: tell "
                 "its operator, certificates are judged by it",
             )
     if ahead and not off:
@@ -269,10 +269,6 @@ def _clocks(ahead: Mapping[Role, float]) -> Findings:
 
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(abs(seconds)))) + " h"
-
-
-def _called(role: Role) -> str:
-    return f"server {role.value[-1].upper()}"
 
 
 _VECTORS = 8

@@ -343,7 +343,7 @@ class Servers:
             except grpc.RpcError as error:
                 if error.code() not in _WORTH_A_RETRY:
                     raise self._error(role, error) from None
-                self._waiting(f"{_name(role)} to take the upload", retries.remaining())
+                self._waiting(f"{role.title} to take the upload", retries.remaining())
                 retries.wait(late)
                 continue
             rejection = rejection_of(reply.rejection) if reply.rejection else None
@@ -379,20 +379,16 @@ class Servers:
                 retries,
                 self._clock,
                 why=partial(why_unreachable, self._addresses[role], self._identity, role),
-                waiting=partial(self._waiting, _name(role)),
+                waiting=partial(self._waiting, role.title),
             )
         except grpc.RpcError as error:
             raise self._error(role, error) from None
 
     def _error(self, role: Role, error: grpc.RpcError) -> Exception:
-        return error_of(_name(role), self._addresses[role], error)
+        return error_of(role.title, self._addresses[role], error)
 
     def _waiting(self, whom: str, left_s: float) -> None:
         self._observer.doing(f"waiting for {whom}", self._clock.now() + left_s)
-
-
-def _name(role: Role) -> str:
-    return f"server {role.value[-1].upper()}"
 
 
 def rejection_of(reason: str) -> Rejection:

@@ -25,6 +25,12 @@ class Role(Enum):
     CLIENT = "client"
     OPERATOR = "operator"
 
+    @property
+    def title(self) -> str:
+        """``server A``, ``dealer``, …: what sentences for people call it."""
+        server = self in (Role.SERVER_A, Role.SERVER_B)
+        return f"server {self.value[-1].upper()}" if server else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class Digest:

@@ -219,7 +219,7 @@ def why_unreachable(address: str, identity: Identity, expect: Role) -> PeerUnava
         ``Misidentified`` where waiting won't help: another party or authority. Another
         ``PeerUnavailable`` where it may. None where nothing is wrong, as seen from here.
     """
-    who = f"{_called(expect)} at {address}"
+    who = f"{expect.title} at {address}"
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as connection:
@@ -275,14 +275,10 @@ def _handshake(
     other = {Role.SERVER_A: Role.SERVER_B, Role.SERVER_B: Role.SERVER_A}.get(expect)
     swapped = other is not None and Principal.service(other).dns_name in names
     return Misidentified(
-        f"{_called(expect)} isn't at {address}: whoever answers there has another party's "
+        f"{expect.title} isn't at {address}: whoever answers there has another party's "
         f"certificate ({', '.join(names) or 'without a name'}); mend the address"
         + ("; server_a and server_b seem to be swapped" if swapped else "")
     )
-
-
-def _called(role: Role) -> str:
-    return role.value if role is Role.DEALER else f"server {role.value[-1].upper()}"
 
 
 def check_own_key(context: Context, signature: Signature) -> None:

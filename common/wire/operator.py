@@ -24,7 +24,7 @@ class OperatorConnection:
     """A channel to ``role`` at ``address`` with an operator's identity."""
 
     def __init__(self, address: str, role: Role, identity: Identity) -> None:
-        self._who = f"server {role.value[-1].upper()}"
+        self._who = role.title
         self._address = address
         self._channel = open_channel(address, identity, role)
         self._operation = OperationStub(self._channel)

@@ -162,32 +162,47 @@ def test_noise_that_leaves_no_room_says_how_much_fits(make_task: TaskMaker, sigm
     refusal(make_task, changes | {"privacy.noise_multiplier": most * 1.01})
 
 
-def test_a_record_clip_above_the_client_clip_is_refused(make_task: TaskMaker) -> None:
-    refused = refusal(make_task, {"privacy.record_clip": 20.5})
-    assert (refused.field, refused.value) == ("privacy.record_clip", 20.5)
-    assert "20.0" in refused.remedy
-    make_task(8, {"privacy.record_clip": 20.0})
+CLIP = 20.0 / 1024
 
 
-def test_a_client_clip_of_over_1024_record_clips_is_refused(make_task: TaskMaker) -> None:
-    clip = 20.0 / 1024
-    make_task(8, {"privacy.record_clip": clip})
-    refused = refusal(make_task, {"privacy.record_clip": math.nextafter(clip, 0)})
-    assert (refused.field, refused.value) == ("privacy.client_clip", 20.0)
-    assert "1024·privacy.record_clip = 20" in refused.remedy
-
-
-def test_a_least_number_of_clients_above_the_most_is_refused(make_task: TaskMaker) -> None:
-    refused = refusal(make_task, {"enrolment.min_clients": 11})
-    assert (refused.field, refused.value) == ("enrolment.min_clients", 11)
-    make_task(8, {"enrolment.min_clients": 10})
-
-
-def test_uploads_that_begin_at_the_end_are_refused(make_task: TaskMaker) -> None:
-    """Everybody would be late for ever."""
-    refused = refusal(make_task, {"deadlines.collect": 5.0, "deadlines.work": 5.0})
-    assert (refused.field, refused.value) == ("deadlines.work", 5.0)
-    make_task(8, {"deadlines.collect": 5.0, "deadlines.work": 4.9})
+@pytest.mark.parametrize(
+    ("fits", "refused", "field", "value", "remedy"),
+    [
+        (
+            {"privacy.record_clip": 20.0},
+            {"privacy.record_clip": 20.5},
+            *("privacy.record_clip", 20.5, "20.0"),
+        ),
+        (
+            {"privacy.record_clip": CLIP},
+            {"privacy.record_clip": math.nextafter(CLIP, 0)},
+            *("privacy.client_clip", 20.0, "1024·privacy.record_clip = 20"),
+        ),
+        (
+            {"enrolment.min_clients": 10},
+            {"enrolment.min_clients": 11},
+            *("enrolment.min_clients", 11, "enrolment.clients = 10"),
+        ),
+        # Otherwise everybody would be late for ever.
+        (
+            {"deadlines.collect": 5.0, "deadlines.work": 4.9},
+            {"deadlines.collect": 5.0, "deadlines.work": 5.0},
+            *("deadlines.work", 5.0, "below deadlines.collect"),
+        ),
+    ],
+)
+def test_two_values_that_contradict_each_other_are_refused(
+    make_task: TaskMaker,
+    fits: dict[str, Any],
+    refused: dict[str, Any],
+    field: str,
+    value: float,
+    remedy: str,
+) -> None:
+    make_task(8, fits)
+    found = refusal(make_task, refused)
+    assert (found.field, found.value) == (field, value)
+    assert remedy in found.remedy
 
 
 # --- plain values ------------------------------------------------------------------------------

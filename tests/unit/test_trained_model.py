@@ -14,12 +14,13 @@ from torch.nn import functional
 from precad.cli.local.files import task_to_toml
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector, model_section
-from precad.client.gradients.torch_models import Applied, build, logistic
+from precad.client.gradients.torch_models import Applied, build, logistic, mlp
 from precad.client.participation import Participation
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration, TaskMismatch
-from precad.common.model import model_digest
+from precad.common.model import initial_vector, model_digest
 from precad.common.task import Task
+from precad.common.task_schema import ModelSection
 
 FEATURES, CLASSES = 3, 2
 
@@ -36,15 +37,6 @@ def model(task: Task) -> TrainedModel:
     theta = np.linspace(-1, 1, task.dimension)
     digest = model_digest(task.digest, 3, task.model.parameters, theta)
     return TrainedModel(task, 3, theta, digest)
-
-
-def test_a_section_made_of_a_module_is_the_one_that_it_goes_into(
-    task: Task, model: TrainedModel
-) -> None:
-    module = build(task.model)
-    load_vector(module, model.theta)
-    flat = torch.cat([p.detach().flatten() for p in module.parameters()]).double().numpy()
-    np.testing.assert_allclose(flat, model.theta, atol=1e-7)
 
 
 def test_what_is_saved_is_what_is_loaded(model: TrainedModel, tmp_path: Path) -> None:
@@ -93,6 +85,64 @@ def test_records_that_the_model_cannot_take_are_named(model: TrainedModel) -> No
     labels = np.array([0, CLASSES])
     with pytest.raises(Misconfiguration, match="targets from record 0"):
         applied.evaluate(model.theta, as_records((np.zeros((2, FEATURES)), labels)))
+
+
+# --- built-in models -----------------------------------------------------------------------------
+
+
+def section(module: nn.Module, architecture: str, initial: str = "zeros") -> ModelSection:
+    return ModelSection.model_validate(model_section(module, architecture, initial))
+
+
+@pytest.mark.parametrize(
+    ("module", "architecture", "dimension"),
+    [(logistic(64, 10), "logistic", 650), (mlp(30, 8, 2), "mlp", 30 * 8 + 8 + 16 + 2)],
+)
+def test_a_built_in_model_is_rebuilt_from_its_description(
+    module: nn.Module, architecture: str, dimension: int
+) -> None:
+    described = section(module, architecture)
+    again = build(described)
+    assert section(again, architecture) == described
+    assert sum(p.size for p in described.parameters) == dimension
+    x = torch.zeros(3, described.parameters[0].shape[1])
+    assert again(x).shape == module(x).shape
+
+
+def test_images_are_flattened() -> None:
+    assert logistic(36, 4)(torch.zeros(2, 1, 6, 6)).shape == (2, 4)
+
+
+def test_an_unknown_architecture_asks_for_the_model() -> None:
+    with pytest.raises(Misconfiguration, match="give the model yourself"):
+        build(section(logistic(2, 2), "resnet"))
+
+
+@pytest.mark.parametrize("architecture", ["logistic", "mlp"])
+def test_shapes_of_another_architecture_are_refused(architecture: str) -> None:
+    with pytest.raises(Misconfiguration):
+        build(section(nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))), architecture))
+
+
+def test_layers_that_do_not_fit_each_other_are_refused() -> None:
+    wrong = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(6, 3))
+    with pytest.raises(Misconfiguration, match=r"3.weight\[3, 5\]"):
+        build(section(wrong, "mlp"))
+
+
+def test_a_vector_becomes_the_models_parameters_in_order() -> None:
+    module = mlp(3, 2, 2)
+    theta = np.arange(14, dtype=np.float64)
+    load_vector(module, theta)
+    flat = torch.cat([p.detach().ravel() for p in module.parameters()])
+    assert flat.tolist() == theta.tolist()
+    with pytest.raises(Misconfiguration, match=r"must be \[14\]"):
+        load_vector(module, theta[:-1])
+
+
+def test_a_network_that_starts_uniform_has_unequal_hidden_units() -> None:
+    theta = initial_vector(section(mlp(3, 2, 2), "mlp", "uniform"))
+    assert theta[:3].tolist() != theta[3:6].tolist()
 
 
 # --- the commands ------------------------------------------------------------------------------
