@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from precad.common.settings import Address, Settings
+from precad.common.process_settings import Address, Settings
 
 
 class ServerSettings(Settings):

@@ -27,7 +27,7 @@ def health(config: Path, wait: float) -> None:
     """
     from precad.common.errors import Misconfiguration, PrecadError  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.settings import values_by_task  # noqa: PLC0415
+    from precad.common.process_settings import values_by_task  # noqa: PLC0415
     from precad.common.wire.ask_health import is_serving  # noqa: PLC0415
 
     answers = []

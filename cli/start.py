@@ -49,7 +49,7 @@ def serve(part: str, config: Path) -> int:
         Misconfiguration: settings, or what they name, can't be used.
     """
     from precad.common.checks import read_toml  # noqa: PLC0415 -- pydantic takes its time
-    from precad.common.settings import TABLES  # noqa: PLC0415
+    from precad.common.process_settings import TABLES  # noqa: PLC0415
 
     start_log()
     process = import_module(f"precad.{_PARTS[part]}.process")

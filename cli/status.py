@@ -95,7 +95,7 @@ def status(
 
 def _places(config: Path) -> dict[str, tuple[str, Role]]:
     """Where this machine reaches each task of a server's settings file, by the task's name."""
-    from precad.common.settings import values_by_task  # noqa: PLC0415
+    from precad.common.process_settings import values_by_task  # noqa: PLC0415
 
     found = {}
     for name, values in values_by_task(config).items():

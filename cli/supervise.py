@@ -21,7 +21,7 @@ from precad.common.clock import CLOCK
 from precad.common.errors import Misconfiguration, PrecadError
 from precad.common.identifiers import Digest
 from precad.common.logs import PEOPLE, start_log
-from precad.common.settings import Settings, settings_by_task
+from precad.common.process_settings import Settings, settings_by_task
 from precad.common.task_schema import Description
 
 log = logging.getLogger("precad")

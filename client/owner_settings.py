@@ -22,9 +22,9 @@ from precad.client.records.columns import Columns
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
+from precad.common.process_settings import Address, Settings
 from precad.common.roster import on_grid
 from precad.common.secret import Secret
-from precad.common.settings import Address, Settings
 from precad.common.task import Task
 
 if TYPE_CHECKING:

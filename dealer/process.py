@@ -11,7 +11,7 @@ import grpc
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
 from precad.common.logs import doing
-from precad.common.settings import Address, Settings
+from precad.common.process_settings import Address, Settings
 from precad.common.task_schema import Description
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from precad.common.settings import Address
+from precad.common.process_settings import Address
 
 
 class WorkerStart(BaseModel):

@@ -124,7 +124,7 @@ def _first(
 def _further(party: "Principal", task: str, agreed: "Consortium") -> dict[str, str]:
     from precad.cli.kit.further import contents  # noqa: PLC0415
     from precad.common.errors import Misconfiguration  # noqa: PLC0415
-    from precad.common.settings import check_name  # noqa: PLC0415
+    from precad.common.process_settings import check_name  # noqa: PLC0415
 
     check_name(task)
     if task in _TAKEN:

@@ -9,7 +9,7 @@ from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.settings import Address
+from precad.common.process_settings import Address
 
 IDENTITY = "keys"
 TASK = "task.toml"

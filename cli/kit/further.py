@@ -6,7 +6,7 @@ from precad.cli.kit.consortium import TASK, Consortium
 from precad.cli.local.files import to_toml
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.settings import TABLES
+from precad.common.process_settings import TABLES
 from precad.common.task import Task
 
 TABLE, SETTINGS, COMPOSE = "table.toml", "settings.toml", "compose.yml"

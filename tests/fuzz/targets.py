@@ -85,9 +85,9 @@ from precad.common.identity.signatures import CertificateSigner, CertificateVeri
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
+from precad.common.process_settings import settings_by_task
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
-from precad.common.settings import settings_by_task
 from precad.common.share.header import Signature
 from precad.common.share.submission import shard
 from precad.common.task import Task

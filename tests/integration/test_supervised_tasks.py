@@ -14,7 +14,7 @@ from tests.rig.waiting import until
 import precad
 from precad.cli.supervise import supervise
 from precad.common.errors import Misconfiguration
-from precad.common.settings import Settings
+from precad.common.process_settings import Settings
 
 SOURCES = str(Path(precad.__file__).parents[1])
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -24,7 +24,7 @@ import logging, os, signal, sys
 from pathlib import Path
 from precad.cli.supervise import supervise
 from precad.common.logs import start_log
-from precad.common.settings import Settings
+from precad.common.process_settings import Settings
 
 class Does(Settings):
     does: str

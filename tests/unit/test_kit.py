@@ -22,8 +22,8 @@ from precad.common.identity.certificate_request import accept, create_request
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal, private_key
+from precad.common.process_settings import Settings, settings_by_task
 from precad.common.secret import Secret
-from precad.common.settings import Settings, settings_by_task
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 

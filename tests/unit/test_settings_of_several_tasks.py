@@ -9,7 +9,7 @@ import pytest
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.client.owner_settings import JoinSettings
 from precad.common.errors import Misconfiguration
-from precad.common.settings import settings_by_task
+from precad.common.process_settings import settings_by_task
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SHARED = """

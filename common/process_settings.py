@@ -28,7 +28,7 @@ from precad.common.task_schema import Description
 
 Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
 TABLES = "tasks"
-"""What holds a table a task, in a settings file of several (``common/settings.py``)."""
+"""What holds a table a task, in a settings file of several (``common/process_settings.py``)."""
 
 
 class Settings(BaseModel):
