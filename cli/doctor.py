@@ -29,11 +29,11 @@ def doctor(config: Path, wait: float, as_json: bool) -> None:
 
     findings = look_at_settings(config, wait)
     if as_json:
-        rows = [{"about": f.about, "kind": f.kind.value, "said": f.said} for f in findings]
+        rows = [{"about": f.about, "kind": f.kind.value, "said": f.text} for f in findings]
         print_json({"findings": rows, "wrong": len(findings.wrong)})
     else:
         for each in findings:
-            click.echo(f"{_MARKS[each.kind.value]} {each.about}: {each.said}")
+            click.echo(f"{_MARKS[each.kind.value]} {each.about}: {each.text}")
         if findings.wrong:
             click.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")
         elif not any(each.about == FINISHED for each in findings):

@@ -17,7 +17,7 @@ from precad.common.terminal.text import Table, say
 if TYPE_CHECKING:
     from precad.client.account_file import Charge
     from precad.client.own_account import Account
-    from precad.client.server_statements import Seen
+    from precad.client.server_statements import KeptStatements
 
 _SERVERS = (Role.SERVER_A, Role.SERVER_B)
 
@@ -73,14 +73,14 @@ def receipts(
     against the models that it was served. That one server counts more than the other is no
     finding: the larger count rules, and the other takes it over when it is shown.
     """
-    from precad.client.server_statements import read_seen  # noqa: PLC0415
+    from precad.client.server_statements import read_kept_statements  # noqa: PLC0415
 
-    kept = read_seen(folder)
+    kept = read_kept_statements(folder)
     if not kept.statements:
         raise Misconfiguration("STATE", str(folder), "isn't an owner's: no server's statement")
     findings = _findings(kept, account or folder)
     if other is not None:
-        findings += _against(kept, read_seen(other))
+        findings += _against(kept, read_kept_statements(other))
     if identity is not None:
         findings += _signatures(kept, identity)
     charged = _charges(account or folder)
@@ -190,7 +190,7 @@ def _charges(folder: Path) -> list["Charge"]:
     return [entry for entry in entries if isinstance(entry, Charge)]
 
 
-def _statement(kept: "Seen", role: Role, charged: Sequence["Charge"]) -> dict[str, Any]:
+def _statement(kept: "KeptStatements", role: Role, charged: Sequence["Charge"]) -> dict[str, Any]:
     """And for what kind of server it holds, by the owner's own account of the task."""
     body = kept.statements[role][1]
     mine = [charge for charge in charged if charge.task.value == body.task_digest]
@@ -207,7 +207,7 @@ def _statement(kept: "Seen", role: Role, charged: Sequence["Charge"]) -> dict[st
     }
 
 
-def _findings(kept: "Seen", account: Path) -> list[str]:
+def _findings(kept: "KeptStatements", account: Path) -> list[str]:
     from precad.client.server_statements import re_release_counts  # noqa: PLC0415
 
     found = []
@@ -242,7 +242,7 @@ def _findings(kept: "Seen", account: Path) -> list[str]:
     return found
 
 
-def _against(kept: "Seen", other: "Seen") -> list[str]:
+def _against(kept: "KeptStatements", other: "KeptStatements") -> list[str]:
     ours, theirs = kept.served(), other.served()
     found = [
         f"model {version} was {ours[task, version]} for this owner and {digest} for the other one"
@@ -256,7 +256,7 @@ def _against(kept: "Seen", other: "Seen") -> list[str]:
     return found
 
 
-def _signatures(kept: "Seen", identity: Path) -> list[str]:
+def _signatures(kept: "KeptStatements", identity: Path) -> list[str]:
     from precad.common.errors import PeerUnavailable, PeerViolation  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.identity.signatures import CertificateVerifier  # noqa: PLC0415

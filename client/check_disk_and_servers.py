@@ -55,7 +55,7 @@ class Finding:
     about: str
     """`data`, `server A`, …"""
     kind: Kind
-    said: str
+    text: str
     """What is there; or what is wrong, and the remedy."""
 
 
@@ -79,17 +79,17 @@ class Findings(list[Finding]):
 
         return self.attempt(about, passed) is not None
 
-    def good(self, about: str, said: str) -> None:
+    def good(self, about: str, text: str) -> None:
         """Nothing is wrong."""
-        self.append(Finding(about, Kind.GOOD, said))
+        self.append(Finding(about, Kind.GOOD, text))
 
-    def note(self, about: str, said: str) -> None:
+    def note(self, about: str, text: str) -> None:
         """Something to know."""
-        self.append(Finding(about, Kind.NOTE, said))
+        self.append(Finding(about, Kind.NOTE, text))
 
-    def bad(self, about: str, said: str) -> None:
+    def bad(self, about: str, text: str) -> None:
         """Something to mend."""
-        self.append(Finding(about, Kind.BAD, said))
+        self.append(Finding(about, Kind.BAD, text))
 
     @property
     def wrong(self) -> tuple[Finding, ...]:
@@ -209,37 +209,37 @@ def _look(
 def _standing(about: str, address: str, client: ClientId, reply: pb.DescribeReply) -> Finding:
     """What it means for this owner where the server's training stands."""
     if reply.finished and reply.enrolled:
-        said = (
+        text = (
             f"the training at {address} is finished: nothing is left to take part in, and precad "
             "join fetches its final model as long as the servers are there"
         )
-        return Finding(about, Kind.NOTE, said)
+        return Finding(about, Kind.NOTE, text)
     if reply.finished:
-        said = (
+        text = (
             f"the training at {address} is finished, without client {client}: ask the operator for "
             "the next task"
         )
     elif reply.present:
-        said = (
+        text = (
             f"another process takes part as client {client} now: end one of the two, or ask the "
             "operator for a certificate with a name of its own"
         )
     elif not reply.enrolling and not reply.enrolled:
-        said = (
+        text = (
             f"enrolment at {address} is over and client {client} isn't enrolled: it is too late "
             "for this task; ask the operator for the next"
         )
     elif reply.refusal:
-        said = f"{about} at {address} wouldn't enrol this client: {_printable(reply.refusal)}"
+        text = f"{about} at {address} wouldn't enrol this client: {_printable(reply.refusal)}"
     else:
         where = "this client is enrolled" if reply.enrolled else "enrolment is open"
         return Finding(about, Kind.GOOD, f"answers at {address} with the same task; {where}")
-    return Finding(about, Kind.BAD, said)
+    return Finding(about, Kind.BAD, text)
 
 
-def _printable(said: str) -> str:
+def _printable(text: str) -> str:
     """A server's words, as a line of ours."""
-    return "".join(character for character in said[:_LONGEST] if character.isprintable())
+    return "".join(character for character in text[:_LONGEST] if character.isprintable())
 
 
 def _clocks(ahead: Mapping[Role, float]) -> Findings:

@@ -41,13 +41,13 @@ def _look_at_pace(
 ) -> None:
     # The model has just run: what is loaded once is there.
     work_s = padded_work_s(model, loss, records, len(records), record_rate, task, repeats=1)
-    said = f"a round's work takes {work_s:.2g} s here, and uploads begin after {{}} s"
+    text = f"a round's work takes {work_s:.2g} s here, and uploads begin after {{}} s"
     wait_s = task.deadlines.work
     if work_s < wait_s:
-        findings.good("pace", said.format(f"{wait_s:g}"))
+        findings.good("pace", text.format(f"{wait_s:g}"))
     else:
         remedy = "this owner's come late, whatever its records: let the task's deadlines.work be"
-        findings.note("pace", f"{said.format(f'{wait_s:g}')}: {remedy} {2 * work_s:.2g} or more")
+        findings.note("pace", f"{text.format(f'{wait_s:g}')}: {remedy} {2 * work_s:.2g} or more")
 
 
 def look_at_held_out(task: Task, records: Records, model: Any, loss: Any) -> Findings:
@@ -80,15 +80,15 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
         findings.note("limit", "no epsilon_limit of your own: only the servers' limit holds")
         return findings
     rounds, planned = account.rounds_left(task.training.rounds), task.training.rounds
-    said = f"ε = {account.limit.epsilon:g} allows {rounds:,} of the task's {planned:,} rounds"
+    text = f"ε = {account.limit.epsilon:g} allows {rounds:,} of the task's {planned:,} rounds"
     if account.whole_task():
         findings.note(
             "limit",
-            f"{said}, and goes to this task alone: these records take part in no other under it; "
+            f"{text}, and goes to this task alone: these records take part in no other under it; "
             f"for that, an epsilon_limit of {account.ample():.2f} or more",
         )
     elif rounds < planned:
-        findings.note("limit", f"{said}: raise epsilon_limit to take part to the end")
+        findings.note("limit", f"{text}: raise epsilon_limit to take part to the end")
     else:
-        findings.good("limit", said)
+        findings.good("limit", text)
     return findings

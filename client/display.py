@@ -29,9 +29,9 @@ def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> Displa
     if wanted is False:
         return None
     if _in_notebook():
-        return NotebookDisplay(Shown(name, rounds))
+        return NotebookDisplay(OwnerProgress(name, rounds))
     if wanted or _on_a_terminal():
-        return TerminalDisplay(Shown(name, rounds), sys.stderr)
+        return TerminalDisplay(OwnerProgress(name, rounds), sys.stderr)
     return None
 
 
@@ -40,7 +40,7 @@ def somebody_looks() -> bool:
     return _in_notebook() or _on_a_terminal()
 
 
-class Shown:
+class OwnerProgress:
     """What is to be seen at this moment.
 
     Args:
@@ -93,7 +93,7 @@ class TerminalDisplay:
         out: the terminal.
     """
 
-    def __init__(self, shown: Shown, out: TextIO) -> None:
+    def __init__(self, shown: OwnerProgress, out: TextIO) -> None:
         from precad.common.terminal.progress import Progress  # noqa: PLC0415 -- tqdm
 
         self._shown = shown
@@ -131,7 +131,7 @@ class NotebookDisplay:
         shown: what it shows.
     """
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: OwnerProgress) -> None:
         self._shown = shown
         self._over = threading.Event()
         self._handle: Any = None

@@ -79,7 +79,7 @@ class ServerStatements:
         """Files by name."""
         if folder is not None:
             _drop_cut_line(folder / _MODELS)
-            kept = read_seen(folder)
+            kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
             self._statements = {
                 role: each for role, each in kept.statements.items() if self._concerns(each[1])
@@ -295,7 +295,7 @@ class ServerStatements:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KeptStatements:
     """What a state folder holds of servers' signed statements, of whatever task."""
 
     folder: Path
@@ -313,7 +313,7 @@ class Seen:
         return found | self.models
 
 
-def read_seen(folder: Path) -> Seen:
+def read_kept_statements(folder: Path) -> KeptStatements:
     """Return what ``ServerStatements`` keeps in ``folder``.
 
     Raises:
@@ -321,7 +321,7 @@ def read_seen(folder: Path) -> Seen:
     """
     kept = {role: read_statement(statement_path(folder, role)) for role in SERVERS}
     statements = {role: each for role, each in kept.items() if each is not None}
-    return Seen(folder, statements, read_models(folder / _MODELS))
+    return KeptStatements(folder, statements, read_models(folder / _MODELS))
 
 
 def statement_path(folder: Path, role: Role) -> Path:

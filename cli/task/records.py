@@ -47,5 +47,5 @@ def said_of(task: Task, data: Path, model: str | None, loss: str | None = None) 
     most = most_records(len(records), rate)
     findings = look_at_owner(task, ClientId("check"), records, rate, module, tried, most)
     if findings.wrong:
-        raise Misconfiguration("data", str(data), findings.wrong[0].said)
-    return "; ".join(each.said for each in findings)
+        raise Misconfiguration("data", str(data), findings.wrong[0].text)
+    return "; ".join(each.text for each in findings)

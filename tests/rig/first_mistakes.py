@@ -292,7 +292,7 @@ class Clinic:
             keys = Identity.load(deployment.folder / "keys" / name)
             addresses = {role: deployment.addresses[role.value] for role in SERVERS}
             found = look_at_servers(None, ClientId(name), keys, addresses)()
-            if not any(words in each.said for each in found):
+            if not any(words in each.text for each in found):
                 return False
         return True
 

@@ -50,7 +50,7 @@ def test_an_attempt_that_fails_is_a_finding_and_a_bug_stays_loud() -> None:
     assert findings.attempt("data", lambda: 7) == 7
     assert not findings.passes("data", wrong)
     assert findings.passes("data", lambda: None)
-    assert [each.said for each in findings.wrong] == ["mend it", "mend it"]
+    assert [each.text for each in findings.wrong] == ["mend it", "mend it"]
     with pytest.raises(ZeroDivisionError):
         findings.attempt("data", lambda: 1 // 0)
 
@@ -70,7 +70,7 @@ def test_a_server_that_never_answers_is_given_up(silent: str) -> None:
     look = look_at_servers(None, WARD, identity(Principal.client(WARD.name)), addresses, 0.5)
     findings = look()
     assert [each.kind for each in findings] == [Kind.BAD, Kind.BAD]
-    assert all("didn't answer within 0.5 s" in each.said for each in findings)
+    assert all("didn't answer within 0.5 s" in each.text for each in findings)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_where_a_training_stands_is_said_for_this_owner(
 ) -> None:
     found = _standing("server A", "a:1", WARD, pb.DescribeReply(**reply))
     assert found.kind is kind
-    assert said in found.said
+    assert said in found.text
 
 
 FAR = 3 * SKEW_S
@@ -113,7 +113,7 @@ FAR = 3 * SKEW_S
 )
 def test_the_clock_that_is_off_is_named(ahead: dict[Role, float], said: str) -> None:
     (found,) = _clocks(ahead)
-    assert said in found.said
+    assert said in found.text
     assert (found.kind is Kind.GOOD) == ("agrees" in said)
     assert _clocks({}) == []
 
@@ -129,19 +129,19 @@ def test_a_state_folder_in_use_and_a_full_disk_are_said(
     assert not (tmp_path / "new").exists()
     with state_lock(tmp_path):
         (found,) = look_at_state(task, tmp_path, None).wrong
-    assert "another process takes part" in found.said
+    assert "another process takes part" in found.text
     usage = namedtuple("usage", "total used free")  # noqa: PYI024 -- as shutil's
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(9, 9, 1000))
     (found,) = look_at_state(task, tmp_path, None).wrong
-    assert "is full" in found.said
-    assert "make room for 1 MB" in found.said
+    assert "is full" in found.text
+    assert "make room for 1 MB" in found.text
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_is_said(make_task: TaskMaker, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     (found,) = look_at_state(make_task(8), tmp_path / "state", None).wrong
-    assert "can't be written (Permission denied)" in found.said
+    assert "can't be written (Permission denied)" in found.text
 
 
 def test_a_limit_says_how_many_rounds_it_allows(make_task: TaskMaker, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_limit_says_how_many_rounds_it_allows(make_task: TaskMaker, tmp_path: 
     assert 1 < left < 400
     (found,) = look_at_limit(task, account)
     assert found.kind is Kind.NOTE
-    assert f"allows {left} of the task's 400 rounds" in found.said
+    assert f"allows {left} of the task's 400 rounds" in found.text
     # It is the number that is really allowed.
     for version in range(left):
         account.charge(version)
@@ -169,8 +169,8 @@ def test_a_limit_that_one_task_uses_up_says_so_and_the_number_that_leaves_room(
     needed = OwnAccount(task, 0.2, 50.0, None, WARD).ample()
     tight = OwnAccount(task, 0.2, needed - 0.05, None, WARD)
     (found,) = look_at_limit(task, tight)
-    assert "allows 40 of the task's 40 rounds, and goes to this task alone" in found.said
-    assert f"an epsilon_limit of {needed:.2f} or more" in found.said
+    assert "allows 40 of the task's 40 rounds, and goes to this task alone" in found.text
+    assert f"an epsilon_limit of {needed:.2f} or more" in found.text
 
 
 # --- records and model ----------------------------------------------------------------------------
@@ -190,5 +190,5 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads_begin(
     found = look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy, 10)
     (pace,) = (each for each in found if each.about == "pace")
     assert pace.kind is kind
-    assert ("deadlines.work" in pace.said) == (kind is Kind.NOTE)
+    assert ("deadlines.work" in pace.text) == (kind is Kind.NOTE)
     assert found.wrong == ()

@@ -8,7 +8,7 @@ import pytest
 from tests.rig.terminal import Terminal
 
 from precad.client import display as shown_by
-from precad.client.display import NotebookDisplay, Shown, TerminalDisplay, display_for
+from precad.client.display import NotebookDisplay, OwnerProgress, TerminalDisplay, display_for
 from precad.client.participation import Evaluation, RoundInfo
 
 
@@ -38,7 +38,7 @@ NOON = 1000.0
 def seen(*steps: Any) -> str:
     """The terminal's text after these calls."""
     out = Terminal()
-    display = TerminalDisplay(Shown("ward-3", 400), out)
+    display = TerminalDisplay(OwnerProgress("ward-3", 400), out)
     display.start()
     for step in steps:
         step(display)
@@ -67,7 +67,7 @@ def test_waiting_is_named_with_the_seconds_that_are_left() -> None:
 
 
 def test_what_is_waited_for_in_vain_has_no_seconds_left() -> None:
-    shown = Shown("ward-3", 400)
+    shown = OwnerProgress("ward-3", 400)
     shown.doing("waiting for server A", NOON - 5)
     assert shown.activity() == "waiting for server A, 0 s left"
     shown.doing("x" * 500, None)
@@ -86,7 +86,7 @@ def test_what_is_waited_for_in_vain_has_no_seconds_left() -> None:
     ],
 )
 def test_a_round_is_told_in_words(changes: dict[str, Any], words: str) -> None:
-    shown = Shown("ward-3", 400)
+    shown = OwnerProgress("ward-3", 400)
     shown.last = info(**changes)
     assert words in shown.result()
 

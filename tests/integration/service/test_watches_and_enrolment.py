@@ -211,7 +211,7 @@ def test_who_comes_when_the_training_is_finished_hears_that_and_an_owner_of_it_i
         owner = deployed.owners[name]
         findings = look_at_servers(None, name, owner, deployed.addresses, DEADLINE_S)()
         servers = [each for each in findings if each.about.startswith("server")]
-        assert [(each.kind, said in each.said) for each in servers] == [(kind, True)] * 2
+        assert [(each.kind, said in each.text) for each in servers] == [(kind, True)] * 2
     with deployed.connect(ONE) as servers_of_one:
         servers_of_one.enrol(100, 0.2)
     with (
