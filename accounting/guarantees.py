@@ -103,6 +103,14 @@ def _broken(run: Run, epsilon: float) -> float | None:
     return advantages(epsilon, run.attempts, run.projections)
 
 
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """The same, with None for what is infinite, which JSON hasn't."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class PrivacyStatement:
     """One (ε, δ) with everything that it means.
@@ -150,11 +158,8 @@ class PrivacyStatement:
         return MALICIOUS_SERVER if self.malicious_server else self.adversary.words
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; an infinite ε or μ is null."""
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
+        """Return a JSON object; an infinite ε or μ is null."""
+        return _finite(asdict(self))
 
 
 def guarantees(
@@ -188,34 +193,26 @@ def guarantees(
 def _statement(
     run: Run, delta: float, adversary: Adversary, name: AccountantName
 ) -> PrivacyStatement:
+    alone = _joint((run,), delta, adversary, name)
+    limit = GdpCltAccountant()
     events = run.events(adversary)
-    accountant = accountant_named(name)
-    for event in events:
-        accountant.compose(event)
-    try:
-        epsilon = accountant.epsilon(delta)
-    except BeyondReach:
-        epsilon = math.inf
-    rejection = None
-    if run.attempts is not None and run.projections is not None:
-        rejection = honest_rejection(epsilon, run.attempts, run.projections)
-    assert run.basis is not None
-    malicious = run.covers_a_malicious_server(adversary)
+    for event in events if name is AccountantName.GDP_CLT else ():
+        limit.compose(event)
     return PrivacyStatement(
         adversary=adversary,
-        adjacency=adversary.adjacency,
+        adjacency=alone.adjacency,
         accountant=name,
         record_rate=run.record_rate,
         client_rate=run.client_rate,
         noise_multiplier=events[0].effective_noise_multiplier,
-        compositions=sum(event.count for event in events),
-        basis=run.basis,
+        compositions=alone.compositions,
+        basis=alone.basis,
         delta=delta,
-        rejection_delta=rejection,
-        epsilon=epsilon,
-        mu=accountant.mu if isinstance(accountant, GdpCltAccountant) else None,
-        malicious_server=malicious,
-        advantage_delta=_broken(run, epsilon) if malicious else None,
+        rejection_delta=alone.rejection_delta,
+        epsilon=alone.epsilon,
+        mu=limit.mu if name is AccountantName.GDP_CLT else None,
+        malicious_server=alone.malicious_server,
+        advantage_delta=alone.advantage_delta,
     )
 
 
@@ -250,11 +247,8 @@ class JointStatement:
     advantage_delta: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; an infinite ε is null."""
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
+        """Return a JSON object; an infinite ε is null."""
+        return _finite(asdict(self))
 
 
 def together(

@@ -56,26 +56,6 @@ class Guarantee(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class BestOf(Guarantee):
-    """The best sound curve of several guarantees about the same mechanism."""
-
-    members: tuple[Guarantee, ...]
-
-    @property
-    def name(self) -> str:
-        """The members' names."""
-        return "best of " + ", ".join(member.name for member in self.members)
-
-    @property
-    def asymptotic(self) -> bool:
-        """One asymptotic member makes the whole asymptotic."""
-        return any(member.asymptotic for member in self.members)
-
-    def _curves(self, k: int, direction: Direction) -> Curves:
-        return Best(tuple(member.curves(k, direction) for member in self.members))
-
-
-@dataclass(frozen=True, slots=True)
 class Derived(Guarantee):
     """What follows from another guarantee: named and asymptotic as that one is."""
 

@@ -21,7 +21,7 @@ from precad.certify.renyi import (
     renyi_reach_poisoned_over_clean,
 )
 from precad.common.checks import count, positive
-from research.printed.reproduction import Reproduction
+from research.printed.printed_privacy import Reproduction
 
 _DOUBLED_GROUPS = "holds for groups of 2^k, so far too loose: use RenyiGroups"
 _THEOREM_8 = (

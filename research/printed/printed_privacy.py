@@ -4,6 +4,8 @@ A parameter out of its range raises Misconfiguration.
 """
 
 import math
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -18,7 +20,31 @@ from precad.accounting.rdp import (
     fixed_size_rdp,
 )
 from precad.common import checks
-from research.printed.reproduction import Reproduction
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction(Generic[Value]):
+    """A printed number, reproduced to be compared; never a budget or a certificate.
+
+    Deliberately not a `Guarantee`, a `Result` or a `PrivacyStatement`: nothing that certifies or
+    charges takes one.
+
+    Attributes:
+        source: the printed statement.
+        value: what it gives: an ε, a radius (None where not even 0 holds), or two bounds.
+        flaw: why it certifies nothing.
+        delta: of an ε.
+        mu: of the Gaussian that an ε was read from, where one is printed.
+    """
+
+    source: str
+    value: Value
+    flaw: str
+    delta: float | None = None
+    mu: float | None = None
+
 
 _DRAWN_TOGETHER = (
     "takes each record as sampled at rate q·p on its own; a client's records are drawn together, "

@@ -14,7 +14,6 @@ from precad.certify.curves import Booleans, Floats, Integers
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import (
     BOTH,
-    BestOf,
     Direction,
     Guarantee,
     Iterated,
@@ -61,7 +60,6 @@ def guarantees(draw: st.DrawFn) -> Guarantee:
                 base,
                 Replacements(base),
                 ValidationAllowance(base, 10, 40),
-                BestOf((base, GaussianDP(1))),
             ]
         )
     )

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from research.printed.algorithms import (
     ParallelAccount,
+    attained_epsilon,
     dopamine,
     insdp_fedsgd,
     userdp_fedavg,
 )
-from research.printed.attained import attained_epsilon
 from research.printed.printed_privacy import xie_proposition_1, xie_table
 
 from precad.accounting.events import SampledGaussian, Sampling, poisson_gaussian

@@ -28,12 +28,12 @@ from research.printed.printed_certificates import (
     xie_theorem_6_reach,
 )
 from research.printed.printed_privacy import (
+    Reproduction,
     precad_case_2_by_pld,
     precad_theorem_1_case_2,
     xie_proposition_1,
     xie_table,
 )
-from research.printed.reproduction import Reproduction
 from scipy.stats import binom
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from research.printed.attained import attained_epsilon
+from research.printed.algorithms import attained_epsilon
 from research.printed.printed_privacy import (
+    Reproduction,
     precad_case_2_by_pld,
     precad_theorem_1_case_2,
     xie_table,
 )
-from research.printed.reproduction import Reproduction
 
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
