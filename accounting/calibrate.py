@@ -16,7 +16,6 @@ from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
-_CLOSE = 0.1
 PRECISION = 1e-4
 """Relative width at which the search ends."""
 
@@ -54,7 +53,6 @@ def least_noise_multiplier(
     epsilon: float,
     delta: float,
     accountant: AccountantName = AccountantName.EXACT,
-    near: float | None = None,
 ) -> float:
     """The least noise multiplier σ for which ``event_of(σ)`` is (ε, δ)-DP.
 
@@ -63,7 +61,6 @@ def least_noise_multiplier(
         epsilon: ε, 0 or above.
         delta: δ, in (0, 1).
         accountant: which ε counts.
-        near: a σ that is thought to be close, above 0: spares evaluations and changes no answer.
 
     Returns:
         σ, about ``PRECISION`` (relative) above the least; 0.02 where that suffices.
@@ -73,16 +70,13 @@ def least_noise_multiplier(
     """
     checks.epsilon(epsilon)
     checks.inside_unit_interval("delta", delta)
-    if near is not None:
-        checks.positive("near", near, "a σ that is thought to be close")
 
     def excess(log_sigma: float) -> float:
         # Where nothing is claimed ε is infinite; the search wants a number.
         return min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST) - epsilon
 
-    start, step = (0.0, 1.0) if near is None else (math.log(near), _CLOSE)
     remembered = cache(excess)
-    low, high = _bracket(remembered, start, step)
+    low, high = _bracket(remembered)
     if low >= _MOST_LOG_NOISE:
         raise Misconfiguration(
             "epsilon", epsilon, f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
@@ -96,13 +90,13 @@ def least_noise_multiplier(
     return math.exp(log_sigma)
 
 
-def _bracket(excess: Callable[[float], float], start: float, step: float) -> tuple[float, float]:
+def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
     """A ln σ that is too little and one that suffices.
 
     Twice the least one's where that suffices; 12 and more where none up to 12 does.
     """
     least = math.log(_LEAST_NOISE)
-    low = high = min(max(start, least), _MOST_LOG_NOISE)
+    low, high, step = 0.0, 0.0, 1.0
     if excess(high) > 0:
         while excess(high) > 0 and low < _MOST_LOG_NOISE:
             low, high, step = high, min(high + step, _MOST_LOG_NOISE + 1), 2 * step

@@ -315,36 +315,11 @@ def test_a_finished_run_counts_every_round_and_its_attempts(tmp_path: Path) -> N
     assert "leave --delta out" in refused.stderr
 
 
-@pytest.mark.parametrize("delta", ["1e-12", "1e-15"])
-def test_small_deltas_are_answered_by_all_three(delta: str) -> None:
-    result = runner.invoke(app, [*ACCOUNT[:-1], delta, "--json"])
-    assert result.exit_code == 0, result.stderr
-    assert all(g["epsilon"] is not None for g in json.loads(result.stdout)["guarantees"])
-
-
 def test_a_delta_beyond_the_exact_accountant_leaves_the_other_rows() -> None:
     result = runner.invoke(app, [*ACCOUNT[:-1], "1e-40"])
     assert result.exit_code == 0, result.stderr
     assert "no answer at so small a δ" in result.stdout
     assert "upper bound, cross-check" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--noise-multiplier", "1e300"),
-        ("--noise-multiplier", "1e-300"),
-        ("--rounds", str(10**15)),
-        ("--rounds", "-1"),
-    ],
-)
-def test_an_absurd_number_is_named_and_no_traceback(option: str, value: str) -> None:
-    at = ACCOUNT.index(option)
-    result = runner.invoke(app, [*ACCOUNT[: at + 1], value, *ACCOUNT[at + 2 :]])
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert option.removeprefix("--").replace("-", "_") in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_the_table_names_each_adversary_in_words_and_the_clt_as_no_guarantee() -> None:
@@ -358,6 +333,9 @@ def test_the_table_names_each_adversary_in_words_and_the_clt_as_no_guarantee() -
     ("option", "value", "field", "remedy"),
     [
         ("--noise-multiplier", "0", "noise_multiplier", "above 0"),
+        ("--noise-multiplier", "1e300", "noise_multiplier", "give 1e-06 to 1e+09"),
+        ("--noise-multiplier", "1e-300", "noise_multiplier", "give 1e-06 to 1e+09"),
+        ("--rounds", str(10**15), "rounds", "at most"),
         ("--record-rate", "1.5", "record_rate", "0 to 1"),
         ("--client-rate", "-0.1", "client_rate", "0 to 1"),
         ("--delta", "1", "delta", "below 1"),
