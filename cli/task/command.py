@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from precad.cli.options import PATH, json_option, print_json
-from precad.client.owner_settings import own_model
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -269,6 +268,7 @@ def _section(
             "model", model, "give either --architecture, with --features and --classes, or --model"
         )
     from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch: seconds
+    from precad.client.owner_settings import own_model  # noqa: PLC0415
     from precad.common import checks  # noqa: PLC0415
 
     features, classes = shape
