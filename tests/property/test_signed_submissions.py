@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.rig.keys import company_authority
 from tests.rig.submissions import signed_anew, upload
 
 from precad.aggregator.collect import Inbox
@@ -174,10 +173,8 @@ def test_a_revoked_certificate_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_an_intermediate_authority_must_come_along(keys: Path) -> None:
     root_key, issuing_key, key = new_key(), new_key(), new_key()
-    root = authority_certificate("root", root_key, "root", root_key)
-    issuing = Authority(
-        authority_certificate("issuing", issuing_key, "root", root_key), issuing_key
-    )
+    root = company_authority("root", root_key, "root", root_key)
+    issuing = Authority(company_authority("issuing", issuing_key, "root", root_key), issuing_key)
     leaf = issuing.issue(Principal.client(ONE.name), key.public_key(), days=1)
     pem = root.public_bytes(serialization.Encoding.PEM)
     verifier = CertificateVerifier(replace(Identity.load(keys / "server-a"), ca=pem))
@@ -187,23 +184,6 @@ def test_an_intermediate_authority_must_come_along(keys: Path) -> None:
     verifier.check(Signature(value, tuple(der)), b"x")
     alone = Signature(value, (der[0],))
     assert reason_of(lambda: verifier.admit(alone, ONE)) is Rejection.BAD_SIGNATURE
-
-
-def authority_certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey
-) -> x509.Certificate:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=10))
-        .not_valid_after(now + timedelta(days=9))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(issuer_key, hashes.SHA256())
-    )
 
 
 def test_a_certificate_of_no_known_version_is_refused(

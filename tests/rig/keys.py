@@ -5,9 +5,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import NameOID
 
 from precad.aggregator.rounds.seals import Seals
 from precad.common.identifiers import ClientId, Digest, Role
@@ -94,3 +96,36 @@ def revoke(*revoked: Identity, folder: Path) -> RevocationList:
     made = root.revocation_list(entries, number=1)
     path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     return RevocationList(path, [root.certificate])
+
+
+AUTHORITY = x509.BasicConstraints(ca=True, path_length=None)
+
+
+def company_authority(
+    name: str,
+    key: Any,
+    issuer: str,
+    issuer_key: Any,
+    *,
+    starts_days: float = -0.001,
+    ends_days: float = 9,
+    constraints: x509.BasicConstraints | None = AUTHORITY,
+    names: str | None = None,
+) -> x509.Certificate:
+    """A certificate of a company's own authority, whole or not."""
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=starts_days))
+        .not_valid_after(now + timedelta(days=ends_days))
+    )
+    if constraints is not None:
+        builder = builder.add_extension(constraints, critical=True)
+    if names is not None:
+        permitted = x509.NameConstraints([x509.DNSName(names)], excluded_subtrees=None)
+        builder = builder.add_extension(permitted, critical=True)
+    return builder.sign(issuer_key, hashes.SHA256())

@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from tests.rig.keys import company_authority
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
@@ -245,38 +246,6 @@ def test_a_root_that_is_no_authority_is_refused(
     put_chain(folder, {"constraints": constraints}, {})
     with pytest.raises(Misconfiguration, match=r"ca\.pem.*no authority"):
         Identity.load(folder)
-
-
-AUTHORITY = x509.BasicConstraints(ca=True, path_length=None)
-
-
-def company_authority(
-    name: str,
-    key: Any,
-    issuer: str,
-    issuer_key: Any,
-    *,
-    starts_days: float = -0.001,
-    ends_days: float = 9,
-    constraints: x509.BasicConstraints | None = AUTHORITY,
-    names: str | None = None,
-) -> x509.Certificate:
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(days=starts_days))
-        .not_valid_after(now + timedelta(days=ends_days))
-    )
-    if constraints is not None:
-        builder = builder.add_extension(constraints, critical=True)
-    if names is not None:
-        permitted = x509.NameConstraints([x509.DNSName(names)], excluded_subtrees=None)
-        builder = builder.add_extension(permitted, critical=True)
-    return builder.sign(issuer_key, hashes.SHA256())
 
 
 def test_a_chain_that_was_believed_ends_with_its_first_certificate() -> None:
