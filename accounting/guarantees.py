@@ -130,7 +130,7 @@ class PrivacyStatement:
         rejection_delta: what honest rejection adds to δ; None where it isn't known how often the
             range test was made.
         advantage_delta: what breaking the cryptography adds to δ under the assumption of
-            ``advantages.py``; None where no malicious server is meant.
+            ``advantages``; None where no malicious server is meant.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.
         mu: μ of the central limit theorem; None for the other accountants.
         malicious_server: whether it holds against one server that departs from the protocol too
