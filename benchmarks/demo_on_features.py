@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import research.features.fixed_features  # noqa: F401 -- the settings
 
-from precad.cli.demo.command import demo
+from precad.cli.demo import demo
 from precad.simulation.datasets import DATASETS, DataSet
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from tests.rig.crowd.memory import file_resident_mib, peak_resident_mib
 
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 

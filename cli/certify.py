@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import click
 
 from precad.cli.options import PATH
-from precad.cli.trained import config_option, model_file_option, own_model_option, task_file_option
+from precad.cli.predict import config_option, model_file_option, own_model_option, task_file_option
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""

@@ -23,7 +23,7 @@ from precad.certify.intervals import (
     votes_of,
 )
 from precad.cli.certify import Loss, Prediction, Smoothing
-from precad.cli.trained import trained
+from precad.cli.predict import trained
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
 from precad.common.terminal.progress import bar

@@ -9,24 +9,23 @@ from precad import __version__
 from precad.cli.start import said
 from precad.common.errors import PrecadError, missing
 
-COMMANDS = (
-    *("demo", "simulate", "plan", "task", "account", "certify", "keys", "enrol"),
-    *(
-        "setup",
-        "serve",
-        "doctor",
-        "join",
-        "predict",
-        "evaluate",
-        "status",
-        "health",
-        "allow",
-        "ledger",
-        "backup",
-    ),
-    *("kit", "report", "audit"),
-)
-"""In the order of a newcomer's interest; a module each, with a command so named."""
+COMMANDS = {
+    **{name: name for name in ("demo", "simulate", "plan", "task", "account", "certify")},
+    **{name: name for name in ("keys", "enrol", "setup", "serve")},
+    "doctor": "join",
+    "join": "join",
+    "predict": "predict",
+    "evaluate": "predict",
+    "status": "status",
+    "health": "operate",
+    "allow": "operate",
+    "ledger": "ledger",
+    "backup": "operate",
+    "kit": "kit",
+    "report": "report",
+    "audit": "audit",
+}
+"""In the order of a newcomer's interest; each with the module that has a command so named."""
 EXTRAS = {
     "demo": "demo",
     "simulate": "simulation",
@@ -67,7 +66,7 @@ class _OnDemand(ErrorsInOneLine):
         """One command."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"precad.cli.{cmd_name}"), cmd_name)
+        command = getattr(import_module(f"precad.cli.{COMMANDS[cmd_name]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -1,27 +1,64 @@
-"""`precad predict`: what a trained model says of records."""
+"""`precad predict` and `precad evaluate`: a trained model on records of one's own."""
 
 import csv
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from precad.cli.options import PATH
-from precad.cli.trained import (
-    config_option,
-    data_argument,
-    model_file_option,
-    own_model_option,
-    task_file_option,
-    trained,
-)
+from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from precad.client.owner_settings import JoinSettings
+    from precad.client.trained_model import TrainedModel
+
+data_argument = click.argument("data", type=PATH, help="The records: a file as for `precad join`.")
+config_option = click.option(
+    "--config",
+    "-c",
+    type=PATH,
+    help="A data owner's settings: its task, and the model in its state folder.",
+)
+task_file_option = click.option("--task", type=PATH, help="The task, where there are no settings.")
+model_file_option = click.option(
+    "--model-file", type=PATH, help="model.safetensors; the settings' own unless given."
+)
+own_model_option = click.option(
+    "--model", help="A model of your own, MODULE:NAME, where the task's isn't built in."
+)
+
+
+def trained(
+    config: Path | None, task: Path | None, model_file: Path | None, model: str | None
+) -> "tuple[TrainedModel, Any, JoinSettings | None]":
+    """The model, a torch module that it goes into, and the owner's settings where they are given.
+
+    Raises:
+        Misconfiguration: an option is missing, or a file can't be used.
+        TaskMismatch: the model is another task's.
+    """
+    from precad.client.gradients.torch_models import build  # noqa: PLC0415
+    from precad.client.owner_settings import JoinSettings, own_model  # noqa: PLC0415
+    from precad.client.trained_model import MODEL_FILE, TrainedModel  # noqa: PLC0415
+
+    settings = None if config is None else JoinSettings.load(config)
+    if settings is not None:
+        task = settings.task if task is None else task
+        model_file = settings.state / MODEL_FILE if model_file is None else model_file
+    if task is None or model_file is None:
+        raise Misconfiguration("--config", None, "give it, or --task and --model-file")
+    found = TrainedModel.load(model_file, task)
+    if model is not None:
+        return found, own_model(model), settings
+    own = None if settings is None else settings.own_model()
+    return found, build(found.task.model) if own is None else own, settings
 
 
 @click.command()
@@ -109,3 +146,49 @@ def _write(file: TextIO, said: "NDArray[np.float32]", levels: Sequence[str], *, 
         likeliest = int(row.argmax())
         named = [] if raw else [levels[likeliest] if levels else likeliest]
         writer.writerow([number, *named, *(f"{value:.6g}" for value in row.tolist())])
+
+
+@click.command()
+@data_argument
+@config_option
+@task_file_option
+@model_file_option
+@own_model_option
+@click.option("--loss", help="A loss of your own, MODULE:NAME; cross-entropy unless given.")
+@json_option
+def evaluate(
+    data: Path,
+    config: Path | None,
+    task: Path | None,
+    model_file: Path | None,
+    model: str | None,
+    loss: str | None,
+    as_json: bool,
+) -> None:
+    """How well a trained model does on records of one's own; nothing leaves this machine.
+
+        precad evaluate held-out.npz --config ward-3.toml
+
+    What it says is about these records, and has no privacy guarantee: whoever
+    publishes it publishes something of them.
+    """
+    # Seconds of torch.
+    from torch.nn import functional  # noqa: PLC0415
+
+    from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
+    from precad.client.owner_settings import own_object  # noqa: PLC0415
+    from precad.client.records.read_records import read_records  # noqa: PLC0415
+    from precad.client.records.torch_records import as_records  # noqa: PLC0415
+
+    found, module, settings = trained(config, task, model_file, model)
+    own = None if settings is None else settings.own_loss()
+    if loss is not None:
+        own = own_object("--loss", loss)
+    applied = Applied(module, found.task.model.parameters, own or functional.cross_entropy)
+    columns = None if settings is None else settings.columns
+    records = as_records(read_records(data, found.task.data, columns))
+    result = applied.evaluate(found.theta, records)
+    if as_json:
+        print_json({"model": str(found.digest), "version": found.version, **asdict(result)})
+    else:
+        click.echo(f"{found}: {result}")

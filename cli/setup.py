@@ -34,7 +34,7 @@ def setup(
 
         precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
     """
-    from precad.cli.local.files import free_addresses, write_parties  # noqa: PLC0415
+    from precad.cli.local_deployment import free_addresses, write_parties  # noqa: PLC0415
     from precad.common.identifiers import ClientId  # noqa: PLC0415
     from precad.common.identity.deployment_keys import create_local_keys  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from precad.cli.health import own_address
+from precad.cli.operate import own_address
 from precad.cli.options import PATH
 from precad.cli.watch import Ask
 from precad.cli.watch import watch as follow

@@ -20,8 +20,8 @@ LOADED = (
     "precad.client.data_owner",
     "precad.client.gradients.local_update",
     "precad.cli.start",
-    "precad.cli.evaluate",
-    "precad.cli.report.gather",
+    "precad.cli.predict",
+    "precad.cli.report_sources",
     "precad.simulation.partition",
     "psycopg",
 )

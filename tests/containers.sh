@@ -160,7 +160,7 @@ fi
 compose=("${compose_command[@]}")
 say "engine $(docker version --format '{{.Server.Version}}'), $("${compose[@]}" version --short)"
 
-for file in cli/kit/machines/*.yml; do
+for file in cli/machines/*.yml; do
     "${compose_command[@]}" --file "$file" config --quiet || fail "$file isn't valid"
 done
 

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from benchmarks.rounds.part import Part
 from benchmarks.rounds.relay import Link
-from precad.cli.local.files import straight
+from precad.cli.local_deployment import straight
 
 WIDE_AREA = Link(bytes_per_s=100e6 / 8, delay_s=0.02)
 """100 Mbit/s in each direction and 20 ms one way: the slow link of every table."""

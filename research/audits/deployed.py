@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from precad.audit.canaries import Designed
 from precad.audit.canary_training import AUDITED, Audited, denominator
-from precad.cli.local import OWNERS, LocalDeployment
-from precad.cli.local.files import Data
+from precad.cli.local_deployment import OWNERS, Data, LocalDeployment
 from precad.client.records.torch_records import Records
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role

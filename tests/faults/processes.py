@@ -17,7 +17,7 @@ import numpy as np
 from tests.rig.waiting import until
 
 import precad
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 

@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from torch.utils.data import DataLoader
 
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.client import TrainedModel, model_section
 from precad.client.flower import client_app, records_of
 from precad.common.errors import Misconfiguration

@@ -22,7 +22,7 @@ from precad.aggregator.settings import (
 )
 from precad.aggregator.training.feed import TrainingDone
 from precad.aggregator.training.session import Session
-from precad.cli.local.files import task_to_toml
+from precad.cli.local_deployment import task_to_toml
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part

@@ -6,8 +6,8 @@ import pytest
 from tests.rig import warm
 
 from precad.aggregator.validate import check_by_shares
-from precad.cli.demo.warm import WarmStarter
-from precad.cli.local import deployment
+from precad.cli import local_deployment as deployment
+from precad.cli.warm_starter import WarmStarter
 from precad.common.kernel.kernel import NUMPY, VARIABLE, kernel_in_use
 
 LOADED = check_by_shares

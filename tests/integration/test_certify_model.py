@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from research.robustness.models import make
 
 from precad.cli.main import app
-from precad.cli.task.write import written
+from precad.cli.task_file import written
 from precad.client.gradients.torch_models import model_section
 from precad.client.trained_model import TrainedModel
 from precad.common.model import model_digest

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import precad
-from precad.cli.local.files import to_toml
+from precad.cli.local_deployment import to_toml
 from precad.cli.main import app
 from precad.common.identity.deployment_keys import create_local_keys
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests.rig.warm import forked
 
 from precad.cli.join import _named, _part
-from precad.cli.local import LocalDeployment, environment_of_parts
+from precad.cli.local_deployment import LocalDeployment, environment_of_parts
 from precad.cli.main import app
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

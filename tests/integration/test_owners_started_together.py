@@ -12,7 +12,7 @@ import pytest
 from tests.rig.waiting import until
 
 import precad
-from precad.cli.local.files import task_to_toml, write_parties
+from precad.cli.local_deployment import task_to_toml, write_parties
 from precad.client import owners_together
 from precad.client.own_account import OwnAccount
 from precad.common.errors import Misconfiguration

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
-from precad.cli.local.files import task_to_toml
+from precad.cli.local_deployment import task_to_toml
 from precad.cli.main import app
 from precad.client.owner_settings import JoinSettings
 from precad.common.identity.credentials import Identity

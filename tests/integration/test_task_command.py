@@ -11,9 +11,7 @@ from pydantic import BaseModel
 
 from precad.accounting.exact import record_epsilon
 from precad.cli.main import app
-from precad.cli.task.fields import entries
-from precad.cli.task.reference import reference
-from precad.cli.task.write import written
+from precad.cli.task_file import entries, reference, written
 from precad.common.task import Task
 from precad.common.task_schema import Column, DataSection, Description, ObjectiveSection
 
@@ -296,7 +294,7 @@ def test_the_clip_is_ten_records_unless_given(made: Path, tmp_path: Path) -> Non
 def test_on_a_terminal_it_asks_for_what_is_not_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("precad.cli.task.ask._terminal", lambda: True)
+    monkeypatch.setattr("precad.cli.task_questions._terminal", lambda: True)
     answers = ["none", "logistic", "64", "10", "3x600", "3"]
     path = tmp_path / "asked.toml"
     arguments = ["task", "new", str(path), "--rounds", "50", "--name", "three-wards"]

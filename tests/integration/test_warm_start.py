@@ -14,9 +14,8 @@ import pytest
 from tests.rig.waiting import until
 from tests.rig.warm import SOURCES
 
-from precad.cli.demo.warm import Forked, WarmStarter
-from precad.cli.local import LocalDeployment, environment_of_parts
-from precad.cli.local.deployment import OWNERS
+from precad.cli.local_deployment import OWNERS, LocalDeployment, environment_of_parts
+from precad.cli.warm_starter import Forked, WarmStarter
 from precad.common.task import Task
 
 
@@ -75,8 +74,8 @@ def test_a_part_that_ends_as_it_is_signalled_is_no_error(
 
 LEADER = """
 import os, pathlib, signal, subprocess, sys
-from precad.cli.demo.warm import WarmStarter
-from precad.cli.local import environment_of_parts
+from precad.cli.warm_starter import WarmStarter
+from precad.cli.local_deployment import environment_of_parts
 from tests.rig.waiting import until
 starter = WarmStarter()
 PARTS = (

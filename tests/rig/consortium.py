@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.rig.organisations import Organisation
 
-from precad.cli.kit.consortium import IDENTITY, TASK, Consortium
-from precad.cli.local.files import task_to_toml, to_toml
+from precad.cli.kit_archive import IDENTITY, TASK, Consortium
+from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.common.identifiers import Role
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal

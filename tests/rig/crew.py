@@ -12,7 +12,7 @@ from tests.rig.light_client import LightClient
 from tests.rig.waiting import until as wait_until
 from tests.rig.warm import forked
 
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.client.connection import Servers
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role

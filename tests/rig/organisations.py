@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.rig.waiting import DEADLINE_S
 
 import precad
-from precad.cli.local.files import free_addresses
+from precad.cli.local_deployment import free_addresses
 
 NAMES = ("North", "South", "West")
 PORTS = ("7301", "7302", "7303", "7304", "7311", "7312", "7313")

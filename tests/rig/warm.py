@@ -14,8 +14,8 @@ from typing import Any
 from tests.rig.leftovers import at_the_end
 
 import precad
-from precad.cli.demo.warm import WarmStarter
-from precad.cli.local.deployment import environment_of_parts
+from precad.cli.local_deployment import environment_of_parts
+from precad.cli.warm_starter import WarmStarter
 
 SOURCES = os.pathsep.join(map(str, (Path(precad.__file__).parents[1], Path(__file__).parents[2])))
 """Where processes find precad, installed or not, and these tests."""

@@ -15,7 +15,7 @@ from tests.rig.pages import ROOT, Command, typed
 from tests.rig.waiting import DEADLINE_S, until
 
 import precad
-from precad.cli.local.files import free_addresses, task_to_toml, write_parties
+from precad.cli.local_deployment import free_addresses, task_to_toml, write_parties
 from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId
 from precad.common.model import initial_vector, save_model

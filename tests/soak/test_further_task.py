@@ -12,7 +12,7 @@ from tests.rig.organisations import Organisation, organisations
 from tests.rig.pages import ROOT, Command, typed
 from tests.rig.waiting import until
 
-from precad.cli.local.files import task_to_toml
+from precad.cli.local_deployment import task_to_toml
 
 PAGE = "docs/several-tasks.md"
 WRITTEN = re.compile(r'^```toml title="(\w+) writes ([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)

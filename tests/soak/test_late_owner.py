@@ -12,10 +12,10 @@ from pathlib import Path
 
 from tests.rig.waiting import until
 
-from precad.cli.demo.outcome import RoundRow
-from precad.cli.demo.run import run
-from precad.cli.demo.scenario import Scenario, make_scenario
-from precad.cli.demo.show import Display
+from precad.cli.demo_display import Display
+from precad.cli.demo_outcome import RoundRow
+from precad.cli.demo_run import run
+from precad.cli.demo_scenario import Scenario, make_scenario
 from precad.common.model import load_model
 from precad.common.task import Task
 

@@ -24,7 +24,7 @@ from tests.rig.board import answers, page
 from tests.rig.browser import Scheme, browsing, faults
 from tests.rig.waiting import until
 
-from precad.cli.local.files import free_addresses
+from precad.cli.local_deployment import free_addresses
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "monitoring" / "alerts.yml"

@@ -10,7 +10,7 @@ from tests.conftest import TaskMaker
 
 from precad.aggregator.rpc.process import open_session
 from precad.aggregator.settings import ServerBSettings
-from precad.cli.local.files import to_toml
+from precad.cli.local_deployment import to_toml
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.coin_key import COIN_FILE, read_coin_key, replace_coin_key

@@ -25,7 +25,7 @@ from research.features.oriented_gradients import LENGTH, oriented_gradients
 from sklearn.datasets import load_breast_cancer, load_digits
 
 import precad
-from precad.cli.demo.scenario import make_scenario
+from precad.cli.demo_scenario import make_scenario
 from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task

@@ -5,9 +5,9 @@ import io
 import pytest
 from tests.rig.terminal import Terminal
 
-from precad.cli.demo.outcome import Outcome, RoundRow
-from precad.cli.demo.scenario import Scenario, make_scenario
-from precad.cli.demo.show import Display, conclude
+from precad.cli.demo_display import Display, conclude
+from precad.cli.demo_outcome import Outcome, RoundRow
+from precad.cli.demo_scenario import Scenario, make_scenario
 
 RESULT = {
     "accuracy": 0.5,

@@ -11,7 +11,7 @@ from tests.conftest import TaskMaker
 from torch import nn
 from torch.nn import functional
 
-from precad.cli.local.files import task_to_toml
+from precad.cli.local_deployment import task_to_toml
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector, model_section
 from precad.client.gradients.torch_models import Applied, build, logistic, mlp

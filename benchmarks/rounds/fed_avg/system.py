@@ -9,7 +9,7 @@ from benchmarks.rounds.lines import Lines, Wire
 from benchmarks.rounds.meter import read
 from benchmarks.rounds.part import Part
 from benchmarks.rounds.sample import Sample, between, require_right
-from precad.cli.local.files import free_addresses
+from precad.cli.local_deployment import free_addresses
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.ring import WORD_BYTES
 

@@ -15,7 +15,7 @@ from benchmarks.rounds.lines import Lines, Wire
 from benchmarks.rounds.meter import Reading, read
 from benchmarks.rounds.part import Message, Part
 from benchmarks.rounds.sample import Sample, between, require_right
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task

@@ -16,7 +16,7 @@ import pytest
 from tests.rig.light_client import LightClient
 from tests.rig.warm import forked
 
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.client.connection import Servers
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity

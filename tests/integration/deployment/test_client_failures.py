@@ -14,7 +14,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
 from tests.rig.warm import said as command
 
-from precad.cli.local.files import free_addresses, task_to_toml
+from precad.cli.local_deployment import free_addresses, task_to_toml
 from precad.client import DataOwner
 from precad.client.connection import Servers
 from precad.common.errors import (

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from precad.accounting.exact import record_epsilon
-from precad.cli.local.files import LINGER_S
+from precad.cli.local_deployment import LINGER_S
 from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
 from precad.client.own_account import OwnAccount
 from precad.common.errors import Misconfiguration

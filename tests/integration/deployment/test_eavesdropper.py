@@ -17,7 +17,7 @@ from tests.rig.proxy import Proxy
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import WORD_BYTES

@@ -13,7 +13,7 @@ import sys, time, tomllib
 from pathlib import Path
 
 from precad.common.task import Task
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 
 with LocalDeployment(Path(sys.argv[1]), Task.parse(tomllib.loads(sys.argv[2])), {}) as deployment:
     deployment.start_server("dealer")

@@ -14,8 +14,8 @@ from tests.integration.deployment.conftest import light_clients
 from tests.rig.waiting import DEADLINE_S
 from tests.rig.warm import forked
 
-from precad.cli.local import LocalDeployment
-from precad.cli.local import deployment as local
+from precad.cli import local_deployment as local
+from precad.cli.local_deployment import LocalDeployment
 
 ROOT = Path(__file__).parents[3]
 LISTER = """

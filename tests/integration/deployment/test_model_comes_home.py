@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 
-from precad.cli.local import LocalDeployment
-from precad.cli.local.files import LINGER_S
+from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector
 from precad.client.gradients.torch_models import logistic

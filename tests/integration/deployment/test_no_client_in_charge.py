@@ -18,9 +18,7 @@ from tests.rig.light_client import LightClient
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 
-from precad.cli.local import LocalDeployment
-from precad.cli.local.deployment import environment_of_parts
-from precad.cli.local.files import free_addresses
+from precad.cli.local_deployment import LocalDeployment, environment_of_parts, free_addresses
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment

@@ -9,8 +9,7 @@ import pytest
 import torch
 from tests.rig.warm import forked
 
-from precad.cli.local import LocalDeployment
-from precad.cli.local.files import LINGER_S
+from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.client import Participation
 from precad.client.gradients.torch_models import logistic
 from precad.common.identifiers import ClientId

@@ -12,8 +12,7 @@ from tests.integration.deployment.conftest import light_clients
 from tests.rig.light_client import LightClient
 from tests.rig.waiting import DEADLINE_S, until
 
-from precad.cli.local import LocalDeployment
-from precad.cli.local.files import free_addresses, task_to_toml
+from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.common.task import Task
 
 if TYPE_CHECKING:

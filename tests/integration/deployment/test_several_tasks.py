@@ -18,8 +18,7 @@ from tests.rig.pane import terminal
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 
-from precad.cli.local.deployment import environment_of_parts
-from precad.cli.local.files import free_addresses, task_to_toml, to_toml
+from precad.cli.local_deployment import environment_of_parts, free_addresses, task_to_toml, to_toml
 from precad.cli.main import app
 from precad.client.records.read_records import write_client_data
 from precad.common.errors import PeerUnavailable

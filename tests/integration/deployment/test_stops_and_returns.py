@@ -14,7 +14,7 @@ import pytest
 from tests.integration.deployment.conftest import logistic
 from tests.rig.waiting import DEADLINE_S, until
 
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel

@@ -17,7 +17,7 @@ from precad.aggregator.rpc.peers import PeerService
 from precad.aggregator.rpc.process import make_server, open_session
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.training.session import Session
-from precad.cli.local.files import task_to_toml
+from precad.cli.local_deployment import task_to_toml
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys

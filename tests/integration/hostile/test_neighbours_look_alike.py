@@ -27,8 +27,7 @@ from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
 from tests.rig.warm import forked
 
-from precad.cli.local.deployment import environment_of_parts
-from precad.cli.local.files import task_to_toml, to_toml
+from precad.cli.local_deployment import environment_of_parts, task_to_toml, to_toml
 from precad.cli.main import app
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner

@@ -26,7 +26,7 @@ from precad.aggregator.workers.pairs import Crew, Pairs, pairs_of
 from precad.aggregator.workers.place import Place
 from precad.aggregator.workers.pool import Pool
 from precad.aggregator.workers.start import WorkerStart
-from precad.cli.local.files import task_to_toml
+from precad.cli.local_deployment import task_to_toml
 from precad.common.clock import RetryPolicy
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Digest, Role

@@ -12,7 +12,7 @@ import pytest
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, Crowd, deployed, until, up, version
 from tests.rig.waiting import until as wait_until
 
-from precad.cli.local import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.common.task import Task
 
 WORKERS = 2

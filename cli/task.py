@@ -104,10 +104,9 @@ def new(
     """  # noqa: D301 -- click reads the control character
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
-    from precad.cli.task import ask  # noqa: PLC0415
-    from precad.cli.task.owners import sizes_text  # noqa: PLC0415
-    from precad.cli.task.words import statements  # noqa: PLC0415
-    from precad.cli.task.write import written  # noqa: PLC0415
+    from precad.cli import task_questions as ask  # noqa: PLC0415
+    from precad.cli.task_file import written  # noqa: PLC0415
+    from precad.cli.task_questions import sizes_text, statements  # noqa: PLC0415
 
     if recipe is None and architecture is None and model is None:
         recipe = ask.recipe()
@@ -164,7 +163,7 @@ def check(file: Path, data: Path | None, model: str | None, loss: str | None) ->
     made = _loaded(file)
     click.echo(f"{file}: a task that servers take; digest {made.digest}")
     if data is not None:
-        from precad.cli.task.records import said_of  # noqa: PLC0415 -- torch: seconds
+        from precad.cli.task_questions import said_of  # noqa: PLC0415 -- torch: seconds
 
         click.echo(f"{data}: {said_of(made, data, model, loss)}")
     for field, value in (("model", model), ("loss", loss)):
@@ -178,7 +177,7 @@ def check(file: Path, data: Path | None, model: str | None, loss: str | None) ->
 def show(file: Path, as_json: bool) -> None:
     """Say what a task guarantees, in words."""
     made = _loaded(file)
-    from precad.cli.task.words import sentences, statements  # noqa: PLC0415
+    from precad.cli.task_questions import sentences, statements  # noqa: PLC0415
 
     if as_json:
         found = [each.to_json() for each in statements(made)]
@@ -192,7 +191,7 @@ def show(file: Path, as_json: bool) -> None:
 @task.command()
 def reference() -> None:
     """Print the reference of every field, as Markdown."""
-    from precad.cli.task.reference import reference as text  # noqa: PLC0415
+    from precad.cli.task_file import reference as text  # noqa: PLC0415
 
     click.echo(text(), nl=False)
 
@@ -209,7 +208,7 @@ def _loaded(file: Path) -> Any:
 
 
 def _sizes(records: str, owners: int | None) -> tuple[int, ...]:
-    from precad.cli.task.owners import MOST_OWNERS, owners_sizes  # noqa: PLC0415
+    from precad.cli.task_questions import MOST_OWNERS, owners_sizes  # noqa: PLC0415
     from precad.common import checks  # noqa: PLC0415
 
     sizes = owners_sizes(records)

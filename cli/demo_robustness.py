@@ -15,7 +15,7 @@ from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
 from precad.certify.prediction import certified_accuracy
 from precad.certify.smoothing import average_certified_radius, certify_smoothing
-from precad.cli.demo.scenario import Scenario
+from precad.cli.demo_scenario import Scenario
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
 from precad.client.gradients.torch_models import build
 from precad.client.trained_model import load_vector

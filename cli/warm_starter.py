@@ -59,7 +59,7 @@ class WarmStarter:
         if self._parent is None:
             self._environment = early
             self._parent = self._popen(
-                [sys.executable, "-m", "precad.cli.demo.warm_parent"],
+                [sys.executable, "-m", "precad.cli.warm_parent"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,

@@ -7,8 +7,8 @@ from typing import Any, Self, TextIO
 
 import click
 
-from precad.cli.demo.outcome import Outcome, RoundRow
-from precad.cli.demo.scenario import Scenario
+from precad.cli.demo_outcome import Outcome, RoundRow
+from precad.cli.demo_scenario import Scenario
 from precad.common.terminal.progress import Progress
 from precad.common.terminal.text import Table, say
 

@@ -9,7 +9,7 @@ from precad.cli.options import PATH
 from precad.common.identifiers import Role
 
 if TYPE_CHECKING:
-    from precad.cli.kit.consortium import Consortium
+    from precad.cli.kit_archive import Consortium
     from precad.common.identity.party_certificate import Principal
 
 
@@ -60,8 +60,7 @@ def kit(
     \b
         precad kit server-a --further clinics --consortium clinics-consortium.toml
     """  # noqa: D301 -- click reads the control character
-    from precad.cli.kit.archive import packed  # noqa: PLC0415
-    from precad.cli.kit.consortium import Consortium  # noqa: PLC0415
+    from precad.cli.kit_archive import Consortium, packed  # noqa: PLC0415
     from precad.common.errors import Misconfiguration  # noqa: PLC0415
     from precad.common.files import PUBLIC_MODE, write_file  # noqa: PLC0415
     from precad.common.identifiers import Digest  # noqa: PLC0415
@@ -104,10 +103,13 @@ def _first(
     party: "Principal", agreed: "Consortium", public: str, fingerprints: dict[str, str]
 ) -> dict[str, str]:
     """What a party begins with."""
-    from precad.cli.kit.archive import machine  # noqa: PLC0415
-    from precad.cli.kit.consortium import IDENTITY, TASK  # noqa: PLC0415
-    from precad.cli.kit.words import next_steps  # noqa: PLC0415
-    from precad.cli.local.files import to_toml  # noqa: PLC0415
+    from precad.cli.kit_archive import (  # noqa: PLC0415
+        IDENTITY,
+        TASK,
+        machine,
+    )
+    from precad.cli.kit_texts import next_steps  # noqa: PLC0415
+    from precad.cli.local_deployment import to_toml  # noqa: PLC0415
     from precad.common.identity.credentials import CA_FILE  # noqa: PLC0415
 
     contents = {
@@ -122,7 +124,7 @@ def _first(
 
 
 def _further(party: "Principal", task: str, agreed: "Consortium") -> dict[str, str]:
-    from precad.cli.kit.further import contents  # noqa: PLC0415
+    from precad.cli.kit_texts import contents  # noqa: PLC0415
     from precad.common.errors import Misconfiguration  # noqa: PLC0415
     from precad.common.process_settings import check_name  # noqa: PLC0415
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from precad.cli.demo.outcome import Evaluation, Outcome, summary, write_history
-from precad.cli.demo.plot import load_plot, plot
-from precad.cli.demo.robustness import robustness
-from precad.cli.demo.scenario import Scenario
-from precad.cli.demo.show import Display
-from precad.cli.local import OWNERS, LocalDeployment
+from precad.cli.demo_display import Display
+from precad.cli.demo_outcome import Evaluation, Outcome, load_plot, plot, summary, write_history
+from precad.cli.demo_robustness import robustness
+from precad.cli.demo_scenario import Scenario
+from precad.cli.local_deployment import OWNERS, LocalDeployment
 from precad.cli.options import json_of
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.nn.functional import cross_entropy
 
-from precad.cli.local.files import Data
+from precad.cli.local_deployment import Data
 from precad.client.gradients.local_update import padded_work_s
 from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration

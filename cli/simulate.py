@@ -1,12 +1,19 @@
-"""The command itself: options, and what is printed where."""
+"""`precad simulate`: a task's training in one process, and what is shown of it."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
 
 from precad.cli.options import PATH, json_option, print_json, writable_picture
 from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import Table, say
+
+if TYPE_CHECKING:
+    from precad.simulation import SimulatedRound, SimulatedTraining
 
 
 @click.command()
@@ -72,10 +79,8 @@ def simulate(
         if path is not None and not path.parent.is_dir():
             raise Misconfiguration(option, str(path), "there is no such folder; make it first")
     # Seconds of torch: not before the options are known to be wanted.
-    from precad.cli.simulate.show import Display, conclude  # noqa: PLC0415
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
-    from precad.simulation import SimulatedRound  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.datasets import load  # noqa: PLC0415
 
@@ -84,7 +89,7 @@ def simulate(
     records = load(dataset, data)
     own = attack is not None and ":" in attack
 
-    def each(played: SimulatedRound, _: object) -> None:
+    def each(played: "SimulatedRound", _: object) -> None:
         display.round(played)
 
     with Display(out, read.training.rounds if rounds is None else rounds) as display:
@@ -108,3 +113,72 @@ def simulate(
     conclude(out, training, [str(path) for path in (plot, save) if path is not None])
     if as_json:
         print_json(training.summary())
+
+
+SHOWN_ROUNDS = 10
+PLAIN_EVERY = 10
+
+
+class Display:
+    """Progress. On a terminal it redraws; elsewhere it prints a line now and then."""
+
+    def __init__(self, out: TextIO, rounds: int) -> None:
+        self._out, self._rounds = out, rounds
+
+    def __enter__(self) -> Self:
+        self._bar = bar("simulated round", self._rounds, self._out)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._bar.close()
+
+    def round(self, played: "SimulatedRound") -> None:
+        """Show a finished round."""
+        said = f"accepted {played.accepted} of {played.cohort}"
+        if played.accuracy is not None:
+            said = f"accuracy {played.accuracy:.1%}, {said}"
+        self._bar.update(played.number - self._bar.n)
+        self._bar.set_postfix_str(said)
+        if self._bar.disable and (
+            played.number % PLAIN_EVERY == 0 or played.number in (1, self._rounds)
+        ):
+            say(self._out, f"simulated round {played.number:>3}/{self._rounds}: {said}")
+
+
+def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> None:
+    """The last rounds in a table, and the simulation in a sentence."""
+    numbers = (">ε server", ">ε clients", ">seconds")
+    table = Table(
+        *(">round", ">accuracy", ">accepted", "not counted"),
+        *numbers,
+        title="simulated, not protected",
+    )
+    rows = training.table()
+    for played, row in list(zip(training.rounds, rows, strict=True))[-SHOWN_ROUNDS:]:
+        table.add(*_cells(played, row))
+    table.show(out)
+    seconds = sum(played.seconds for played in training.rounds)
+    counted = sum(played.accepted for played in training.rounds)
+    said = str(training)
+    text = (
+        f"{said[0].upper()}{said[1:]}.\n{counted} updates counted in {seconds:.1f} s; seed "
+        f"{training.seed}, {training.path} path."
+    )
+    if files:
+        text += f"\nFiles: {', '.join(files)}"
+    say(out, text)
+
+
+def _cells(played: "SimulatedRound", row: Mapping[str, Any]) -> list[str]:
+    def epsilon(name: str) -> str:
+        return "–" if row[name] is None else f"{row[name]:.3f}"
+
+    return [
+        str(played.number),
+        "–" if played.accuracy is None else f"{played.accuracy:.1%}",
+        f"{played.accepted}/{played.cohort}",
+        ", ".join(f"{n} {reason}" for reason, n in played.rejected.items()) or "–",
+        epsilon("epsilon_server"),
+        epsilon("epsilon_clients"),
+        f"{played.seconds:.2f}",
+    ]

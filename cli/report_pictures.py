@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from precad.cli.report.facts import Report, Robustness
+from precad.cli.report_page import Report, Robustness
 
 # Stand-ins that no plot has otherwise; each becomes a colour of the page.
 INK, FIRST, SECOND, THIRD = "#010203", "#010204", "#010205", "#010206"

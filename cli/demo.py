@@ -87,17 +87,17 @@ def demo(
     out = sys.stderr if as_json else sys.stdout
     # Seconds of torch: not before the options are known to be wanted.
     say(sys.stderr, "precad demo: loading torch and the data …")
-    from precad.cli.demo.warm import WarmStarter  # noqa: PLC0415
-    from precad.cli.local import environment_of_parts  # noqa: PLC0415
+    from precad.cli.local_deployment import environment_of_parts  # noqa: PLC0415
+    from precad.cli.warm_starter import WarmStarter  # noqa: PLC0415
 
     with WarmStarter() as starter:
         # Beside this process's own loading: what the parts load is loaded once.
         starter.warm(environment_of_parts())
         import torch  # noqa: PLC0415
 
-        from precad.cli.demo.run import refuse_full, run  # noqa: PLC0415
-        from precad.cli.demo.scenario import make_scenario  # noqa: PLC0415
-        from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
+        from precad.cli.demo_display import Display, announce, conclude  # noqa: PLC0415
+        from precad.cli.demo_run import refuse_full, run  # noqa: PLC0415
+        from precad.cli.demo_scenario import make_scenario  # noqa: PLC0415
 
         # As each part has: they share this machine's cores, and the owners' wait is measured here.
         torch.set_num_threads(1)
