@@ -39,7 +39,7 @@ def report(run: tuple[str, ...], out: Path | None, form: str, schema: bool) -> N
     Exit 1 where a ledger isn't sound or the two differ; the document is written all the same.
     """  # noqa: D301 -- click reads the control character
     if schema:
-        from precad.cli.report_page import Report  # noqa: PLC0415
+        from precad.cli.report_facts import Report  # noqa: PLC0415
 
         click.echo(json.dumps(Report.model_json_schema(), indent=2))
         return
@@ -51,7 +51,8 @@ def report(run: tuple[str, ...], out: Path | None, form: str, schema: bool) -> N
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
         raise Misconfiguration("--out", str(path), "can't be written; give a file in a folder")
     # Databases, accountants and plots load here, so that `precad --help` doesn't wait for them.
-    from precad.cli.report_page import page, summary  # noqa: PLC0415
+    from precad.cli.report_facts import summary  # noqa: PLC0415
+    from precad.cli.report_page import page  # noqa: PLC0415
     from precad.cli.report_sources import Sources, gather  # noqa: PLC0415
 
     found = gather(Sources.find(run))

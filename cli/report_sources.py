@@ -18,7 +18,7 @@ from precad.aggregator.store.course import Course, read_course
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.report_page import (
+from precad.cli.report_facts import (
     Bound,
     ChangedInputs,
     Guarantee,

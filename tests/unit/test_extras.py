@@ -113,7 +113,7 @@ PARTS = {
     "client": "client.data_owner client.owners_together client.own_account accounting.exact",
     "server": "server_a.process server_b.process aggregator.workers.worker",
     "plan": "cli.planning cli.account_tables cli.certify_answer accounting.guarantees",
-    "report": "cli.report_sources cli.report_page cli.report_pictures",
+    "report": "cli.report_sources cli.report_facts cli.report_page",
     "simulation": "simulation simulation.partition cli.demo_outcome",
 }
 LOADED = (

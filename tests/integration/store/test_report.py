@@ -22,7 +22,7 @@ from precad.accounting.guarantees import advantages, honest_rejection
 from precad.aggregator.store import Shown, Store, open_store, read_ledger
 from precad.aggregator.store.course import read_course
 from precad.cli.main import app
-from precad.cli.report_page import Guarantee, Report, guarantee_sentence, least, most
+from precad.cli.report_facts import Guarantee, Report, guarantee_sentence, least, most
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
