@@ -10,20 +10,23 @@ from precad.cli.start import said
 from precad.common.errors import PrecadError, missing
 
 COMMANDS = {
-    **{name: name for name in ("demo", "simulate", "plan", "task", "account", "certify")},
-    **{name: name for name in ("keys", "enrol", "setup", "serve")},
+    "demo": "demo",
+    "simulate": "simulate_command",
+    "plan": "plan",
+    "task": "task_command",
+    **{name: name for name in ("account", "certify", "keys", "enrol", "setup", "serve")},
     "doctor": "join",
     "join": "join",
     "predict": "predict",
     "evaluate": "predict",
-    "status": "status",
+    "status": "status_command",
     "health": "operate",
     "allow": "operate",
-    "ledger": "ledger",
+    "ledger": "ledger_command",
     "backup": "operate",
     "kit": "kit",
     "report": "report",
-    "audit": "audit",
+    "audit": "audit_command",
 }
 """In the order of a newcomer's interest; each with the module that has a command so named."""
 EXTRAS = {

@@ -35,8 +35,8 @@ from precad.simulation.attacks import (
     Sampler,
     View,
 )
-from precad.simulation.owners import Owners
 from precad.simulation.updates import Drawn, PerClient, Stacked
+from precad.simulation.virtual_owners import Owners
 
 SEEDS = 2**63
 

@@ -33,10 +33,10 @@ from precad.simulation.attacks import (
 )
 from precad.simulation.checkpoint import Checkpoint, GoingOn, State
 from precad.simulation.datasets import DataSet, load
-from precad.simulation.owners import Owners
 from precad.simulation.result import SimulatedRound, SimulatedTraining
 from precad.simulation.rounds import Draws, Rounds, checked_seed
 from precad.simulation.updates import PerClient, Stacked
+from precad.simulation.virtual_owners import Owners
 
 PATHS = ("stacked", "per-client")
 OnRound = Callable[[SimulatedRound, NDArray[np.float64]], object]

@@ -17,7 +17,7 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.task_schema import ObjectiveSection
 from precad.simulation.attacks import Matrix
-from precad.simulation.owners import Owner, Owners
+from precad.simulation.virtual_owners import Owner, Owners
 
 _BYTES_PER_ELEMENT = 64
 """Of a record's gradient: float32 twice, float64, int64 and what lies between."""

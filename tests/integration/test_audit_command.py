@@ -14,7 +14,7 @@ from tests.rig.warm import forked
 from precad.audit import canary_training
 from precad.audit.canaries import LOUDER, Designed, designed
 from precad.audit.canary_training import Audited, Repetition, audit, planned
-from precad.cli.audit import REFUTED
+from precad.cli.audit_command import REFUTED
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.ring import RingVector

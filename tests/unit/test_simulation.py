@@ -33,10 +33,10 @@ from precad.simulation import (
     rounds,
     updates,
 )
-from precad.simulation.owners import Owners
 from precad.simulation.rounds import Draws
 from precad.simulation.simulate import PATHS
 from precad.simulation.updates import Drawn, PerClient, Stacked
+from precad.simulation.virtual_owners import Owners
 
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
 FEATURES, CLASSES = 12, 3

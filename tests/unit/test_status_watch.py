@@ -13,7 +13,7 @@ from tests.rig.terminal import Terminal
 
 from precad.cli import watch as watching
 from precad.cli.main import app
-from precad.cli.status import facts_of
+from precad.cli.status_command import facts_of
 from precad.cli.watch import watch
 from precad.common.errors import PeerUnavailable
 from precad.protos import precad_pb2 as pb
