@@ -17,18 +17,18 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
+from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of
 from precad.aggregator.rounds.journal import Journal
-from precad.aggregator.rounds.lists import HeldList
 from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.start_attempt import answer, propose
 from precad.aggregator.rounds.states import Finished, Opened
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Role
-from precad.common.link import PeerLink, memory_pair
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Roster

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.aggregator.noise import NoiseSource
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.history import history_after
 from precad.aggregator.rounds.journal import Journal
-from precad.aggregator.rounds.messages import HeadBody, ModelBody, SealMessage, SetCheck
+from precad.aggregator.rounds.server_messages import HeadBody, ModelBody, SealMessage, SetCheck
 from precad.aggregator.rounds.states import (
     Counted,
     Finished,
@@ -25,7 +26,6 @@ from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import derive, encode_context
-from precad.common.link import PeerLink
 from precad.common.model import apply_update, model_digest
 from precad.common.ring import RingVector, byte_view
 

@@ -23,22 +23,21 @@ from sqlalchemy import insert
 from benchmarks.rounds.hardware import hardware
 from precad.aggregator.collect import Inbox, matching
 from precad.aggregator.collect.matching import describe, match
+from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.rounds.client_lists import HeldList, Places
 from precad.aggregator.rounds.history import history_after
-from precad.aggregator.rounds.lists import HeldList
-from precad.aggregator.rounds.messages import (
+from precad.aggregator.rounds.server_messages import (
     Cohort,
     EnrolmentEntry,
     RosterProposal,
     Verdict,
 )
-from precad.aggregator.rounds.places import Places
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.aggregator.rpc.notice import notice_of
+from precad.aggregator.rpc.notices import notice_of
 from precad.aggregator.store import open_store
 from precad.aggregator.store.tables import enrolment
-from precad.aggregator.training.feed import RoundDone
+from precad.aggregator.training.event_log import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import PeerLink, memory_pair
 from precad.common.share.header import Signature
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task

@@ -22,9 +22,9 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from precad.common.allocator import keep_freed_buffers  # noqa: E402
 from precad.common.identifiers import Digest  # noqa: E402
 from precad.common.keystream import Keystream  # noqa: E402
+from precad.common.process_memory import keep_freed_buffers  # noqa: E402
 from precad.common.secret import Secret  # noqa: E402
 from precad.common.task import MAX_BOUND  # noqa: E402
 from precad.norm_check.comparison_keys import (  # noqa: E402  # noqa: E402  # noqa: E402

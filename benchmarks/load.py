@@ -27,7 +27,7 @@ from tests.rig.crowd.crowd import Crowd, Played, Script, expected_sum
 from tests.rig.crowd.memory import forget_peak, open_files, peak_resident_mib, resident_mib
 from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 
-from precad.aggregator.rpc.descriptors import allow_descriptors
+from precad.aggregator.rpc.connections import allow_descriptors
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.client.records.read_records import write_client_data
-from precad.common.allocator import PIECES
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.process_memory import PIECES
 from precad.common.task import Task
-from precad.common.wire.operator import OperatorConnection
+from precad.common.wire.operator_connection import OperatorConnection
 
 LINGER_S = 600.0
 """Servers of a local deployment stay until whoever started them stops them."""

@@ -39,7 +39,7 @@ def allow(word: str, address: str, server: str, version: int, identity: Path) ->
         precad allow attempts a.example:7301 --version 7 --identity keys/operator
     """
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
+    from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
 
     if server not in ("a", "b"):
         raise Misconfiguration("--server", server, "use a or b")
@@ -94,7 +94,7 @@ def health(config: Path, wait: float) -> None:
     from precad.common.errors import Misconfiguration, PrecadError  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.process_settings import values_by_task  # noqa: PLC0415
-    from precad.common.wire.ask_health import is_serving  # noqa: PLC0415
+    from precad.common.wire.health_check import is_serving  # noqa: PLC0415
 
     answers = []
     for name, settings in values_by_task(config).items():

@@ -7,9 +7,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from precad.common.allocator import PIECES, keep_freed_buffers
 from precad.common.errors import Misconfiguration, PrecadError
 from precad.common.logs import start_log
+from precad.common.process_memory import PIECES, keep_freed_buffers
 
 _PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 

@@ -20,7 +20,7 @@ from precad.common.terminal.text import Table
 
 if TYPE_CHECKING:
     from precad.common.identity.credentials import Identity
-    from precad.common.wire.operator import OperatorConnection
+    from precad.common.wire.operator_connection import OperatorConnection
     from precad.protos import precad_pb2 as pb
 
 TIMEOUT_S = 10.0
@@ -112,7 +112,7 @@ def _questions(
     places: dict[str, tuple[str, Role]], identity: "Identity"
 ) -> Iterator[dict[str, Ask]]:
     """How each is asked. Connections end with the block, and questions that are under way."""
-    from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
+    from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
 
     with ExitStack() as closing:
         asks: dict[str, Ask] = {}

@@ -31,7 +31,8 @@ from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.task_schema import Description
-from precad.common.wire.status import error_of
+from precad.common.wire.calls import error_of
+from precad.common.wire.version import check_version
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -200,6 +201,7 @@ def _look(
         except grpc.RpcError as error:
             raise error_of(role.title, address, error) from None
         middle = (began + time.time()) / 2
+    check_version(role.title, reply.wire_version)
     if task is not None and reply.task_digest != task.digest.value:
         also = differences(task, reply.canonical_task)
         raise TaskMismatch(str(task.digest), reply.task_digest.hex(), also)

@@ -32,17 +32,17 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.loaded_pages import let_go_of_loaded
 from precad.common.model import from_bytes, model_digest
+from precad.common.process_memory import let_go_of_loaded
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.task_schema import Description
-from precad.common.wire.patience import call_patiently
-from precad.common.wire.status import error_of
-from precad.common.wire.submission import body_is_wanted, upload_pieces
+from precad.common.wire.calls import call_with_retries, error_of
+from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
+from precad.common.wire.version import check_version
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -139,6 +139,7 @@ class Servers:
         """
         for role, stub in self._stubs.items():
             reply = self._patiently(role, partial(stub.Describe, pb.DescribeRequest()))
+            check_version(role.title, reply.wire_version)
             if reply.task_digest != self.task.digest.value:
                 theirs, also = reply.task_digest.hex(), differences(self.task, reply.canonical_task)
                 raise TaskMismatch(str(self.task.digest), theirs, also)
@@ -374,7 +375,7 @@ class Servers:
     ) -> Reply:
         retries = self._patience_s if patience_s is None else patience_s
         try:
-            return call_patiently(
+            return call_with_retries(
                 lambda timeout_s: call(timeout=timeout_s),
                 retries,
                 self._clock,

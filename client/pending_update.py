@@ -26,7 +26,7 @@ from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import HeldBody, Submission
 from precad.common.task import Task
-from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 Pair = tuple[Submission, Submission]

@@ -22,7 +22,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import ServerVerifier
 from precad.common.model import from_bytes, model_digest, to_bytes
 from precad.common.task import Task
-from precad.common.wire.statement import check_opening, check_statement
+from precad.common.wire.signed_statements import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
 
 log = logging.getLogger("precad")

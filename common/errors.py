@@ -163,6 +163,7 @@ LEAST_EXTRA = {
     "jinja2": "report",
     "joblib": "simulation",
     "matplotlib": "plan",
+    "prometheus_client": "dealer",
     "scipy": "plan",
     "sklearn": "simulation",
     "sqlalchemy": "server",

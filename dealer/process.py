@@ -4,7 +4,7 @@ import asyncio
 import logging
 import resource
 import signal
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import grpc
 
@@ -13,10 +13,11 @@ from precad.common.identity.mutual_tls import add_port
 from precad.common.logs import doing
 from precad.common.process_settings import Address, Settings
 from precad.common.task_schema import Description
-from precad.common.wire.health import add_health
+from precad.common.wire.health_check import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.common.wire.version import RefusingOtherVersions
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.service import DealingService
+from precad.dealer.dealing_service import DealingService
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 log = logging.getLogger("precad")
@@ -47,7 +48,9 @@ async def serve(settings: DealerSettings) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     task, identity = Description.load(settings.task), Identity.load(settings.identity)
     doing(part="dealer", task=task.name)
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[RefusingOtherVersions("the dealer")], options=SERVER_OPTIONS
+    )
     stop = asyncio.Event()
     service, metrics = _service(task, identity, settings)
     if settings.ends_with_training:
@@ -59,7 +62,7 @@ async def serve(settings: DealerSettings) -> int:
     log.info("dealer deals for task %s on port %d", task.name, port)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with metrics:
+    with metrics:
         await stop.wait()
         await server.stop(grace=2)
     return 0
@@ -67,12 +70,12 @@ async def serve(settings: DealerSettings) -> int:
 
 def _service(
     task: Description, identity: Identity, settings: DealerSettings
-) -> tuple[DealingService, AbstractAsyncContextManager[None]]:
+) -> tuple[DealingService, AbstractContextManager[None]]:
     """The service, and around its work its metrics, where the settings name a place for them."""
     if settings.metrics is None:
         return DealingService(task, DealerRole.of(task), identity), nullcontext()
-    from precad.common.wire.exposition import exposed  # noqa: PLC0415
-    from precad.dealer.metrics import CountedDealing  # noqa: PLC0415
+    from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
+    from precad.dealer.dealer_metrics import CountedDealing  # noqa: PLC0415
 
     counted = CountedDealing(task, DealerRole.of(task), identity)
-    return counted, exposed(counted.collect, settings.metrics)
+    return counted, metrics_page(counted.collect, settings.metrics)

@@ -16,7 +16,7 @@ LOADED = (
     "precad.server_b.process",
     "precad.aggregator.validate.crypten_import",
     "precad.aggregator.store.upgrade",
-    "precad.aggregator.workers.start",
+    "precad.aggregator.workers.worker_placement",
     "precad.client.data_owner",
     "precad.client.gradients.local_update",
     "precad.cli.start",

@@ -19,10 +19,8 @@ from research.study.kept import Kept
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import AccountantName, guarantees
-from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S
-from precad.aggregator.rpc.descriptors import STRANGERS
-from precad.aggregator.rpc.limits import Limits
-from precad.aggregator.rpc.turns import AT_ONCE, GRACE_S, LEAST_RATE
+from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S, STRANGERS
+from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, Limits
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES

@@ -53,6 +53,7 @@ class DescribeReply(_message.Message):
     ENROLLED_FIELD_NUMBER: _builtins.int
     PRESENT_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    WIRE_VERSION_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_digest: _builtins.bytes
     canonical_task: _builtins.bytes
@@ -68,6 +69,8 @@ class DescribeReply(_message.Message):
     present: _builtins.bool
     refusal: _builtins.str
     """Why the caller wouldn't be enrolled, whatever it claimed; empty where nothing is known."""
+    wire_version: _builtins.int
+    """Callers say theirs with every call, in user-agent; before version 2 nobody said any."""
     def __init__(
         self,
         *,
@@ -80,10 +83,11 @@ class DescribeReply(_message.Message):
         enrolled: _builtins.bool = ...,
         present: _builtins.bool = ...,
         refusal: _builtins.str = ...,
+        wire_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canonical_task", b"canonical_task", "clock_ms", b"clock_ms", "enrolled", b"enrolled", "enrolling", b"enrolling", "finished", b"finished", "present", b"present", "refusal", b"refusal", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canonical_task", b"canonical_task", "clock_ms", b"clock_ms", "enrolled", b"enrolled", "enrolling", b"enrolling", "finished", b"finished", "present", b"present", "refusal", b"refusal", "role", b"role", "task_digest", b"task_digest", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -922,6 +926,7 @@ class StatusReply(_message.Message):
     MISSING_FIELD_NUMBER: _builtins.int
     TWICE_FIELD_NUMBER: _builtins.int
     UNUSED_TOKENS_FIELD_NUMBER: _builtins.int
+    WIRE_VERSION_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -946,6 +951,7 @@ class StatusReply(_message.Message):
     """Seconds until enrolment closes; 0 once it has."""
     unused_tokens: _builtins.int
     """Enrolment tokens that were made for nobody by name, and that nobody has used."""
+    wire_version: _builtins.int
     @_builtins.property
     def rejected(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -989,10 +995,11 @@ class StatusReply(_message.Message):
         missing: _abc.Iterable[_builtins.str] | None = ...,
         twice: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         unused_tokens: _builtins.int = ...,
+        wire_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "unused_tokens", b"unused_tokens", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "unused_tokens", b"unused_tokens", "version", b"version", "wire_version", b"wire_version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1428,21 +1435,24 @@ class JoinReply(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     NEWEST_ATTEMPT_FIELD_NUMBER: _builtins.int
+    WIRE_VERSION_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     epoch: _builtins.bytes
     """Which start of the dealer this is: its keys live as long as its process."""
     newest_attempt: _builtins.int
     """The newest attempt that was dealt for; -1 before the first. None up to it is dealt for again."""
+    wire_version: _builtins.int
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         epoch: _builtins.bytes = ...,
         newest_attempt: _builtins.int = ...,
+        wire_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key", "newest_attempt", b"newest_attempt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key", "newest_attempt", b"newest_attempt", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1684,3 +1694,791 @@ class SquareAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 
 Global___SquareAnswer: _TypeAlias = SquareAnswer  # noqa: Y015
+
+@_typing.final
+class SealMessage(_message.Message):
+    """---- between the two servers, each a whole message of the link (LinkFrame) ----
+
+    A body that a server signed: one of the bodies below.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    signature: _builtins.bytes
+    """ECDSA on P-256 (DER) over the body, its kind, and who signs."""
+    @_builtins.property
+    def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """DER: the server's certificate, then any intermediate ones."""
+
+    def __init__(
+        self,
+        *,
+        body: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+        certificates: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificates", b"certificates", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SealMessage: _TypeAlias = SealMessage  # noqa: Y015
+
+@_typing.final
+class CoinCommitment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    task: _builtins.bytes
+    version: _builtins.int
+    digest: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "task", b"task", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoinCommitment: _TypeAlias = CoinCommitment  # noqa: Y015
+
+@_typing.final
+class CoinOpening(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    COIN_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    task: _builtins.bytes
+    version: _builtins.int
+    coin: _builtins.bytes
+    salt: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+        coin: _builtins.bytes = ...,
+        salt: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coin", b"coin", "salt", b"salt", "task", b"task", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoinOpening: _TypeAlias = CoinOpening  # noqa: Y015
+
+@_typing.final
+class CoinState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMITMENT_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    DISCARD_FIELD_NUMBER: _builtins.int
+    known: _builtins.bytes
+    """The other server's commitment, where the sender keeps one: it shows a lost coin key."""
+    discard: _builtins.bool
+    """The sender's operators gave their word to take new coins."""
+    @_builtins.property
+    def commitment(self) -> Global___SealMessage: ...
+    @_builtins.property
+    def held(self) -> Global___SealMessage:
+        """The other server's opening, where the sender keeps one: it gives lost bytes back."""
+
+    def __init__(
+        self,
+        *,
+        commitment: Global___SealMessage | None = ...,
+        known: _builtins.bytes | None = ...,
+        held: Global___SealMessage | None = ...,
+        discard: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_known", b"_known", "commitment", b"commitment", "held", b"held", "known", b"known"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_known", b"_known", "commitment", b"commitment", "discard", b"discard", "held", b"held", "known", b"known"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__known: _TypeAlias = _typing.Literal["known"]  # noqa: Y015
+    _WhichOneofArgType__known: _TypeAlias = _typing.Literal["_known", b"_known"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__known) -> _WhichOneofReturnType__known | None: ...
+
+Global___CoinState: _TypeAlias = CoinState  # noqa: Y015
+
+@_typing.final
+class CoinReveal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opening(self) -> Global___SealMessage: ...
+    def __init__(
+        self,
+        *,
+        opening: Global___SealMessage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoinReveal: _TypeAlias = CoinReveal  # noqa: Y015
+
+@_typing.final
+class HeadBody(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    VALID_SET_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
+    task: _builtins.bytes
+    version: _builtins.int
+    attempt: _builtins.int
+    valid_set: _builtins.bytes
+    length: _builtins.int
+    head: _builtins.bytes
+    history: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        valid_set: _builtins.bytes = ...,
+        length: _builtins.int = ...,
+        head: _builtins.bytes = ...,
+        history: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "head", b"head", "history", b"history", "length", b"length", "task", b"task", "valid_set", b"valid_set", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeadBody: _TypeAlias = HeadBody  # noqa: Y015
+
+@_typing.final
+class ModelBody(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    task: _builtins.bytes
+    version: _builtins.int
+    digest: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "task", b"task", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelBody: _TypeAlias = ModelBody  # noqa: Y015
+
+@_typing.final
+class VoidBody(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    task: _builtins.bytes
+    version: _builtins.int
+    attempt: _builtins.int
+    def __init__(
+        self,
+        *,
+        task: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "task", b"task", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VoidBody: _TypeAlias = VoidBody  # noqa: Y015
+
+@_typing.final
+class RosterBody(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    task: _builtins.bytes
+    digest: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task: _builtins.bytes = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RosterBody: _TypeAlias = RosterBody  # noqa: Y015
+
+@_typing.final
+class PreparedView(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    VALID_SET_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    attempt: _builtins.int
+    valid_set: _builtins.bytes
+    bound: _builtins.bool
+    """Whether its holder has countersigned or sent: then it is never voided."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        valid_set: _builtins.bytes = ...,
+        bound: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bound", b"bound", "valid_set", b"valid_set", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreparedView: _TypeAlias = PreparedView  # noqa: Y015
+
+@_typing.final
+class Position(_message.Message):
+    """The first message on a link: who speaks, and where its training stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    NEXT_ATTEMPT_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    PREPARED_FIELD_NUMBER: _builtins.int
+    FROZEN_FIELD_NUMBER: _builtins.int
+    LEDGER_LENGTH_FIELD_NUMBER: _builtins.int
+    LEDGER_HEAD_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    version: _builtins.int
+    model: _builtins.bytes
+    next_attempt: _builtins.int
+    opened: _builtins.int
+    frozen: _builtins.bool
+    ledger_length: _builtins.int
+    ledger_head: _builtins.bytes
+    nonce: _builtins.bytes
+    @_builtins.property
+    def prepared(self) -> Global___PreparedView: ...
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        version: _builtins.int = ...,
+        model: _builtins.bytes = ...,
+        next_attempt: _builtins.int = ...,
+        opened: _builtins.int = ...,
+        prepared: Global___PreparedView | None = ...,
+        frozen: _builtins.bool = ...,
+        ledger_length: _builtins.int = ...,
+        ledger_head: _builtins.bytes = ...,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prepared", b"prepared"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen", b"frozen", "ledger_head", b"ledger_head", "ledger_length", b"ledger_length", "model", b"model", "next_attempt", b"next_attempt", "nonce", b"nonce", "opened", b"opened", "prepared", b"prepared", "role", b"role", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Position: _TypeAlias = Position  # noqa: Y015
+
+@_typing.final
+class Remembered(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNUSED_FIELD_NUMBER: _builtins.int
+    UNHEARD_FIELD_NUMBER: _builtins.int
+    unused: _builtins.int
+    unheard: _builtins.int
+    def __init__(
+        self,
+        *,
+        unused: _builtins.int = ...,
+        unheard: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["unheard", b"unheard", "unused", b"unused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Remembered: _TypeAlias = Remembered  # noqa: Y015
+
+@_typing.final
+class Fact(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    VOIDED_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    attempt: _builtins.int
+    voided: _builtins.bool
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        voided: _builtins.bool = ...,
+        clients: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "clients", b"clients", "version", b"version", "voided", b"voided"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Fact: _TypeAlias = Fact  # noqa: Y015
+
+@_typing.final
+class Evidence(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    versions: _builtins.int
+    @_builtins.property
+    def facts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fact]: ...
+    @_builtins.property
+    def sealed(self) -> Global___SealMessage: ...
+    @_builtins.property
+    def pending(self) -> Global___Fact: ...
+    def __init__(
+        self,
+        *,
+        versions: _builtins.int = ...,
+        facts: _abc.Iterable[Global___Fact] | None = ...,
+        sealed: Global___SealMessage | None = ...,
+        pending: Global___Fact | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending", "sealed", b"sealed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "pending", b"pending", "sealed", b"sealed", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
+
+@_typing.final
+class ModelTransfer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    OWN_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    @_builtins.property
+    def sealed(self) -> Global___SealMessage: ...
+    @_builtins.property
+    def own(self) -> Global___SealMessage: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        sealed: Global___SealMessage | None = ...,
+        own: Global___SealMessage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["own", b"own", "sealed", b"sealed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["own", b"own", "sealed", b"sealed", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelTransfer: _TypeAlias = ModelTransfer  # noqa: Y015
+
+@_typing.final
+class OpenedCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenedCount: _TypeAlias = OpenedCount  # noqa: Y015
+
+@_typing.final
+class EnrolmentEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    RECORD_RATE_FIELD_NUMBER: _builtins.int
+    client: _builtins.str
+    records: _builtins.int
+    record_rate: _builtins.float
+    def __init__(
+        self,
+        *,
+        client: _builtins.str = ...,
+        records: _builtins.int = ...,
+        record_rate: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "record_rate", b"record_rate", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnrolmentEntry: _TypeAlias = EnrolmentEntry  # noqa: Y015
+
+@_typing.final
+class RosterProposal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolmentEntry]: ...
+    @_builtins.property
+    def sealed(self) -> Global___SealMessage: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___EnrolmentEntry] | None = ...,
+        sealed: Global___SealMessage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sealed", b"sealed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "sealed", b"sealed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RosterProposal: _TypeAlias = RosterProposal  # noqa: Y015
+
+@_typing.final
+class RosterAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    refusal: _builtins.str
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolmentEntry]: ...
+    @_builtins.property
+    def sealed(self) -> Global___SealMessage: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___EnrolmentEntry] | None = ...,
+        sealed: Global___SealMessage | None = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sealed", b"sealed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RosterAnswer: _TypeAlias = RosterAnswer  # noqa: Y015
+
+@_typing.final
+class Cohort(_message.Message):
+    """Clients stand by places in a list that both servers hold alike: each number is the distance from
+    the one before, the first from -1.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    DOUBT_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    model: _builtins.bytes
+    over: _builtins.bool
+    doubt: _builtins.str
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        clients: _abc.Iterable[_builtins.int] | None = ...,
+        model: _builtins.bytes = ...,
+        over: _builtins.bool = ...,
+        doubt: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "clients", b"clients", "doubt", b"doubt", "model", b"model", "over", b"over"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cohort: _TypeAlias = Cohort  # noqa: Y015
+
+@_typing.final
+class Verdict(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    OPERATORS_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    refusal: _builtins.str
+    operators: _builtins.bool
+    used: _builtins.bool
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        refusal: _builtins.str = ...,
+        clients: _abc.Iterable[_builtins.int] | None = ...,
+        operators: _builtins.bool = ...,
+        used: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "operators", b"operators", "refusal", b"refusal", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
+
+@_typing.final
+class WorkerCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerCount: _TypeAlias = WorkerCount  # noqa: Y015
+
+@_typing.final
+class WorkerState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    ready: _builtins.bool
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        ready: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "ready", b"ready"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
+
+@_typing.final
+class Workers(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerState]: ...
+    def __init__(
+        self,
+        *,
+        workers: _abc.Iterable[Global___WorkerState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Workers: _TypeAlias = Workers  # noqa: Y015
+
+@_typing.final
+class SetCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "digest", b"digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetCheck: _TypeAlias = SetCheck  # noqa: Y015
+
+@_typing.final
+class Ask(_message.Message):
+    """A's turn while collection is open."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATIENT_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    patient: _builtins.bool
+    """Whether B is to wait a moment for its next arrival."""
+    over: _builtins.bool
+    """Collection is closed at A: its list follows."""
+    def __init__(
+        self,
+        *,
+        patient: _builtins.bool = ...,
+        over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["over", b"over", "patient", b"patient"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ask: _TypeAlias = Ask  # noqa: Y015
+
+@_typing.final
+class Offer(_message.Message):
+    """What has come to B, whole, since it last offered, by places in the attempt's cohort."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def signed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """SHA-256 of what each signed: header, signature and certificates as received."""
+
+    def __init__(
+        self,
+        *,
+        clients: _abc.Iterable[_builtins.int] | None = ...,
+        signed: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "signed", b"signed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Offer: _TypeAlias = Offer  # noqa: Y015
+
+@_typing.final
+class Alike(_message.Message):
+    """Of all that was offered, what A holds alike and goes on now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        clients: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alike: _TypeAlias = Alike  # noqa: Y015
+
+@_typing.final
+class HeldList(_message.Message):
+    """An attempt's cohort as one server holds it, without those who have gone on already."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASONS_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each client: 0, a submission is held; else why not, by its number in Rejection from 1 on."""
+
+    @_builtins.property
+    def signed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """SHA-256 of what each of those signed whose submission is held."""
+
+    def __init__(
+        self,
+        *,
+        reasons: _abc.Iterable[_builtins.int] | None = ...,
+        signed: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reasons", b"reasons", "signed", b"signed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldList: _TypeAlias = HeldList  # noqa: Y015

@@ -5,21 +5,21 @@ import logging
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import Closed, describe
 from precad.aggregator.enrol.agreement import propose_roster
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.joint_coin import cohort_of
-from precad.aggregator.rounds.lists import HeldList
 from precad.aggregator.rounds.start_attempt import propose, require_enough, say_over
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.conduct import Outside, train
-from precad.aggregator.training.feed import RoundOpened
+from precad.aggregator.training.event_log import RoundOpened
 from precad.aggregator.training.meet import seals_of
 from precad.aggregator.training.persist import persist
 from precad.aggregator.training.session import Phase, Session
 from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
-from precad.common.link import PeerLink
 
 log = logging.getLogger("precad")
 
@@ -80,7 +80,7 @@ class Leader:
             log.warning("everybody drawn is at the privacy limit: this round releases noise alone")
         progress.next_attempt += 1
         session.inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
-        session.feed.publish(RoundOpened(opened, session.task.deadlines.collect))
+        session.event_log.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 
     def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
@@ -91,7 +91,7 @@ class Leader:
         def gone(client: ClientId) -> bool:
             # Without B this round comes to nothing: don't collect for it until the deadline.
             link.require_alive()
-            return session.presence.gone(client)
+            return session.connected_clients.gone(client)
 
         def over() -> bool:
             return session.inbox.over(opened.cohort, gone) or session.clock.now() >= closes

@@ -7,7 +7,7 @@ from precad.aggregator.rpc.process import run_server
 from precad.aggregator.settings import ServerASettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.validate.in_process_validator import load_check as load
-from precad.aggregator.workers.crew import Workforce
+from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.identifiers import Role
 from precad.server_a.lead import lead
 
@@ -20,8 +20,8 @@ async def serve(settings: ServerASettings) -> int:
     """Run server A from its settings until its training is over. Returns the exit status."""
 
     def conduct(session: Session) -> None:
-        with closing(Workforce(session, settings, settings.server_b)) as workforce:
+        with closing(ValidationWorkers(session, settings, settings.server_b)) as workers:
             other_server = dialling(session, settings.server_b)
-            lead(session, outside_of(session, settings.dealer, other_server, workforce))
+            lead(session, outside_of(session, settings.dealer, other_server, workers))
 
     return await run_server(Role.SERVER_A, settings, conduct)

@@ -5,21 +5,21 @@ import logging
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import Closed, describe, rest_of
 from precad.aggregator.enrol.agreement import accept_roster
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.joint_coin import cohort_of
-from precad.aggregator.rounds.lists import HeldList
 from precad.aggregator.rounds.start_attempt import answer
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.conduct import Outside, note_done, train
-from precad.aggregator.training.feed import RoundOpened
+from precad.aggregator.training.event_log import RoundOpened
 from precad.aggregator.training.meet import seals_of
 from precad.aggregator.training.persist import persist
 from precad.aggregator.training.session import Phase, Session
 from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Digest
-from precad.common.link import PeerLink
 
 log = logging.getLogger("precad")
 
@@ -90,7 +90,7 @@ class Helper:
             if not session.finished:
                 raise PeerViolation(f"server A ended the training after {current.version} rounds")
             return None
-        session.feed.publish(RoundOpened(opened, session.task.deadlines.collect))
+        session.event_log.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 
     def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:

@@ -4,14 +4,14 @@ from contextlib import closing
 
 import grpc
 
+from precad.aggregator.rpc.peer_transport import add_link_to_server
 from precad.aggregator.rpc.peers import PeerService, outside_of
 from precad.aggregator.rpc.process import run_server
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.validate.in_process_validator import load_check as load
-from precad.aggregator.workers.crew import Workforce
+from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.identifiers import Role
-from precad.common.wire.link import add_link_to_server
 from precad.server_b.follow import follow
 
 __all__ = ["SETTINGS", "load", "serve"]
@@ -28,7 +28,7 @@ async def serve(settings: ServerBSettings) -> int:
         add_link_to_server(services[0].link, server)
 
     def conduct(session: Session) -> None:
-        with closing(Workforce(session, settings)) as workforce:
-            follow(session, outside_of(session, settings.dealer, services[0].reach, workforce))
+        with closing(ValidationWorkers(session, settings)) as workers:
+            follow(session, outside_of(session, settings.dealer, services[0].reach, workers))
 
     return await run_server(Role.SERVER_B, settings, conduct, add_peer_service)

@@ -5,13 +5,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.rounds.lists import Alike, Ask, HeldList, Offer
-from precad.aggregator.rounds.places import Places
+from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import PeerLink
 from precad.common.share.submission import Submission
 
 Collected = Mapping[ClientId, Submission | Rejection]

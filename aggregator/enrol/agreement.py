@@ -4,20 +4,20 @@ import logging
 import secrets
 from typing import Protocol
 
-from precad.aggregator.rounds.messages import (
+from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rounds.server_messages import (
     EnrolmentEntry,
     RosterAnswer,
     RosterBody,
     RosterProposal,
     SealMessage,
 )
-from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.start_attempt import require_enough
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import KEY_BYTES, derive
-from precad.common.link import PeerLink
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task

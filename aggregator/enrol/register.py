@@ -3,8 +3,8 @@
 import contextlib
 
 from precad.aggregator.enrol.admission import Admission, anybody
-from precad.aggregator.rounds.messages import SealMessage
 from precad.aggregator.rounds.privacy_cap import prepare
+from precad.aggregator.rounds.server_messages import SealMessage
 from precad.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import AccessDenied, Misconfiguration

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from precad.aggregator.noise import NoiseSource
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.journal import Journal
 from precad.aggregator.rounds.privacy_cap import begin, may_take_part, released_again
 from precad.aggregator.rounds.seals import Seals
 from precad.common.identifiers import ClientId, Role
-from precad.common.link import PeerLink
 from precad.common.roster import Roster
 from precad.common.secret import Secret
 from precad.common.task import Task

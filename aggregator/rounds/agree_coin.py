@@ -5,7 +5,7 @@ import hmac
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.joint_coin import commitment_to, joint_coin
 from precad.aggregator.rounds.journal import Word
-from precad.aggregator.rounds.messages import (
+from precad.aggregator.rounds.server_messages import (
     CoinCommitment,
     CoinOpening,
     CoinReveal,

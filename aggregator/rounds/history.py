@@ -9,7 +9,7 @@ remembers (``adoptable``) nobody can make it learn others.
 
 from collections.abc import Iterable, Sequence
 
-from precad.aggregator.rounds.messages import Evidence, Fact, HeadBody
+from precad.aggregator.rounds.server_messages import Evidence, Fact, HeadBody
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
 

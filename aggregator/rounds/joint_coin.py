@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from fractions import Fraction
 
-from precad.aggregator.rounds.messages import (
+from precad.aggregator.rounds.server_messages import (
     CoinCommitment,
     CoinOpening,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from precad.aggregator.rounds.messages import Fact, HeadBody, SealMessage
+from precad.aggregator.rounds.server_messages import Fact, HeadBody, SealMessage
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
 

@@ -20,7 +20,7 @@ databases.
 from dataclasses import dataclass
 from enum import Enum
 
-from precad.aggregator.rounds.messages import Position, PreparedView
+from precad.aggregator.rounds.server_messages import Position, PreparedView
 from precad.common.errors import PeerViolation
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from precad.aggregator.rounds.messages import Message, SealMessage
+from precad.aggregator.rounds.server_messages import Message, SealMessage
 from precad.common.errors import PeerViolation, RejectedSubmission
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import (
@@ -62,4 +62,13 @@ class Seals:
             raise PeerViolation(f"a seal of {role.value}: {error.detail}") from None
         earlier = kept or role is self.role
         sealed = ServerSigned(bytes.fromhex(message.body), signature)
-        return body.from_bytes(check_server_signed(self.verifier, role, kind, sealed, kept=earlier))
+        data = check_server_signed(self.verifier, role, kind, sealed, kept=earlier)
+        return read_body(data, body) if earlier else body.from_bytes(data)
+
+
+def read_body(data: bytes, body: type[Body]) -> Body:
+    """Return what was signed, now or before wire version 2, when it was JSON.
+
+    Raises PeerViolation.
+    """
+    return body.from_json(data) if data.startswith(b"{") else body.from_bytes(data)

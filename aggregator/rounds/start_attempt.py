@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Collection, Iterable
 
+from precad.aggregator.peer_link import SETUP_ATTEMPT
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.client_lists import Places
 from precad.aggregator.rounds.journal import Journal, Word
-from precad.aggregator.rounds.messages import Cohort, Verdict
-from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.server_messages import Cohort, Verdict
 from precad.aggregator.rounds.states import Opened
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest
-from precad.common.link import SETUP_ATTEMPT
 from precad.common.roster import Roster
 from precad.common.task import Task
 

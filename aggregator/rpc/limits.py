@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from precad.aggregator.rpc.turns import Turn
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity.party_certificate import Principal
 
 Piece = TypeVar("Piece")
 _REMEMBERED = 10_000
+AT_ONCE = 4
+"""Enough that one is always there to be hashed, encrypted and written."""
+GRACE_S = 0.25
+"""How long a server waits in a slot for its client, besides ``LEAST_RATE``."""
+LEAST_RATE = 16e6
+"""Bytes a second that keep a slot: a quarter of what ``AT_ONCE`` of them bring a server to."""
 
 
 class Call(Enum):
@@ -101,8 +106,71 @@ class OpenCalls:
         return self._open.total()
 
 
+class TransferSlots:
+    """A few vectors pass at a time: their number doesn't decide what they take of the server.
+
+    Every vector on its way has a megabyte in gRPC and this process, and a busy server gains nothing
+    from a hundred at once: clients send b, and get models, when a slot is free, in the order in
+    which they asked. A slot ends early where the server would wait for its client, who goes on
+    without one: nobody waits for a client that is slow on purpose.
+
+    Args:
+        at_once: how many vectors pass at once.
+    """
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._places = asyncio.Semaphore(at_once)
+
+    def one(self) -> "TransferSlot":
+        """One vector's; nothing is held yet."""
+        return TransferSlot(self._places)
+
+
+class TransferSlot:
+    """One vector's way. Used on the event loop alone.
+
+    Args:
+        places: one is held from ``take`` to ``close``, or until the client is too slow.
+    """
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._held = False
+        self._left_s = GRACE_S
+
+    async def take(self) -> None:
+        """Wait for the others."""
+        await self._places.acquire()
+        self._held = True
+
+    def passed(self, size: int) -> None:
+        """So many bytes of the vector have."""
+        self._left_s += size / LEAST_RATE
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around the wait for the client: where it takes too long, the slot ends meanwhile."""
+        if not self._held:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        end = loop.call_later(max(0.0, self._left_s), self.close)
+        try:
+            yield
+        finally:
+            end.cancel()
+            self._left_s -= loop.time() - began
+
+    def close(self) -> None:
+        """Make room for the next one. May be called again."""
+        if self._held:
+            self._held = False
+            self._places.release()
+
+
 async def in_time(
-    pieces: AsyncIterator[Piece], *, idle_s: float, total_s: float, turn: Turn | None = None
+    pieces: AsyncIterator[Piece], *, idle_s: float, total_s: float, slot: TransferSlot | None = None
 ) -> AsyncIterator[Piece]:
     """An upload's pieces, as long as they keep coming: a caller that dawdles is cut off.
 
@@ -110,7 +178,7 @@ async def in_time(
         pieces: as they arrive.
         idle_s: longest wait for one of them.
         total_s: longest time for all of them, from now.
-        turn: the upload's; it ends while a piece is waited for too long.
+        slot: the upload's; it ends while a piece is waited for too long.
 
     Raises:
         RejectedSubmission: TRUNCATED, when either has passed.
@@ -127,7 +195,7 @@ async def in_time(
         wait_s = min(idle_s, remaining)
         try:
             async with asyncio.timeout(wait_s):
-                with turn.waiting() if turn else nullcontext():
+                with slot.waiting() if slot else nullcontext():
                     piece = await anext(iterator)
         except StopAsyncIteration:
             return

@@ -9,14 +9,24 @@ import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
 
-from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
-from precad.common.link import Frame
-from precad.common.wire.link import METHOD, frame_from_wire, frame_to_wire
-from precad.common.wire.status import error_of
+from precad.aggregator.peer_link import Frame
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import Digest
+from precad.common.wire.calls import error_of
+from precad.common.wire.version import (
+    GREETING,
+    WIRE_VERSION,
+    check_version,
+    greeted_version,
+)
+from precad.protos import precad_pb2 as pb
 
 LOOK_S = 2.0
 """When a link that doesn't come about is looked at."""
@@ -108,6 +118,9 @@ class DialledTransport(_Receiving):
         self._call = link(self._requests())
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
+        if greeted_version(self._call.initial_metadata()) != WIRE_VERSION:
+            # Before anything is said: the call was refused, or another version answers.
+            super().get(timeout_s)
 
     def put(self, frame: Frame) -> None:
         """Send one frame, once B has taken those before. Raises PeerUnavailable."""
@@ -135,6 +148,8 @@ class DialledTransport(_Receiving):
     def _read(self) -> None:
         try:
             for message in self._call:
+                if (said := greeted_version(self._call.initial_metadata())) != WIRE_VERSION:
+                    check_version(f"server B at {self._address}", said)
                 # B is held up by gRPC's flow control, until this side has read.
                 while not self._room.acquire(timeout=_POLL_S):
                     if self._closed:
@@ -143,7 +158,7 @@ class DialledTransport(_Receiving):
             self._end(PeerUnavailable("server B closed the link"))
         except grpc.RpcError as error:
             self._end(error_of("server B", self._address, error))
-        except Misconfiguration as error:
+        except (Misconfiguration, PeerViolation) as error:
             self._end(error)
 
 
@@ -207,3 +222,94 @@ class ServedTransport(_Receiving):
             self._end(error)
         self._end(PeerUnavailable("server A closed the link"))
         self._outgoing.put_nowait(None)
+
+
+_SERVICE, _METHOD = "precad.v1.Peer", "Link"
+METHOD = f"/{_SERVICE}/{_METHOD}"
+"""To be called with messages as bytes: ``frame_to_wire``, ``frame_from_wire``."""
+_TAG = bytes([pb.LinkFrame.PAYLOAD_FIELD_NUMBER << 3 | 2])
+"""Of the payload's field: its number, and that a length follows."""
+_MORE, _BITS, _LENGTH_BYTES = 0x80, 7, 4
+"""Protobuf's lengths: seven bits a byte, the least first; four are 256 MiB."""
+
+Behaviour = Callable[
+    [AsyncIterator[bytes], grpc.aio.ServicerContext[Any, Any]], AsyncGenerator[bytes]
+]
+
+
+def frame_to_wire(frame: Frame) -> bytes:
+    """One frame: a ``LinkFrame``, its payload first."""
+    rest = pb.LinkFrame(
+        task_digest=frame.task.value,
+        attempt=frame.attempt,
+        step=frame.step,
+        sequence=frame.sequence,
+        last=frame.last,
+    ).SerializeToString()
+    if not frame.payload:
+        return rest
+    return b"".join((_TAG, _length(len(frame.payload)), frame.payload, rest))
+
+
+def frame_from_wire(message: bytes) -> Frame:
+    """Inverse of ``frame_to_wire``; the payload is a view of ``message``.
+
+    Raises:
+        Misconfiguration: it is no frame, or its digest has the wrong length.
+    """
+    payload, rest = _split(message)
+    try:
+        other = pb.LinkFrame.FromString(rest)
+    except DecodeError:
+        raise Misconfiguration(
+            "frame", len(message), "isn't a frame of the servers' link"
+        ) from None
+    if payload and other.payload:
+        raise Misconfiguration("frame", len(message), "has two payloads")
+    return Frame(
+        Digest(other.task_digest),
+        other.attempt,
+        other.step,
+        other.sequence,
+        payload or other.payload,
+        other.last,
+    )
+
+
+def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
+    """Offer the link: ``behaviour`` takes and gives messages as bytes."""
+
+    async def greeted(requests: AsyncIterator[bytes], context: Any) -> AsyncGenerator[bytes]:
+        await context.send_initial_metadata(GREETING)
+        async with aclosing(behaviour(requests, context)) as messages:
+            async for message in messages:
+                yield message
+
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(greeted)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),)
+    )
+
+
+def _split(message: bytes) -> tuple[memoryview, bytes]:
+    """The payload, where it comes first, and all else."""
+    view = memoryview(message)
+    if not message.startswith(_TAG):
+        return view[:0], message
+    length = 0
+    for place, byte in enumerate(view[1 : 1 + _LENGTH_BYTES]):
+        length |= (byte & ~_MORE) << (_BITS * place)
+        if byte < _MORE:
+            start = len(_TAG) + place + 1
+            if start + length <= len(message):
+                return view[start : start + length], message[start + length :]
+            break
+    raise Misconfiguration("frame", len(message), "ends before its payload does")
+
+
+def _length(length: int) -> bytes:
+    coded = bytearray()
+    while length >= _MORE:
+        coded.append(length % _MORE | _MORE)
+        length >>= _BITS
+    return bytes([*coded, length])

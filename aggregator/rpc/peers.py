@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import queue
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from functools import partial
 from typing import Any
@@ -11,18 +11,18 @@ from typing import Any
 import grpc
 
 from precad.aggregator.noise import DiscreteGaussian
-from precad.aggregator.rpc.dealing import RemoteDealer
+from precad.aggregator.peer_link import FrameTransport
+from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
-from precad.aggregator.rpc.watches import while_allowed
 from precad.aggregator.training.conduct import Outside
+from precad.aggregator.training.connected_clients import while_allowed
 from precad.aggregator.training.session import Session
-from precad.aggregator.workers.crew import Workforce
+from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.mutual_tls import open_channel, require, why_unreachable
-from precad.common.link import FrameTransport
+from precad.common.wire.calls import LINKED
 from precad.common.wire.serving import Refusing
-from precad.common.wire.status import LINKED
 
 log = logging.getLogger("precad")
 
@@ -34,7 +34,7 @@ Reach = Callable[[], AbstractContextManager[FrameTransport]]
 
 
 def outside_of(
-    session: Session, dealer_address: str, other_server: Reach, workforce: Workforce
+    session: Session, dealer_address: str, other_server: Reach, workers: ValidationWorkers
 ) -> Outside:
     """A process's outside: gRPC, the task's noise, and its workers."""
     task, role = session.task, session.role
@@ -48,7 +48,7 @@ def outside_of(
             why = partial(why_unreachable, dealer_address, session.identity, Role.DEALER)
             yield transport, RemoteDealer(channel, dealer_address, task, role, why)
 
-    return Outside(peers, DiscreteGaussian(task.noise_units), workforce.validation)
+    return Outside(peers, DiscreteGaussian(task.noise_units), workers.validation)
 
 
 def leave_dealer(session: Session, address: str) -> None:
@@ -93,7 +93,7 @@ class PeerService:
         self,
         request_iterator: AsyncIterator[bytes],
         context: grpc.aio.ServicerContext[Any, Any],
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """The servers' link."""
         async with Refusing(context):
             require(context, self._session.identity, Role.SERVER_A)

@@ -15,39 +15,39 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.admission import admission_of, window_of
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.joint_coin import CoinKey
-from precad.aggregator.rpc.aggregation import AggregationService
-from precad.aggregator.rpc.connections import Connections, NotingCalls
-from precad.aggregator.rpc.descriptors import (
+from precad.aggregator.rpc.aggregation_service import AggregationService
+from precad.aggregator.rpc.connections import (
     STRANGERS,
+    Connections,
+    NotingCalls,
     allow_descriptors,
     connections_for,
     descriptors_for,
 )
 from precad.aggregator.rpc.limits import Limits
-from precad.aggregator.rpc.offer import stay
-from precad.aggregator.rpc.operation import OperationService
+from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.peers import leave_dealer
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store import open_store
 from precad.aggregator.training.conduct import run_to_end
-from precad.aggregator.training.feed import Feed
-from precad.aggregator.training.presence import Presence
+from precad.aggregator.training.connected_clients import ConnectedClients
+from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.session import Phase, Session
 from precad.aggregator.training.shelf import Shelf
 from precad.aggregator.validate.in_process_validator import load_check
-from precad.common.allocator import give_back_freed
 from precad.common.files import make_folder
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity.coin_key import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel.kernel import kernel_in_use
-from precad.common.loaded_pages import let_go_of_loaded
 from precad.common.logs import doing, dump_stacks_on_signal
+from precad.common.process_memory import give_back_freed, let_go_of_loaded
 from precad.common.task import Task
-from precad.common.wire.health import add_health
+from precad.common.wire.health_check import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.common.wire.version import RefusingOtherVersions
 from precad.protos.precad_pb2_grpc import (
     add_AggregationServicer_to_server,
     add_OperationServicer_to_server,
@@ -56,6 +56,9 @@ from precad.protos.precad_pb2_grpc import (
 log = logging.getLogger("precad")
 
 JOURNAL_FILE = "journal.jsonl"
+LATE = 10.0
+"""How many times ``linger`` is given to owners that weren't heard from yet."""
+LOOK_S = 1.0
 STOPPED_S = 30.0
 """How long a training that stopped says why, where a finished one stays."""
 
@@ -126,7 +129,7 @@ async def run_server(
         parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)
         if parked:
             log.info("told to stop; started again, the training goes on where it stands")
-        leaving = asyncio.ensure_future(_left(session, settings.dealer))
+        leaving = asyncio.ensure_future(_leave(session, settings.dealer))
         if phase is Phase.DONE:
             await stay(session, settings.linger, stop)
         else:
@@ -141,7 +144,7 @@ async def run_server(
     return 0 if parked or phase is Phase.DONE else 1
 
 
-async def _left(session: Session, dealer: str) -> None:
+async def _leave(session: Session, dealer: str) -> None:
     if session.progress.phase is Phase.DONE:
         await asyncio.to_thread(leave_dealer, session, dealer)
 
@@ -152,12 +155,12 @@ async def _measured(session: Session, address: str | None) -> AsyncIterator[None
     if address is None:
         yield
         return
-    from precad.aggregator.rpc.metrics import Metrics  # noqa: PLC0415
-    from precad.common.wire.exposition import exposed  # noqa: PLC0415
+    from precad.aggregator.rpc.server_metrics import Metrics  # noqa: PLC0415
+    from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
 
     metrics = Metrics(session)
-    async with exposed(metrics.collect, address):
-        following = asyncio.create_task(metrics.follow(session.feed.follow(from_start=True)))
+    with metrics_page(metrics.collect, address):
+        following = asyncio.create_task(metrics.follow(session.event_log.follow(from_start=True)))
         try:
             yield
         finally:
@@ -174,7 +177,10 @@ def make_server(
     """The gRPC server with what every server offers; not yet listening."""
     most = {"grpc.max_allowed_incoming_connections": most_connections}
     server = grpc.aio.server(
-        interceptors=[NotingCalls(connections or Connections())],
+        interceptors=[
+            RefusingOtherVersions(session.role.value),
+            NotingCalls(connections or Connections()),
+        ],
         options=list((dict(SERVER_OPTIONS) | most).items()),
     )
     add_AggregationServicer_to_server(AggregationService(session, limits), server)
@@ -206,9 +212,9 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         ),
         inbox=Inbox(role, task, verifier, settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),
-        presence=Presence(task.deadlines.rejoin),
+        connected_clients=ConnectedClients(task.deadlines.rejoin),
         shelf=shelf,
-        feed=Feed(asyncio.get_running_loop()),
+        event_log=EventLog(asyncio.get_running_loop()),
         window=window_of(task, settings.enrol_until, settings.enrol_quorum),
     )
 
@@ -225,3 +231,32 @@ def _journal(settings: ServerSettings) -> Path:
 def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:
     stop.set()
     ended.set()
+
+
+def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
+    """When a server with a finished model may go.
+
+    A server that comes back after the end would be gone before owners who start as slowly as it
+    did have asked, and they would wait for it in vain.
+
+    Args:
+        done: when the training was over, or this server back with a finished one.
+        last_heard: when the last owner was first heard from; None while one wasn't.
+        linger_s: how long the model stays on offer once everybody knows that this server is there.
+    """
+    if last_heard is None:
+        return done + LATE * linger_s
+    return max(done, last_heard) + linger_s
+
+
+async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
+    """Until it is time, or ``stop`` is set."""
+    done, roster = session.clock.now(), list(session.register.roster())
+    while (left := _seconds_left(session, done, linger_s, roster)) > 0 and not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), None if math.isinf(left) else min(left, LOOK_S))
+
+
+def _seconds_left(session: Session, done: float, linger_s: float, roster: list[ClientId]) -> float:
+    last = session.connected_clients.last_heard(roster)
+    return leaves_at(done, last, linger_s) - session.clock.now()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select
 
 from precad.aggregator.rounds.journal import PENDING, AttemptState
-from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.store import shown, tables, versions
 from precad.aggregator.store.attempts import share_of
 from precad.aggregator.store.engine import parse_url, reading_engine, storage_errors

@@ -31,7 +31,7 @@ from precad.aggregator.rounds.journal import (
     ReleaseRecord,
     Word,
 )
-from precad.aggregator.rounds.messages import Fact, HeadBody, SealMessage
+from precad.aggregator.rounds.server_messages import Fact, HeadBody, SealMessage
 from precad.aggregator.store import attempts, shown, tables, versions
 from precad.aggregator.store.awaited import wait_for_database
 from precad.aggregator.store.engine import (
@@ -234,12 +234,12 @@ class Store(Journal):
     def roster_seal(self) -> SealMessage | None:
         """The other server's word on the frozen roster."""
         found = self._read(select(tables.task.c.roster_seal))[0][0]
-        return None if found is None else SealMessage.from_bytes(found)
+        return None if found is None else SealMessage.from_json(found)
 
     def keep_roster_seal(self, sealed: SealMessage) -> None:
         """Keep the other server's word on the frozen roster."""
         with self._transaction() as connection:
-            connection.execute(update(tables.task).values(roster_seal=sealed.to_bytes()))
+            connection.execute(update(tables.task).values(roster_seal=sealed.to_json()))
 
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
         """Keep the roster; it never changes again.
@@ -368,7 +368,7 @@ class Store(Journal):
             known = attempts.row_of(connection, attempt)
             if known is None or known.state not in PENDING:
                 raise AlreadyReleased(f"attempt {attempt} isn't prepared here")
-            values: dict[str, object] = {"their_head": sealed.to_bytes()}
+            values: dict[str, object] = {"their_head": sealed.to_json()}
             if known.state is AttemptState.PREPARED:
                 values["state"] = AttemptState.COUNTERSIGNED
             attempts.change(connection, attempt, **values)
@@ -379,7 +379,7 @@ class Store(Journal):
             known = attempts.row_of(connection, attempt)
             if known is None or known.state not in BOUND:
                 raise AlreadyReleased(f"attempt {attempt} isn't countersigned here")
-            kept = countersignature.to_bytes()
+            kept = countersignature.to_json()
             attempts.change(connection, attempt, state=AttemptState.SENT, countersignature=kept)
 
     def pending(self) -> ReleaseRecord | None:
@@ -432,7 +432,7 @@ class Store(Journal):
             .limit(1)
         )
         found = self._read(query)
-        return SealMessage.from_bytes(found[0][0]) if found else None
+        return SealMessage.from_json(found[0][0]) if found else None
 
     def learn(self, facts: Collection[Fact]) -> int:
         """Take facts that were forgotten into the ledger. Returns how many."""

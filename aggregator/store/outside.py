@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.rounds.server_messages import Fact
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import append_line
 from precad.common.identifiers import ClientId, Digest

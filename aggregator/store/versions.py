@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from precad.aggregator.rounds.history import history_after, history_start
 from precad.aggregator.rounds.journal import AttemptState, Word
-from precad.aggregator.rounds.messages import Fact, SealMessage
+from precad.aggregator.rounds.server_messages import Fact, SealMessage
 from precad.aggregator.store import attempts, tables
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest
@@ -178,12 +178,12 @@ def all_opened(connection: Connection) -> int:
 def seal_of(connection: Connection, version: int, column: str) -> SealMessage | None:
     """A seal that is kept of ``version``."""
     found = connection.scalar(select(_VERSION[column]).where(_VERSION.version == version))
-    return None if found is None else SealMessage.from_bytes(found)
+    return None if found is None else SealMessage.from_json(found)
 
 
 def keep_seal(connection: Connection, version: int, column: str, sealed: SealMessage) -> None:
     """Keep a seal of ``version``."""
-    _set(connection, version, **{column: sealed.to_bytes()})
+    _set(connection, version, **{column: sealed.to_json()})
 
 
 def confirm(connection: Connection, version: int) -> None:

@@ -14,12 +14,13 @@ from precad.aggregator.collect.matching import Closed, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.noise.noise_source import DrawnAhead
+from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.messages import OpenedCount
 from precad.aggregator.rounds.recovery import Remedy
+from precad.aggregator.rounds.server_messages import OpenedCount
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.feed import TrainingDone, TrainingPaused
+from precad.aggregator.training.event_log import TrainingDone, TrainingPaused
 from precad.aggregator.training.finish import keep, recover, say_kept
 from precad.aggregator.training.meet import meet, seals_of
 from precad.aggregator.training.owners import require_nothing_lost, take_back
@@ -28,11 +29,10 @@ from precad.aggregator.training.steps import Steps
 from precad.aggregator.training.unknown import charge_unknown
 from precad.aggregator.validate.in_process_validator import InProcess, longest_opening
 from precad.aggregator.validate.validation import Take, Validation
-from precad.common.allocator import give_back_freed
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import Role
-from precad.common.link import FrameTransport, PeerLink
 from precad.common.logs import doing
+from precad.common.process_memory import give_back_freed
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -95,7 +95,7 @@ def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
         final = session.shelf.current
         session.store.drop_shares()
         progress.phase = Phase.DONE
-        session.feed.publish(TrainingDone(final.version, final.digest))
+        session.event_log.publish(TrainingDone(final.version, final.digest))
         log.info("training is over after %d rounds: model %s", final.version, final.digest)
     except PrecadError as error:
         _stop(session, str(error))
@@ -107,7 +107,7 @@ def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
 def _stop(session: Session, error: str) -> None:
     session.progress.error = error
     session.progress.phase = Phase.STOPPED
-    session.feed.publish(TrainingPaused())
+    session.event_log.publish(TrainingPaused())
     log.error("training stopped: %s", error)
 
 

@@ -7,10 +7,13 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import ReleaseRecord, Word
-from precad.aggregator.rounds.messages import (
+from precad.aggregator.rounds.recovery import Recovery, Remedy
+from precad.aggregator.rounds.seals import read_body
+from precad.aggregator.rounds.server_messages import (
     Fact,
     ModelBody,
     ModelTransfer,
@@ -18,16 +21,14 @@ from precad.aggregator.rounds.messages import (
     SealMessage,
     VoidBody,
 )
-from precad.aggregator.rounds.recovery import Recovery, Remedy
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Counted, Opened, Prepared
-from precad.aggregator.training.feed import RoundDone
+from precad.aggregator.training.event_log import RoundDone
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.steps import Steps
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.identity.signatures import SignedKind
-from precad.common.link import PeerLink
 from precad.common.model import byte_view, from_bytes, model_digest
 from precad.common.ring import from_bytes as ring_from_bytes
 
@@ -87,7 +88,7 @@ def confirm(session: Session) -> None:
     session.store.confirm(session.shelf.current.version)
     done, session.progress.unannounced = session.progress.unannounced, None
     if done is not None:
-        session.feed.publish(done)
+        session.event_log.publish(done)
 
 
 def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> None:
@@ -200,7 +201,7 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
 
 
 def _says(sealed: SealMessage, body: ModelBody) -> bool:
-    return bytes.fromhex(sealed.body) == body.to_bytes()
+    return read_body(bytes.fromhex(sealed.body), ModelBody) == body
 
 
 def _catch_up(session: Session, aggregator: Aggregator) -> None:

@@ -3,6 +3,7 @@
 import logging
 import secrets
 
+from precad.aggregator.peer_link import SETUP_ATTEMPT, PeerLink
 from precad.aggregator.rounds.history import (
     adoptable,
     history_after,
@@ -10,22 +11,21 @@ from precad.aggregator.rounds.history import (
     settled,
 )
 from precad.aggregator.rounds.journal import BOUND
-from precad.aggregator.rounds.messages import (
+from precad.aggregator.rounds.recovery import Recovery, compare
+from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rounds.server_messages import (
     Evidence,
     Fact,
     HeadBody,
     Position,
     PreparedView,
 )
-from precad.aggregator.rounds.recovery import Recovery, compare
-from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.training.finish import confirm
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import encode_context
-from precad.common.link import SETUP_ATTEMPT, PeerLink
 
 log = logging.getLogger("precad")
 

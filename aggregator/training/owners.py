@@ -15,7 +15,7 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.model import model_digest
-from precad.common.wire.statement import check_opening, check_statement
+from precad.common.wire.signed_statements import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
 
 log = logging.getLogger("precad")

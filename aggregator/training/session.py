@@ -13,8 +13,8 @@ from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store
-from precad.aggregator.training.feed import Feed, RoundDone
-from precad.aggregator.training.presence import Presence
+from precad.aggregator.training.connected_clients import ConnectedClients
+from precad.aggregator.training.event_log import EventLog, RoundDone
 from precad.aggregator.training.said import Said
 from precad.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
@@ -76,9 +76,9 @@ class Session:
     store: Store
     inbox: Inbox
     register: Register
-    presence: Presence
+    connected_clients: ConnectedClients
     shelf: Shelf
-    feed: Feed
+    event_log: EventLog
     signer: Signer = field(repr=False)
     verifier: CertificateVerifier = field(repr=False)
     coin_key: CoinKey = field(repr=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.aggregator.rounds.messages import SealMessage
+from precad.aggregator.rounds.server_messages import SealMessage
 from precad.aggregator.training.stored import InFile, InMemory, Stored
 from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
 from precad.common.files import write_file
@@ -123,7 +123,7 @@ class Shelf:
         """
         try:
             if sealed is not None:
-                write_file(self._seal_path, sealed.to_bytes())
+                write_file(self._seal_path, sealed.to_json())
             digest = save_model(self._path, self._task, version, theta, digest)
             stored = InFile(self._path, self._task.dimension)
         except OSError as error:
@@ -137,7 +137,7 @@ class Shelf:
     def seal(self) -> SealMessage | None:
         """The seal that was kept last: of the newest model, or of one that a crash kept away."""
         try:
-            return SealMessage.from_bytes(self._seal_path.read_bytes())
+            return SealMessage.from_json(self._seal_path.read_bytes())
         except (OSError, PeerViolation):
             return None
 

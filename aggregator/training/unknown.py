@@ -11,13 +11,13 @@ most; the other takes that one over (``adoptable``), since it has heard of the a
 
 import logging
 
+from precad.aggregator.peer_link import SETUP_ATTEMPT
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.joint_coin import cohort_of
-from precad.aggregator.rounds.messages import Fact, Remembered
+from precad.aggregator.rounds.server_messages import Fact, Remembered
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
-from precad.common.link import SETUP_ATTEMPT
 
 log = logging.getLogger("precad")
 

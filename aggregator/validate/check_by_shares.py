@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.aggregator.validate.crypten_import import BinarySharedTensor
 from precad.aggregator.validate.crypten_party import DealtProvider, acting_as, current_rank
 from precad.aggregator.validate.validation import Server, deal_request, label
 from precad.common.identifiers import Digest, Role
-from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import TAU, Task

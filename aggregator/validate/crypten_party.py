@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch.distributed import ReduceOp
 
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.crypten_import import (
     BinarySharedTensor,
     crypten,
     crypten_communicator,
 )
 from precad.common.errors import PeerViolation
-from precad.common.link import PeerLink
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
 from precad.norm_check.dealt_triples import BinaryTriple
 

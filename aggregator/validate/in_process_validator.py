@@ -25,7 +25,7 @@ from precad.aggregator.validate.validation import (
 )
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.loaded_pages import let_go_of_loaded
+from precad.common.process_memory import let_go_of_loaded
 from precad.common.ring import WORD_BYTES, RingVector, view_words
 from precad.common.share.submission import PIECE_BYTES, Submission
 from precad.common.task import Task

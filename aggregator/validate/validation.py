@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
-from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task

@@ -33,6 +33,7 @@ from precad.common.identity.party_certificate import (
 from precad.common.identity.signatures import certificates_of
 from precad.common.share.header import Signature
 from precad.common.tls13 import check_tls13
+from precad.common.wire.version import USER_AGENT
 
 _OPTIONS = (
     # Identity alone: some versions of gRPC inflate a message before they look at its size.
@@ -105,6 +106,7 @@ def dialling(
         ("grpc.use_local_subchannel_pool", 1),
         # The name that the server's certificate must carry, in place of the address.
         ("grpc.ssl_target_name_override", Principal.service(expect).dns_name),
+        USER_AGENT,
         *_OPTIONS,
     ]
     return address, credentials, options

@@ -37,7 +37,7 @@ from precad.common.share.mask import (
 
 PIECE_BYTES = 1 << 20
 """1 MiB: b is kept, read and sent on in pieces of so many bytes; the last may be shorter. Each
-costs messages, threads that wake and calls. ``common/allocator.py`` keeps buffers of this size."""
+costs messages, threads that wake and calls; ``common/process_memory.py`` keeps such buffers."""
 
 
 def body_bytes(dimension: int) -> int:

@@ -22,7 +22,8 @@ from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, WIDTH, Deviation
 
 from precad.aggregator import release as releasing
 from precad.aggregator.collect import Inbox
-from precad.aggregator.rpc.squares import RemoteSquares, square_request_to_wire
+from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.rpc.dealer_client import RemoteSquares, square_request_to_wire
 from precad.aggregator.training import conduct
 from precad.aggregator.training.shelf import Shelf, ShelvedModel
 from precad.aggregator.training.stored import InMemory
@@ -30,7 +31,6 @@ from precad.aggregator.validate.check_by_gates import ByGates
 from precad.client.data_owner import DataOwner
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import Digest
-from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task

@@ -4,15 +4,17 @@
 real processes (``tests/soak/test_cheating_process.py``).
 """
 
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from precad.common.errors import PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Role
 from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
+from precad.common.wire.protobuf import decode, encode
 from precad.norm_check.dealt_triples import SquareRequest
 from precad.norm_check.norm_gates import submission_bytes
 
@@ -23,6 +25,16 @@ POISON = 2**40
 """Every coordinate of the noisy sum that a server chooses which speaks last."""
 
 Send = Callable[[bytes], Sequence[bytes]]
+UNKNOWN_FIELD = b"\xf8\x07\x01"
+"""Number 127, which no message has."""
+MESSAGES = {
+    "position": "Position",
+    "pairs": "WorkerCount",
+    "opened": "OpenedCount",
+    "valid-set": "SetCheck",
+    "held": "HeldList",
+    "offer": "Offer",
+}
 
 
 # --- what it sends to the other server -----------------------------------------------------------
@@ -42,14 +54,27 @@ def flipped(place: int | None = None) -> Send:
     return flip
 
 
-def edited(**fields: Any) -> Send:
-    """A message in JSON with some fields otherwise; functions get what was there."""
+def fields_of(step: str, data: bytes) -> tuple[str, dict[str, Any]]:
+    """The message that this step sends, and its values; B's answer to a proposal is a Verdict."""
+    if step != "cohort":
+        return MESSAGES[step], decode(MESSAGES[step], data)
+    with suppress(PeerViolation):
+        proposal = decode("Cohort", data)
+        if proposal["model"]:
+            return "Cohort", proposal
+    return "Verdict", decode("Verdict", data)
+
+
+def edited(step: str, **fields: Any) -> Send:
+    """A message with some fields otherwise, or with one that it hasn't; functions get what was."""
 
     def edit(data: bytes) -> Sequence[bytes]:
-        said = json.loads(data)
-        for name, value in fields.items():
-            said[name] = value(said[name]) if callable(value) else value
-        return [json.dumps(said).encode()]
+        name, said = fields_of(step, data)
+        if not fields.keys() <= said.keys():
+            return [data + UNKNOWN_FIELD]
+        for field, value in fields.items():
+            said[field] = value(said[field]) if callable(value) else value
+        return [encode(name, said)]
 
     return edit
 
@@ -72,7 +97,21 @@ def in_words(send: Send) -> Send:
 
 def other_digests(data: bytes) -> Sequence[bytes]:
     """As if clients had signed something else for this server: all that it lists is held."""
-    return [b"".join(data[i : i + 1] + b"\xab" * 32 for i in range(0, len(data), 33))]
+    held = decode("HeldList", data)["reasons"]
+    return [encode("HeldList", {"reasons": [0] * len(held), "signed": ["ab" * 32] * len(held)})]
+
+
+def other_offers(data: bytes) -> Sequence[bytes]:
+    """As if clients had signed something else for this server."""
+    clients = decode("Offer", data)["clients"]
+    return [encode("Offer", {"clients": clients, "signed": ["ab" * 32] * len(clients)})]
+
+
+def without_the_first(data: bytes) -> Sequence[bytes]:
+    """The last list, of one client less."""
+    said = decode("HeldList", data)
+    held = 0 if said["reasons"][0] else 1
+    return [encode("HeldList", {"reasons": said["reasons"][1:], "signed": said["signed"][held:]})]
 
 
 SILENT: Send = lambda _: ()  # noqa: E731
@@ -135,8 +174,11 @@ def _of(step: str, send: Send) -> Deviation:
 
 DEVIATIONS: dict[str, Deviation] = {
     **{
-        # Of the last lists in an outcome's code; "a list of other digests" is about the rest.
-        f"{step} with a bit flipped": _of(step, flipped(0 if step == "held" else None))
+        # At a link's beginning the first, which every reader looks at; of the last lists in an
+        # outcome's code: "a list of other digests" is about the rest.
+        f"{step} with a bit flipped": _of(
+            step, flipped(0 if step in IN_SET_UP else 16 if step == "held" else None)
+        )
         for step in (*sorted(IN_SET_UP), *IN_A_ROUND, *BY_A, *BY_B)
     },
     **{f"{step} never": _of(step, SILENT) for step in (*IN_A_ROUND[2:], *BY_A, *BY_B)},
@@ -145,19 +187,21 @@ DEVIATIONS: dict[str, Deviation] = {
         for step in ("cohort", "held", "decide", "valid-set", "noisy-share", "body")
     },
     # Lists.
-    "a stranger in the cohort": _of("cohort", edited(clients=[1, 9])),
-    "an attempt that was used": _of("cohort", edited(attempt=lambda number: number - 1)),
-    "another model in the cohort": _of("cohort", edited(model="ab" * 32)),
+    "a stranger in the cohort": _of("cohort", edited("cohort", clients=[1, 9])),
+    "an attempt that was used": _of("cohort", edited("cohort", attempt=lambda number: number - 1)),
+    "another model in the cohort": _of("cohort", edited("cohort", model="ab" * 32)),
     "a list of other digests": _of("held", other_digests),
-    "a list without the first": _of("held", lambda data: [data[33:]]),
-    "digests offered that nobody signed": _of("offer", other_digests),
-    "somebody alike who wasn't offered": _of("alike", lambda _: [b"\1"]),
+    "a list without the first": _of("held", without_the_first),
+    "digests offered that nobody signed": _of("offer", other_offers),
+    "somebody alike who wasn't offered": _of(
+        "alike", lambda _: [encode("Alike", {"clients": [1]})]
+    ),
     "the victim's submission denied": Deviation(lists=True, denies=True),
-    "more opened than there were attempts": _of("opened", edited(count=ATTEMPTS)),
-    "more opened than there are numbers": _of("opened", edited(count=2**63 - 1)),
-    "more opened before": _of("position", edited(opened=ATTEMPTS)),
-    "the last number that there is": _of("cohort", edited(attempt=ATTEMPTS)),
-    "a number too large": _of("cohort", edited(attempt=2**63 - 1)),
+    "more opened than there were attempts": _of("opened", edited("opened", count=ATTEMPTS)),
+    "more opened than there are numbers": _of("opened", edited("opened", count=2**63 - 1)),
+    "more opened before": _of("position", edited("position", opened=ATTEMPTS)),
+    "the last number that there is": _of("cohort", edited("cohort", attempt=ATTEMPTS)),
+    "a number too large": _of("cohort", edited("cohort", attempt=2**63 - 1)),
     # The forwarded body.
     "another salt of the body": _of("body", in_salt(flipped())),
     "a body with a bit flipped": _of("body", in_words(flipped())),

@@ -3,23 +3,32 @@
 From what both servers and the owners noted (``cheat.py``), on real processes and in simulated time.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tests.faults.deviations import GATES
+from tests.faults.deviations import GATES, fields_of
 
+from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.joint_coin import CoinKey, commitment_to
-from precad.aggregator.rounds.lists import Alike, Ask, HeldList, Offer
-from precad.aggregator.rounds.messages import HeadBody, Position
-from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.seals import Body
+from precad.aggregator.rounds.server_messages import (
+    CoinCommitment,
+    CoinOpening,
+    CoinReveal,
+    CoinState,
+    HeadBody,
+    Position,
+    SealMessage,
+    SetCheck,
+)
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
 from precad.common.share.submission import body_hasher
 from precad.common.task import Task
+from precad.common.wire.protobuf import decode
 
 Note = Mapping[str, Any]
 CANDIDATES = {"ward-0": "nothing", "ward-1": "longest"}
@@ -42,11 +51,6 @@ class Message:
     def payload(self) -> bytes:
         """All of it."""
         return b"".join(self.pieces)
-
-    def fields(self) -> dict[str, Any]:
-        """Of a message in JSON."""
-        found: dict[str, Any] = json.loads(self.payload)
-        return found
 
 
 def messages(notes: Sequence[Note], since: int = 0) -> Iterator[Message]:
@@ -89,7 +93,7 @@ class Known:
         self.signed: set[str] = set()
         self.bodies: dict[str, str] = {}
         """By submission, the hash of the body that its owner signed."""
-        self.heads: dict[int, str] = {}
+        self.heads: dict[int, bytes] = {}
 
     def take(self, notes: Iterable[Note]) -> None:
         """What the bad server and the owners noted: their signed headers lie at both servers."""
@@ -103,7 +107,7 @@ class Known:
                     self.signed.add(commitment)
                     self.bodies[context] = body
                 case {"sent": "head", "attempt": attempt, "instead_of": own}:
-                    self.heads[attempt] = json.loads(bytes.fromhex(own))["body"]
+                    self.heads[attempt] = decode("SealMessage", bytes.fromhex(own))["body"]
 
     def lacks(self, heard: Sequence[Message], *, own_secret: bool) -> bool:
         """Whether the bad server hasn't got yet to what it would know without having heard it."""
@@ -172,31 +176,35 @@ BEFORE = {
 
 def _sets(heard: Sequence[Message], *, own_secret: bool) -> list[dict[str, Any]]:
     """What was said of the valid set, where that can be known."""
-    return [each.fields() for each in heard if each.step == "valid-set" and own_secret]
+    sets = [each.payload for each in heard if each.step == "valid-set" and own_secret]
+    return [SetCheck.from_bytes(each).model_dump() for each in sets]
 
 
-def sealed(payload: bytes) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(bytes.fromhex(json.loads(payload)["body"]))
-    return body
+def sealed(seal: bytes | SealMessage, body: type[Body]) -> Body:
+    """What a server signed, whoever it was."""
+    read = SealMessage.from_bytes(seal) if isinstance(seal, bytes) else seal
+    return body.from_bytes(bytes.fromhex(read.body))
 
 
 def _coin_commitment(known: Known, payload: bytes, _: int) -> None:
-    said = json.loads(payload)
-    body = json.loads(bytes.fromhex(said["commitment"]["body"]))
-    opening = known.coin_key.opening(known.task.digest, body["version"])
-    assert body == commitment_to(opening, known.role).model_dump()
+    body = sealed(CoinState.from_bytes(payload).commitment, CoinCommitment)
+    opening = known.coin_key.opening(known.task.digest, body.version)
+    assert body == commitment_to(opening, known.role)
 
 
 def _coin_opening(known: Known, payload: bytes, _: int) -> None:
-    body = json.loads(bytes.fromhex(json.loads(payload)["opening"]["body"]))
-    assert body == known.coin_key.opening(known.task.digest, body["version"]).model_dump()
+    body = sealed(CoinReveal.from_bytes(payload).opening, CoinOpening)
+    assert body == known.coin_key.opening(known.task.digest, body.version)
 
 
-def _names(_: Known, payload: bytes, __: int) -> None:
-    said = json.loads(payload)
-    assert sum(said.get("clients", ())) <= len(CANDIDATES)
-    assert set(said) <= {"attempt", "clients", "model", "over", "doubt", "refusal", "operators",
-                         "used", "count"}  # fmt: skip
+def _names(step: str) -> Callable[[Known, bytes, int], None]:
+    def check(_: Known, payload: bytes, __: int) -> None:
+        said = fields_of(step, payload)[1]
+        assert sum(said.get("clients", ())) <= len(CANDIDATES)
+        assert set(said) <= {"attempt", "clients", "model", "over", "doubt", "refusal",
+                             "operators", "used", "count"}  # fmt: skip
+
+    return check
 
 
 def _ask(_: Known, payload: bytes, __: int) -> None:
@@ -220,15 +228,14 @@ def _held(known: Known, payload: bytes, _: int) -> None:
 
 
 def _head(known: Known, payload: bytes, attempt: int) -> None:
-    body = sealed(payload)
-    assert (body["task"], body["attempt"]) == (str(known.task.digest), attempt)
-    assert body["valid_set"] in known.possible
     # The ledger's own chain is salted: `head` is 32 bytes of its salts to everybody else.
-    assert set(body) == set(HeadBody.model_fields)
+    body = sealed(payload, HeadBody)
+    assert (body.task, body.attempt) == (str(known.task.digest), attempt)
+    assert body.valid_set in known.possible
 
 
 def _countersignature(known: Known, payload: bytes, attempt: int) -> None:
-    assert json.loads(payload)["body"] == known.heads[attempt]
+    assert decode("SealMessage", payload)["body"] == known.heads[attempt]
 
 
 def _after_noise(*_: object) -> None:
@@ -238,11 +245,11 @@ def _after_noise(*_: object) -> None:
 _FORESEEN: dict[str, Callable[[Known, bytes, int], None]] = {
     "coin-commitment": _coin_commitment,
     "coin-opening": _coin_opening,
-    "cohort": _names,
+    "cohort": _names("cohort"),
     "ask": _ask,
     "alike": _alike,
-    "pairs": _names,
-    "opened": _names,
+    "pairs": _names("pairs"),
+    "opened": _names("opened"),
     "offer": _offer,
     "held": _held,
     "head": _head,

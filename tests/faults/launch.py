@@ -32,10 +32,10 @@ from tests.rig.waiting import until
 import precad.cli.start
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rpc.dealing import RemoteDealer
-from precad.aggregator.rpc.squares import RemoteSquares
+from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.rpc.dealer_client import RemoteDealer, RemoteSquares
 from precad.aggregator.store import Store
-from precad.aggregator.training.feed import Feed
+from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.shelf import Shelf
 from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.absorb_bodies import Absorber
@@ -46,7 +46,6 @@ from precad.client.data_owner import DataOwner
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common.clock import readable_within
-from precad.common.link import PeerLink
 from precad.dealer import process as dealer_process
 from precad.dealer.dealer_role import DealerRole
 from precad.server_a import process as a_process
@@ -184,7 +183,7 @@ def install(orders: Orders) -> None:
     wrap(Shelf, "put")
     for method in ("open", "close", "start", "_accept"):
         wrap(Inbox, method)
-    wrap(Feed, "publish", event_of)
+    wrap(EventLog, "publish", event_of)
     wrap(Register, "enrol")
     for method in ("join", "deal"):
         wrap(RemoteDealer, method)

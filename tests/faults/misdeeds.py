@@ -22,7 +22,7 @@ from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.roster import Enrolment
 from precad.common.wire.serving import told
-from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Stranger:
 
     def _frame(self, server: "Server") -> None:
         """What no server signed, as one's own statement or opening."""
-        from precad.aggregator.rpc.statements import statement_of  # noqa: PLC0415
+        from precad.aggregator.rpc.notices import statement_of  # noqa: PLC0415
 
         body = pb.StatementBody(version=2**40, attempt=2**40, charged=[10**6]).SerializeToString()
         forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])

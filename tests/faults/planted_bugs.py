@@ -28,7 +28,7 @@ from tests.faults.turns import Hang
 from precad.aggregator import release
 from precad.aggregator.collect import matching
 from precad.aggregator.rounds.agree_coin import agree_coin
-from precad.aggregator.rounds.lists import HeldList
+from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
 from precad.aggregator.rounds.states import Prepared, Sent
 from precad.aggregator.store import Store, attempts
@@ -38,7 +38,7 @@ from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.check_by_shares import all_signs
 from precad.aggregator.validate.in_process_validator import InProcess
 from precad.aggregator.validate.validation import Verdicts
-from precad.aggregator.workers import pairs
+from precad.aggregator.workers import worker_pairs
 from precad.client.pending_update import Pending
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import derive
@@ -228,12 +228,12 @@ def samples_in_each_attempt(patch: Patch) -> None:
 
 def counts_a_pair_twice(patch: Patch) -> None:
     """What pairs of workers hand in is added up twice."""
-    patch.setattr(pairs, "Verdicts", lambda refused, total: Verdicts(refused, 2 * total))
+    patch.setattr(worker_pairs, "Verdicts", lambda refused, total: Verdicts(refused, 2 * total))
 
 
 def counts_what_a_pair_refused(patch: Patch) -> None:
     """Verdicts of workers don't reach their server."""
-    patch.setattr(pairs, "Verdicts", lambda _, total: Verdicts({}, total))
+    patch.setattr(worker_pairs, "Verdicts", lambda _, total: Verdicts({}, total))
 
 
 CALM: Plan = {"rounds": 2, "bad": 1, "faults": 0}

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING
 
+from precad.aggregator.peer_link import Frame
 from precad.common.errors import (
     PeerUnavailable,
 )
 from precad.common.identifiers import Role
-from precad.common.link import Frame
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.dealer.local_dealing import LocalDealing

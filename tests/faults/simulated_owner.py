@@ -18,8 +18,7 @@ from tests.rig.submissions import body_of, reconstructed
 
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc.limits import Call
-from precad.aggregator.rpc.notice import NOTICE_BYTES, notice_of
-from precad.aggregator.rpc.statements import opening_of, statement_of
+from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
 from precad.aggregator.training.owners import give_back
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
@@ -40,7 +39,7 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission, shard
 from precad.common.wire.serving import told
-from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class Calls:
         world = self._world
         with world.step("watch"):
             server = self._server(Role.SERVER_A)
-        events = server.feed.events
+        events = server.event_log.events
         at = max(0, len(events) - 1)
         caller = Principal.client(self.client.name)
         with server.calls.one_more(caller, Call.WATCH), self._present(server):
@@ -293,12 +292,12 @@ class Calls:
             raise
 
     def _wait_for(self, server: Server, number: int) -> None:
-        events = server.feed.events
+        events = server.event_log.events
         self._world.turns.wait(lambda: len(events) > number or not server.life.alive)
 
     @contextmanager
     def _present(self, server: Server) -> Iterator[None]:
-        watch = server.session.presence.watch(self.client)
+        watch = server.session.connected_clients.watch(self.client)
         with self._world.turns.acting(server.life):
             watch.__enter__()
         try:

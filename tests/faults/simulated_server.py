@@ -20,8 +20,8 @@ from precad.aggregator.rounds.journal import AttemptState
 from precad.aggregator.rpc.limits import Limits, OpenCalls
 from precad.aggregator.store import Store, engine, open_store
 from precad.aggregator.training.conduct import Outside
-from precad.aggregator.training.feed import Event, Feed
-from precad.aggregator.training.presence import Presence
+from precad.aggregator.training.connected_clients import ConnectedClients
+from precad.aggregator.training.event_log import Event, EventLog
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.shelf import Shelf
 from precad.common.errors import (
@@ -81,7 +81,7 @@ class Server:
         world.seen.models[shelf.current.version].add((role, shelf.current.digest))
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", ("open", "close"))
-        self.feed = Notices(world)
+        self.event_log = Notices(world)
         self.calls = OpenCalls(Limits(), world.clock)
         self.session = Session(
             role=role,
@@ -93,9 +93,9 @@ class Server:
             coin_key=world.coin_key(role),
             inbox=box,
             register=Register(world.task, store, clock=world.clock),
-            presence=Presence(world.task.deadlines.rejoin, world.clock),
+            connected_clients=ConnectedClients(world.task.deadlines.rejoin, world.clock),
             shelf=shelf,
-            feed=cast("Feed", self.feed),
+            event_log=cast("EventLog", self.event_log),
             clock=world.clock,
         )
         self._links: deque[Transport] = deque()
@@ -185,7 +185,7 @@ def compiled_once() -> Iterator[None]:
 
 
 class Notices:
-    """Stands in for the feed: events as A's clients see them."""
+    """Stands in for the event log: events as A's clients see them."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

@@ -17,7 +17,7 @@ from tests.faults.world import World
 from tests.rig.submissions import body_of
 
 from precad.aggregator.rounds.start_attempt import OPENED_CAP
-from precad.aggregator.training.feed import Event, RoundDone
+from precad.aggregator.training.event_log import Event, RoundDone
 from precad.aggregator.training.session import Phase
 from precad.aggregator.validate.in_process_validator import InProcess
 from precad.common.errors import PeerUnavailable, Rejection
@@ -26,7 +26,7 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 A, B = Role.SERVER_A, Role.SERVER_B

@@ -15,7 +15,7 @@ from tests.faults.simulated_owner import RECORDS
 from tests.faults.world import World
 
 from precad.aggregator.rounds.joint_coin import cohort_of, joint_coin
-from precad.aggregator.training.feed import Event, RoundOpened
+from precad.aggregator.training.event_log import Event, RoundOpened
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task

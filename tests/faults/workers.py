@@ -18,10 +18,10 @@ from tests.faults.world import World
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.validate.validation import Validator
-from precad.aggregator.workers import pairs
-from precad.aggregator.workers.attempt import Attempt, Taken
-from precad.aggregator.workers.lane import Lane
-from precad.aggregator.workers.pairs import Crew, Pairs
+from precad.aggregator.workers import worker_pairs
+from precad.aggregator.workers.worker_attempt import Attempt, Taken
+from precad.aggregator.workers.worker_link import WorkerLink
+from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerPairs
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.share.submission import Submission
@@ -48,8 +48,8 @@ class Orders:
         return self._held.popleft()
 
 
-class SimulatedLane(Lane):
-    """As ``Lane``, to a worker that is a thread of its own; ``identity`` is a ``ByPairs``."""
+class SimulatedWorkerLink(WorkerLink):
+    """As ``WorkerLink``, to a worker that is a thread of its own; ``identity`` is a ``ByPairs``."""
 
     def __init__(
         self, address: str, task: Task, role: Role, identity: Any, begin: pb.WorkBegin, **_: object
@@ -95,7 +95,7 @@ class SimulatedLane(Lane):
 
 
 class ByPairs:
-    """As ``Workforce.validation``, for both servers.
+    """As ``ValidationWorkers.validation``, for both servers.
 
     Args:
         world: whose servers.
@@ -115,11 +115,11 @@ class ByPairs:
             worker=lambda number: SimpleNamespace(address=f"worker {number}"),
             place=SimpleNamespace(same_disk=False),
         )
-        crew = Crew(pool, cast("Any", self), clock=self.world.clock)
-        cast("Any", pairs).Lane = SimulatedLane
+        own = OwnWorkers(pool, cast("Any", self), clock=self.world.clock)
+        cast("Any", worker_pairs).WorkerLink = SimulatedWorkerLink
         try:
             epoch = aggregator.dealing.epoch
-            with Pairs(aggregator, opened, crew, epoch, self._count) as validator:
+            with WorkerPairs(aggregator, opened, own, epoch, self._count) as validator:
                 yield validator
         finally:
-            cast("Any", pairs).Lane = Lane
+            cast("Any", worker_pairs).WorkerLink = WorkerLink

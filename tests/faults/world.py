@@ -33,11 +33,12 @@ from tests.faults.turns import (
     TurnsClock,
 )
 
+from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.conduct import Dealer, in_process, run_to_end
-from precad.aggregator.training.feed import Event, RoundDone, RoundOpened
+from precad.aggregator.training.event_log import Event, RoundDone, RoundOpened
 from precad.aggregator.training.session import Phase
 from precad.aggregator.validate.validation import Validation
 from precad.client.connection import Servers
@@ -51,7 +52,6 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import FrameTransport
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.secret import Secret

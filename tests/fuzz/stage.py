@@ -11,16 +11,16 @@ from google.protobuf.message import DecodeError
 from tests.rig.clock import LeapingClock
 from tests.rig.memory import in_memory
 
-from precad.aggregator.rpc.aggregation import AggregationService
-from precad.aggregator.rpc.dealing import RemoteDealer
-from precad.aggregator.rpc.operation import OperationService
+from precad.aggregator.rpc.aggregation_service import AggregationService
+from precad.aggregator.rpc.dealer_client import RemoteDealer
+from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.process import open_session
 from precad.aggregator.settings import (
     ServerASettings,
     ServerBSettings,
     ServerSettings,
 )
-from precad.aggregator.training.feed import TrainingDone
+from precad.aggregator.training.event_log import TrainingDone
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml
 from precad.client.connection import Servers
@@ -34,10 +34,10 @@ from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.statement import sign_body
-from precad.common.wire.submission import BODY_WANTED
+from precad.common.wire.signed_statements import sign_body
+from precad.common.wire.submission_messages import BODY_WANTED
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.service import DealingService
+from precad.dealer.dealing_service import DealingService
 from precad.protos import precad_pb2 as pb
 
 D = 8
@@ -174,7 +174,7 @@ class Stage:
             else ServerBSettings(**values)
         )
         session = open_session(role, settings)
-        session.feed.publish(TrainingDone(0, session.shelf.current.digest))
+        session.event_log.publish(TrainingDone(0, session.shelf.current.digest))
         await asyncio.sleep(0)
         return session
 

@@ -36,14 +36,18 @@ from tests.rig.submissions import body_of
 
 from precad.aggregator.collect.spool import Spool
 from precad.aggregator.enrol.tokens import new_token, token_digest
-from precad.aggregator.rounds import messages
+from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, PeerLink
+from precad.aggregator.rounds import server_messages as messages
+from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.history import adoptable, history_start
 from precad.aggregator.rounds.joint_coin import CoinKey
-from precad.aggregator.rounds.lists import Alike, Ask, HeldList, Offer
-from precad.aggregator.rounds.places import Places
 from precad.aggregator.rounds.seals import Seals
-from precad.aggregator.rpc.dealing import request_to_wire
-from precad.aggregator.rpc.squares import answer_from_wire, square_request_to_wire
+from precad.aggregator.rpc.dealer_client import (
+    answer_from_wire,
+    request_to_wire,
+    square_request_to_wire,
+)
+from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.audit import read_task
 from precad.aggregator.store.outside import OutsideJournal
@@ -82,7 +86,6 @@ from precad.common.identity.party_certificate import (
     validity_fault,
 )
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
-from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.process_settings import settings_by_task
@@ -91,12 +94,12 @@ from precad.common.secret import Secret
 from precad.common.share.header import Signature
 from precad.common.share.submission import shard
 from precad.common.task import Task
-from precad.common.wire.link import frame_from_wire, frame_to_wire
-from precad.common.wire.statement import check_opening, check_statement, sign_body
-from precad.common.wire.status import error_of
-from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.common.wire.calls import error_of
+from precad.common.wire.signed_statements import check_opening, check_statement, sign_body
+from precad.common.wire.submission_messages import header_from_wire, header_to_wire
+from precad.common.wire.version import WIRE_VERSION
+from precad.dealer.dealing_service import request_from_wire, square_requests_from_wire
 from precad.dealer.process import DealerSettings
-from precad.dealer.service import request_from_wire, square_requests_from_wire
 from precad.norm_check.comparison_keys import keys_from_bytes
 from precad.norm_check.dealing import Answers
 from precad.norm_check.dealt_triples import SquareRequest
@@ -388,10 +391,10 @@ def _lists(data: bytes) -> None:
             assert Offer.from_bytes(found.to_bytes(_COHORT), _COHORT) == found
         case b"\2":
             alike = Alike.from_bytes(rest, _COHORT)
-            assert alike.to_bytes(_COHORT) == rest
+            assert Alike.from_bytes(alike.to_bytes(_COHORT), _COHORT) == alike
         case b"\3":
             held = HeldList.from_bytes(rest)
-            assert held.to_bytes() == rest
+            assert HeldList.from_bytes(held.to_bytes()) == held
         case _:
             pass
 
@@ -468,7 +471,7 @@ def _signed_openings() -> list[bytes]:
 
 def _peer_messages() -> list[bytes]:
     digest, seal = "ab" * 32, _head()
-    prepared = {"attempt": 1, "valid_set": digest, "bound": True}
+    prepared = {"version": 1, "attempt": 1, "valid_set": digest, "bound": True}
     fact = {"version": 0, "attempt": 0, "voided": False, "clients": ["ward-1"]}
     values: list[dict[str, Any]] = [
         {
@@ -495,13 +498,11 @@ def _peer_messages() -> list[bytes]:
         {"count": 2},
         {"workers": [{"address": ":7311", "ready": True}]},
     ]
-    for message, value in zip(MESSAGES, values, strict=True):
-        message.model_validate_json(json.dumps(value))
-    seeds = [bytes([i]) + json.dumps(value).encode() for i, value in enumerate(values)]
-    pending = {**values[0], "prepared": prepared}
+    values.append({**values[0], "prepared": prepared})
+    kinds = (*MESSAGES, MESSAGES[0])
     return [
-        *seeds,
-        bytes([0]) + json.dumps(pending).encode(),
+        bytes([number % len(MESSAGES)]) + kind.model_validate(value).to_bytes()
+        for number, (kind, value) in enumerate(zip(kinds, values, strict=True))
     ]
 
 
@@ -533,7 +534,9 @@ def _conversations() -> list[bytes]:
     here = stage()
     model = here.sessions[Role.SERVER_A].shelf.current.digest.value
     mine: dict[str, Any] = {"task_digest": here.task.digest.value, "client": CLIENT.name}
-    described = pb.DescribeReply(role="server-a", task_digest=here.task.digest.value)
+    described = pb.DescribeReply(
+        role="server-a", task_digest=here.task.digest.value, wire_version=WIRE_VERSION
+    )
     opened = pb.RoundOpen(
         attempt=1, model_digest=model, selected=True, collect_seconds=9, version=0
     )
@@ -876,7 +879,7 @@ def _request_seeds() -> list[bytes]:
 
 def _word_seeds() -> list[bytes]:
     words = deal_request(stage().task, ROUND, 0, 1, bytes(64)).correction_words * 8
-    reply = pb.JoinReply(key=bytes(32), epoch=bytes(16))
+    reply = pb.JoinReply(key=bytes(32), epoch=bytes(16), wire_version=WIRE_VERSION)
     pieces = [pb.DealPiece(words=bytes(words)), pb.DealPiece(words=bytes(8))]
     return [join(*(m.SerializeToString() for m in [reply, *pieces[:n]])) for n in (1, 2)]
 

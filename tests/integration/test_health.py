@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 from click.testing import CliRunner
-from google.protobuf.wrappers_pb2 import Int32Value, StringValue
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from precad.cli.main import app
 from precad.common.errors import AccessDenied, PeerUnavailable
@@ -19,8 +20,7 @@ from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import add_port, open_channel
-from precad.common.wire.ask_health import is_serving
-from precad.common.wire.health import add_health
+from precad.common.wire.health_check import add_health, is_serving
 
 WAIT_S = 60.0
 
@@ -97,18 +97,14 @@ def test_the_operator_may_ask_and_an_owner_may_not(part: Part) -> None:
         is_serving(part.address, Role.DEALER, owner, timeout_s=WAIT_S)
 
 
-def test_the_messages_are_the_published_protocols(part: Part) -> None:
-    """Field 1 of each: a string, and an enum whose SERVING is 1."""
-    assert StringValue(value="x").SerializeToString() == b"\x0a\x01x"
-    with open_channel(part.address, Identity.load(part.keys / "dealer"), Role.DEALER) as channel:
-        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert check(b"", timeout=WAIT_S) == b"\x08\x01"
-        part.serves = False
-        assert check(b"", timeout=WAIT_S) == b"\x08\x02"
-        with pytest.raises(grpc.RpcError) as unknown:
-            check(b"\x0a\x01x", timeout=WAIT_S)
+def test_of_single_services_nothing_is_known(part: Part) -> None:
+    own = Identity.load(part.keys / "dealer")
+    with (
+        open_channel(part.address, own, Role.DEALER) as channel,
+        pytest.raises(grpc.RpcError) as unknown,
+    ):
+        HealthStub(channel).Check(HealthCheckRequest(service="x"), timeout=WAIT_S)
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
-    assert Int32Value.FromString(b"\x08\x02").value == 2
 
 
 def test_a_part_that_does_not_answer_in_time_is_unavailable(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from precad.client.server_statements import statement_path
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
-from precad.common.wire.statement import sign_body
+from precad.common.wire.signed_statements import sign_body
 from precad.protos import precad_pb2 as pb
 
 Played = Callable[..., Owner]

@@ -20,7 +20,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port, why_unreachable
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
-from precad.common.wire.patience import LOOK_S, WAITS, call_patiently
+from precad.common.wire.calls import LOOK_S, WAITS, call_with_retries
 
 OWNER = identity(Principal.client("ward-1"))
 A, B, DEALER = Role.SERVER_A, Role.SERVER_B, Role.DEALER
@@ -136,7 +136,7 @@ def fail(_timeout_s: float) -> None:
 def test_who_waits_says_how_long_still(caplog: pytest.LogCaptureFixture) -> None:
     clock = LeapingClock()
     with pytest.raises(Unreachable):
-        call_patiently(fail, 30.0, clock, why=lambda: PeerUnavailable("it isn't there"))
+        call_with_retries(fail, 30.0, clock, why=lambda: PeerUnavailable("it isn't there"))
     said = [record.getMessage() for record in caplog.records]
     assert said == [f"it isn't there; trying again for {left} s" for left in (30, 20, 10)]
     assert LOOK_S == 10
@@ -149,7 +149,7 @@ def test_a_mistake_ends_the_wait_at_once() -> None:
         return Misidentified("another's address")
 
     with pytest.raises(Misidentified, match="another's address"):
-        call_patiently(fail, 120.0, clock, why=why)
+        call_with_retries(fail, 120.0, clock, why=why)
     assert clock.time - clock.start <= WAITS.first_s
 
 

@@ -19,7 +19,7 @@ from tests.rig.submissions import signed_anew, upload
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
-from precad.aggregator.rounds.lists import HeldList
+from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -31,7 +31,7 @@ from precad.common.identity.signatures import CertificateSigner, CertificateVeri
 from precad.common.share.header import Signature, SubmissionContext, signed_bytes
 from precad.common.share.submission import HeldBody, Submission, shard
 from precad.common.task import Task
-from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 D = 8

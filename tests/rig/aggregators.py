@@ -4,9 +4,9 @@ from typing import Any
 
 from tests.rig.keys import seals
 
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.common.identifiers import Role
-from precad.common.link import PeerLink
 from precad.common.task import Task
 
 PATIENCE_S = 60.0

@@ -20,8 +20,9 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import model_digest, to_bytes
 from precad.common.task import Task
-from precad.common.wire.statement import sign_body
-from precad.common.wire.submission import BODY_WANTED
+from precad.common.wire.signed_statements import sign_body
+from precad.common.wire.submission_messages import BODY_WANTED
+from precad.common.wire.version import WIRE_VERSION
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 
@@ -78,6 +79,7 @@ class FakeServer(AggregationServicer):
             canonical_task=task.canonical,
             clock_ms=time.time_ns() // 1_000_000,
             enrolling=True,
+            wire_version=WIRE_VERSION,
         )
 
     def Enrol(self, request: Any, context: Any) -> pb.EnrolReply:  # noqa: N802

@@ -15,6 +15,7 @@ from tests.rig.aggregators import aggregator
 from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
+from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.joint_coin import CoinKey
@@ -29,7 +30,6 @@ from precad.aggregator.training.shelf import Shelf
 from precad.aggregator.training.steps import Steps
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import memory_pair
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -61,7 +61,7 @@ class Servers:
         unused: Any = None
         register: Any = type("Frozen", (), {"frozen": True})()
         eye: Any = pens.verifier
-        feed: Any = type("Quiet", (), {"publish": lambda *_: None})()
+        event_log: Any = type("Quiet", (), {"publish": lambda *_: None})()
         self.sessions[role] = Session(
             role=role,
             task=self.task,
@@ -69,9 +69,9 @@ class Servers:
             store=store,
             inbox=unused,
             register=register,
-            presence=unused,
+            connected_clients=unused,
             shelf=Shelf(self.task, own / "model.safetensors"),
-            feed=feed,
+            event_log=event_log,
             signer=pens.signer,
             verifier=eye,
             coin_key=CoinKey(Secret(bytes(32))),

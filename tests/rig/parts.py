@@ -9,14 +9,14 @@ from typing import Any, Self, TypeVar
 
 import grpc.aio
 
-from precad.aggregator.workers.start import WorkerStart
-from precad.aggregator.workers.worker import listening
+from precad.aggregator.workers.worker_placement import WorkerStart
+from precad.aggregator.workers.worker_process import listening
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
 from precad.common.task_schema import Description
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.service import DealingService
+from precad.dealer.dealing_service import DealingService
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 T = TypeVar("T")
@@ -65,11 +65,11 @@ class LoopThread:
 
 
 class Here:
-    """A place for workers (``Place``): this process.
+    """A place for workers (``WorkerHost``): this process.
 
     Args:
         loop: what they run on.
-        same_disk: as ``Place`` has it.
+        same_disk: as ``WorkerHost`` has it.
     """
 
     def __init__(self, loop: LoopThread, *, same_disk: bool = True) -> None:
@@ -77,7 +77,7 @@ class Here:
         self.same_disk = same_disk
 
     def start(self, worker: WorkerStart) -> "WorkerHere":
-        """As ``Place.start``."""
+        """As ``WorkerHost.start``."""
         return WorkerHere(self._loop, worker)
 
 
@@ -91,11 +91,11 @@ class WorkerHere:
         self._over = threading.Event()
 
     def wait(self) -> None:
-        """As ``Placed.wait``."""
+        """As ``RunningWorker.wait``."""
         self._over.wait()
 
     def stop(self) -> None:
-        """As ``Placed.stop``."""
+        """As ``RunningWorker.stop``."""
         with suppress(asyncio.CancelledError):
             self._loop.run(self._server.stop(0))
         self._over.set()

@@ -32,7 +32,7 @@ from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import shard
 from precad.common.task import Task
-from precad.common.wire.statement import sign_body
+from precad.common.wire.signed_statements import sign_body
 from precad.protos import precad_pb2 as pb
 
 ME = ClientId("ward-1")

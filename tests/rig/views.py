@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.aggregator.peer_link import Frame
 from precad.aggregator.rounds.states import Finished
-from precad.aggregator.rpc.dealing import request_to_wire
-from precad.aggregator.rpc.squares import square_request_to_wire
+from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import Frame
 from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.secret import Secret
 from precad.common.share.header import SignedHeader

@@ -16,7 +16,7 @@ from benchmarks.rounds.ours.system import task_of
 from benchmarks.rounds.show import as_text
 from click.testing import CliRunner
 
-from precad.aggregator.rpc.notice import NOTICE_BYTES, word_room
+from precad.aggregator.rpc.notices import NOTICE_BYTES, word_room
 from precad.common.ring import WORD_BYTES
 
 DIMENSION = 1000

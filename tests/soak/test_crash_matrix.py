@@ -31,7 +31,7 @@ ROUND_STEPS = {
         "before Store.begin_attempt",
         "after Store.begin_attempt",
         "after Inbox.open",
-        "after Feed.publish/RoundOpened",
+        "after EventLog.publish/RoundOpened",
         "before Inbox.start",
         "after Inbox._accept",
         "before Inbox.close",
@@ -82,7 +82,7 @@ ROUND_STEPS = {
         "after Store.finish_attempt",
         "before Store.confirm",
         "after Store.confirm",
-        "after Feed.publish/RoundDone",
+        "after EventLog.publish/RoundDone",
     ),
 }
 """What a server does in a round: parts, that run beside one another."""
@@ -257,9 +257,12 @@ def test_by_gates_killed_at_any_step_of_validation_the_training_goes_on(
         ", ".join(["server-b after Shelf.put"] * ROUNDS),
         ", ".join(["server-b before Shelf.put"] * ROUNDS),
         # At the very end.
-        "server-a before Feed.publish/TrainingDone",
-        "server-b before Feed.publish/TrainingDone",
-        "server-b after Feed.publish/TrainingDone, server-a before Feed.publish/TrainingDone",
+        "server-a before EventLog.publish/TrainingDone",
+        "server-b before EventLog.publish/TrainingDone",
+        (
+            "server-b after EventLog.publish/TrainingDone, "
+            "server-a before EventLog.publish/TrainingDone"
+        ),
     ],
 )
 def test_killed_at_the_beginning_or_the_end_the_training_gets_done(

@@ -14,16 +14,16 @@ from tests.conftest import TaskMaker
 from tests.rig.clock import LonelyClock
 from tests.rig.halves import SERVERS, Halves, halves
 
-from precad.aggregator.rpc.squares import answer_from_wire
+from precad.aggregator.rpc.dealer_client import answer_from_wire
 from precad.aggregator.validate.check_by_gates import dealt_keys
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret
 from precad.common.share.mask import norm_offset, word_mask
 from precad.dealer.dealer_role import DealerRole
+from precad.dealer.dealing_service import Outbox, add_answer
 from precad.dealer.gate_batches import TOGETHER
 from precad.dealer.local_dealing import LocalDealing
-from precad.dealer.outbox import Outbox, add_answer
 from precad.norm_check.comparison_keys import keys_bytes, keys_from_bytes
 from precad.norm_check.dealing import Answers, DealerConversation, DealtGates, GateKeys
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from precad.aggregator.rpc.descriptors import (
+from precad.aggregator.rpc.connections import (
     BESIDE_CLIENTS,
     FILES_PER_CLIENT,
     LEAST_CONNECTIONS,

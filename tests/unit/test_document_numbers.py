@@ -19,8 +19,8 @@ from tests.unit.test_documents import ROOT, flat, text_of
 
 from precad.accounting.guarantees import advantages
 from precad.aggregator.rounds.journal import AttemptState
-from precad.aggregator.rpc.descriptors import BESIDE_CLIENTS, descriptors_for
-from precad.aggregator.training.feed import KEPT_EVENTS
+from precad.aggregator.rpc.connections import BESIDE_CLIENTS, descriptors_for
+from precad.aggregator.training.event_log import KEPT_EVENTS
 from precad.aggregator.training.shelf import KEPT_MODELS
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
 from precad.common.encode import CLIENT_MARGIN, RECORD_MARGIN

@@ -19,14 +19,14 @@ from tests.rig.waiting import until
 
 from precad.aggregator.collect import Inbox, matching
 from precad.aggregator.collect.matching import describe, match, rest_of
-from precad.aggregator.rounds.lists import Alike, Ask, HeldList
-from precad.aggregator.rounds.places import Places
+from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Places
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.link import PeerLink, memory_pair
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.common.wire.protobuf import encode
 
 NAMES = tuple(ClientId(f"ward-{number}") for number in range(5))
 OPENED = Opened(3, 2, NAMES, MODEL, frozenset(NAMES))
@@ -129,7 +129,7 @@ def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collectin
 
 
 def offer_of(*steps: int) -> bytes:
-    return b"".join(bytes([step]) + bytes(32) for step in steps)
+    return encode("Offer", {"clients": steps, "signed": [bytes(32)] * len(steps)})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
 from precad.aggregator.rounds.privacy_cap import epsilon_spent, participation_cap
-from precad.aggregator.rpc.epsilons import Epsilons
+from precad.aggregator.rpc.server_metrics import Epsilons
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 

@@ -16,7 +16,11 @@ from precad.common.errors import LEAST_EXTRA, MissingPackage, PrecadError, missi
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(str(sys.modules["precad"].__file__)).parents[1]
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "dp_accounting": "dp-accounting"}
+DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "dp_accounting": "dp-accounting",
+    "prometheus_client": "prometheus-client",
+}
 ACCOUNT = (
     *("account", "--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2"),
     *("--rounds", "6", "--delta", "1e-5"),
@@ -84,7 +88,7 @@ def test_the_table_names_every_package_of_a_role_and_the_extra_has_it(
 def test_no_owner_installs_crypten_and_no_server_what_trains(extras: dict[str, set[str]]) -> None:
     assert extras["client"] == {"torch", "scipy"}
     assert not extras["server"] & {"scikit-learn", "matplotlib", "dp-accounting"}
-    assert extras["dealer"] == set()
+    assert extras["dealer"] == {"prometheus-client"}
     assert not extras["demo"] & {"ray", "pytest", "opendp", "psycopg", "flwr"}
     assert extras["demo"] < extras["dev"]
 
@@ -109,9 +113,10 @@ def test_every_command_shows_its_help_without_any_extra() -> None:
 
 
 PARTS = {
-    "dealer": "dealer.process client.connection common.identity.deployment_keys",
+    "dealer": "dealer.dealer_metrics",
+    "": "dealer.process client.connection common.identity.deployment_keys",
     "client": "client.data_owner client.owners_together client.own_account accounting.exact",
-    "server": "server_a.process server_b.process aggregator.workers.worker",
+    "server": "server_a.process server_b.process aggregator.workers.worker_process",
     "plan": "cli.planning cli.account_tables cli.certify_answer accounting.guarantees",
     "report": "cli.report_sources cli.report_facts cli.report_page",
     "simulation": "simulation simulation.partition cli.demo_outcome",
@@ -131,7 +136,7 @@ for step in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    "chain", [("dealer", "client", "simulation"), ("plan", "report"), ("server",)]
+    "chain", [("", "client", "simulation"), ("dealer",), ("plan", "report"), ("server",)]
 )
 def test_a_part_loads_with_nothing_but_its_extra(
     extras: dict[str, set[str]], chain: tuple[str, ...]

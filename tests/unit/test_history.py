@@ -12,7 +12,7 @@ from precad.aggregator.rounds.history import (
     history_start,
     settled,
 )
-from precad.aggregator.rounds.messages import Evidence, Fact, HeadBody
+from precad.aggregator.rounds.server_messages import Evidence, Fact, HeadBody
 from precad.common.identifiers import Digest
 
 TASK = Digest.of(b"task")

@@ -213,11 +213,14 @@ def test_correction_words_of_another_length() -> None:
         refused("deal-words", join(whole[0], piece))
 
 
-@pytest.mark.parametrize("number", [2**63, 2**70, 10**100])
+@pytest.mark.parametrize("number", [2**40 + 1, 2**63, 2**64 - 1])
 def test_numbers_of_the_other_server_that_no_database_holds(number: int) -> None:
-    position = json.loads(seed("peer-messages")[1:])
-    for field in ("version", "next_number"):
-        refused("peer-messages", b"\0" + json.dumps({**position, field: number}).encode())
+    position = pb.Position.FromString(seed("peer-messages")[1:])
+    for field in ("version", "next_attempt"):
+        changed = pb.Position()
+        changed.CopyFrom(position)
+        setattr(changed, field, number)
+        assert field in str(refused("peer-messages", b"\0" + changed.SerializeToString()))
 
 
 def test_a_batch_that_no_round_of_the_task_has() -> None:

@@ -51,7 +51,7 @@ PURE = (
     "common/identifiers.py",
     "common/kernel",
     "common/keystream.py",
-    "common/link",
+    "aggregator/peer_link.py",
     "common/model.py",
     "common/ring.py",
     "common/secret.py",
@@ -76,7 +76,6 @@ SECRET = (
     "common/identity",
     "common/kernel",
     "common/keystream.py",
-    "common/link",
     "common/secret.py",
     "common/share",
     "common/wire",
@@ -177,8 +176,8 @@ def test_mathematics_imports_no_network_and_no_storage() -> None:
     [
         ("common.encode common.share common.model common.task", IMPURE),
         ("norm_check.norm_gates certify accounting.guarantees aggregator.noise", IMPURE),
-        # CrypTen itself loads TensorBoard's writer, and with it protobuf.
-        ("aggregator.validate aggregator.protocol", ("grpc", "sqlalchemy", "precad.protos")),
+        # The servers' messages are protobuf.
+        ("aggregator.validate aggregator.protocol", ("grpc", "sqlalchemy")),
     ],
 )
 def test_mathematics_loads_no_network_and_no_storage(modules: str, impure: tuple[str, ...]) -> None:

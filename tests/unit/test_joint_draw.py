@@ -14,17 +14,17 @@ from tests.rig.aggregators import aggregator, link_over
 from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
+from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of, commitment_to, joint_coin
 from precad.aggregator.rounds.journal import Word
-from precad.aggregator.rounds.messages import CoinReveal, CoinState
+from precad.aggregator.rounds.server_messages import CoinReveal, CoinState
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
-from precad.common.link import memory_pair
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task

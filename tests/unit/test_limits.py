@@ -8,12 +8,15 @@ import pytest
 from tests.rig.clock import LeapingClock
 from tests.rig.leaping_loop import LeapingLoop, passing
 
-from precad.aggregator.rpc.limits import Call, Limits, OpenCalls, in_time
-from precad.aggregator.rpc.turns import (
+from precad.aggregator.rpc.limits import (
     GRACE_S,
     LEAST_RATE,
-    Turn,
-    Turns,
+    Call,
+    Limits,
+    OpenCalls,
+    TransferSlot,
+    TransferSlots,
+    in_time,
 )
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity.party_certificate import Principal
@@ -101,11 +104,11 @@ def test_a_drip_ends_too() -> None:
 
 def test_the_wait_for_a_turn_is_not_the_clients() -> None:
     async def run() -> int:
-        turns, got = Turns(1), 0
-        first, second = turns.one(), turns.one()
+        slots, got = TransferSlots(1), 0
+        first, second = slots.one(), slots.one()
         await first.take()
         asyncio.get_running_loop().call_later(900, first.close)
-        async for _ in in_time(slowly([20, 20, 20]), idle_s=30, total_s=1000, turn=second):
+        async for _ in in_time(slowly([20, 20, 20]), idle_s=30, total_s=1000, slot=second):
             got += 1
             if got == 1:
                 await second.take()
@@ -122,21 +125,21 @@ def test_the_last_wait_ends_with_the_total(pauses: list[float]) -> None:
     assert ended == (len(pauses) - 1, 100, Rejection.TRUNCATED)
 
 
-# --- turns ---------------------------------------------------------------------------------------
+# --- slots ---------------------------------------------------------------------------------------
 
 
 PIECE = 1 << 18
-Body = Callable[[Turn], Awaitable[None]]
+Body = Callable[[TransferSlot], Awaitable[None]]
 
 
 def pieces(number: int, pause_s: float, size: int = PIECE) -> Body:
     """A body of so many pieces, each of which comes after ``pause_s``."""
 
-    async def read(turn: Turn) -> None:
+    async def read(slot: TransferSlot) -> None:
         for _ in range(number):
-            with turn.waiting():
+            with slot.waiting():
                 await passing(pause_s)
-            turn.passed(size)
+            slot.passed(size)
 
     return read
 
@@ -144,23 +147,23 @@ def pieces(number: int, pause_s: float, size: int = PIECE) -> Body:
 def began(at_once: int, bodies: Sequence[Body], limit_s: float = 1e6) -> list[float | None]:
     """When each body was begun, of those that ask in this order at once; None where it wasn't."""
 
-    async def one(turns: Turns, read: Body) -> float | None:
-        turn = turns.one()
+    async def one(slots: TransferSlots, read: Body) -> float | None:
+        slot = slots.one()
         try:
             async with asyncio.timeout(limit_s):
-                await turn.take()
+                await slot.take()
             at = asyncio.get_running_loop().time()
-            await read(turn)
+            await read(slot)
         except TimeoutError:
             return None
         finally:
-            turn.close()
-            turn.close()
+            slot.close()
+            slot.close()
         return round(at, 3)
 
     async def run() -> list[float | None]:
-        turns = Turns(at_once)
-        return await asyncio.gather(*(one(turns, read) for read in bodies))
+        slots = TransferSlots(at_once)
+        return await asyncio.gather(*(one(slots, read) for read in bodies))
 
     with asyncio.Runner(loop_factory=LeapingLoop) as runner:
         return runner.run(run())
@@ -189,10 +192,10 @@ def test_a_client_that_is_waited_for_loses_its_turn_and_holds_nobody_up(slow: Bo
 
 
 def test_one_that_was_quick_and_then_stalls_keeps_its_turn_no_longer_than_allowed() -> None:
-    async def stalls(turn: Turn) -> None:
+    async def stalls(slot: TransferSlot) -> None:
         for _ in range(100):
-            turn.passed(PIECE)
-        with turn.waiting():
+            slot.passed(PIECE)
+        with slot.waiting():
             await passing(1000)
 
     assert began(1, [stalls, QUICK]) == pytest.approx([0, GRACE_S + TOOK_S], abs=0.01)
@@ -215,8 +218,8 @@ def test_whoever_waits_for_its_turn_too_long_is_told_to_come_again() -> None:
 
 def test_one_that_leaves_while_it_waits_takes_no_place_along() -> None:
     async def run() -> None:
-        turns = Turns(1)
-        first, second, third = (turns.one() for _ in range(3))
+        slots = TransferSlots(1)
+        first, second, third = (slots.one() for _ in range(3))
         await first.take()
         leaving = asyncio.create_task(second.take())
         await asyncio.sleep(0)

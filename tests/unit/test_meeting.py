@@ -13,11 +13,12 @@ from tests.rig.aggregators import link_over
 from tests.rig.keys import seals
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 
+from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import AttemptState, Word
-from precad.aggregator.rounds.messages import Fact, HeadBody, ModelBody, Position
 from precad.aggregator.rounds.recovery import Recovery, Remedy
+from precad.aggregator.rounds.server_messages import Fact, HeadBody, ModelBody, Position
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import audit_ledger
@@ -26,7 +27,6 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.identity.signatures import SignedKind
-from precad.common.link import memory_pair
 
 
 @pytest.fixture

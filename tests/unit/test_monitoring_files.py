@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.core import Metric
 from tests.rig.keys import identity
 
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rpc.metrics import Metrics
+from precad.aggregator.rpc.server_metrics import Metrics
 from precad.aggregator.store import open_store
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
-from precad.common.wire.exposition import PREFIX, Metric
+from precad.common.wire.metrics_page import PREFIX
+from precad.dealer.dealer_metrics import CountedDealing
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.metrics import CountedDealing
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -45,9 +46,9 @@ def of_servers(task: Task, tmp_path: Path) -> Iterator[list[Metric]]:
         store=store,
         inbox=unused,
         register=Register(task, store),
-        presence=unused,
+        connected_clients=unused,
         shelf=Shelf(task, tmp_path / "model.safetensors"),
-        feed=unused,
+        event_log=unused,
         signer=unused,
         verifier=unused,
         coin_key=unused,
@@ -62,8 +63,13 @@ def of_dealer(task: Task) -> list[Metric]:
     return list(CountedDealing(task, DealerRole.of(task), dealer).collect())
 
 
+def full_name(metric: Metric) -> str:
+    """The family's, and a counter's with its ending."""
+    return metric.name + ("_total" if metric.type == "counter" else "")
+
+
 def names(metrics: list[Metric]) -> set[str]:
-    return {PREFIX + metric.name for metric in metrics}
+    return {full_name(metric) for metric in metrics}
 
 
 @pytest.fixture
@@ -80,9 +86,9 @@ def test_names_are_prometheus_own_and_counters_end_as_counters(
     of_servers: list[Metric], of_dealer: list[Metric]
 ) -> None:
     for metric in of_servers + of_dealer:
-        assert re.fullmatch(r"[a-z][a-z_]+", metric.name)
-        assert (metric.kind == "counter") == metric.name.endswith("_total")
-        assert metric.says.endswith(".")
+        assert re.fullmatch(PREFIX + r"[a-z][a-z_]+", metric.name)
+        assert {sample.name for sample in metric.samples} <= {full_name(metric)}
+        assert metric.documentation.endswith(".")
     for metrics in (of_servers, of_dealer):
         assert len(names(metrics)) == len(metrics)
 
@@ -91,8 +97,9 @@ def test_a_dealer_that_nobody_has_called_shows_both_servers_at_zero(
     of_dealer: list[Metric],
 ) -> None:
     """So that the first call is an increase."""
-    halves = next(metric for metric in of_dealer if metric.name == "halves_total")
-    assert halves.samples == [({"server": "server-a"}, 0), ({"server": "server-b"}, 0)]
+    halves = next(metric for metric in of_dealer if full_name(metric) == "precad_halves_total")
+    found = [(sample.labels["server"], sample.value) for sample in halves.samples]
+    assert found == [("server-a", 0), ("server-b", 0)]
 
 
 def test_the_page_lists_each_part_s_metrics_and_no_others_and_says_why_they_name_nobody(

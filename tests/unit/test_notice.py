@@ -6,8 +6,8 @@ import pytest
 from tests.rig.keys import identity
 
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.rpc.notice import NOTICE_BYTES, notice_of, word_room
-from precad.aggregator.training.feed import (
+from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, word_room
+from precad.aggregator.training.event_log import (
     Event,
     RoundDone,
     RoundOpened,
@@ -18,7 +18,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
-from precad.common.wire.statement import sign_body
+from precad.common.wire.signed_statements import sign_body
 from precad.protos import precad_pb2 as pb
 
 WARD, OTHER = ClientId("ward-1"), ClientId("ward-2")

@@ -12,11 +12,12 @@ from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator
 
 from precad.accounting.exact import record_epsilon
+from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.client_lists import Places
 from precad.aggregator.rounds.journal import AttemptState, Word
-from precad.aggregator.rounds.messages import Cohort, Fact, OpenedCount, Verdict
-from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.server_messages import Cohort, Fact, OpenedCount, Verdict
 from precad.aggregator.rounds.start_attempt import (
     OPENED_CAP,
     NeedsOperators,
@@ -31,9 +32,9 @@ from precad.aggregator.store import Store, open_store
 from precad.aggregator.training.conduct import count_opened
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
-from precad.common.link import memory_pair
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
+from precad.common.wire.protobuf import encode
 
 MODEL, OTHER_MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 Pair = tuple[Aggregator, Aggregator]
@@ -172,11 +173,10 @@ def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(pair: Pair, 
 
 
 def test_a_proposal_that_names_one_twice_or_a_number_beyond_all_is_none() -> None:
-    beyond = (b"%d" % ATTEMPTS, b"%d" % (ATTEMPTS + 1))
-    for attempt, old, new in ((4, b"[1]", b"[1,0]"), (ATTEMPTS, *beyond)):
-        data = Cohort(attempt=attempt, clients=(1,), model=str(MODEL)).to_bytes()
-        with pytest.raises(PeerViolation, match="unreadable Cohort"):
-            Cohort.from_bytes(data.replace(old, new))
+    good = {"attempt": 4, "clients": [1], "model": str(MODEL)}
+    for field, bad in (("clients", [1, 0]), ("attempt", ATTEMPTS + 1), ("model", "00")):
+        with pytest.raises(PeerViolation, match=f"unreadable Cohort .*: {field}"):
+            Cohort.from_bytes(encode("Cohort", good | {field: bad}))
 
 
 @pytest.mark.parametrize("tight", [0, 1], ids=["A", "B"])

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
+from precad.aggregator.peer_link import PIECE_BYTES, Frame, PeerLink, memory_pair
+from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
 from precad.aggregator.validate.crypten_party import LinkCommunicator
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest
-from precad.common.link import Frame, PeerLink, memory_pair
-from precad.common.link.peer import PIECE_BYTES
-from precad.common.wire.link import frame_from_wire, frame_to_wire
 from precad.protos import precad_pb2 as pb
 
 TASK = Digest(b"\1" * 32)

@@ -14,16 +14,16 @@ from tests.rig.waiting import until
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, record_epsilon
 from precad.aggregator.enrol.register import Register
+from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds import privacy_cap
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.messages import Cohort, Fact, Verdict
-from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.client_lists import Places
 from precad.aggregator.rounds.privacy_cap import may_take_part, participation_cap
+from precad.aggregator.rounds.server_messages import Cohort, Fact, Verdict
 from precad.aggregator.rounds.start_attempt import propose
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import memory_pair
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from tests.rig.keys import seals, signer, verifier
 
+from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import aggregate, countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.history import history_after, history_start
 from precad.aggregator.rounds.journal import Head
-from precad.aggregator.rounds.messages import (
+from precad.aggregator.rounds.server_messages import (
     Fact,
     HeadBody,
     Message,
     ModelBody,
+    SealMessage,
     SetCheck,
 )
 from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
@@ -24,7 +26,6 @@ from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind, check_server_signed, sign_as_server
-from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
@@ -201,3 +202,21 @@ def test_other_submissions_of_the_same_clients_are_another_set(release: Release)
 
     one, other = submitted(release, 1), submitted(release, 2)
     assert digest(one) == digest(one) != digest(other)
+
+
+def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept(
+    release: Release,
+) -> None:
+    """And nowhere else: what is said now is of this version."""
+    body = ModelBody(task=str(release.task.digest), version=4, digest=str(OTHER))
+    made = sign_as_server(seals(MODEL, B).signer, B, SignedKind.MODEL, body.to_json())
+    kept = SealMessage(
+        body=made.body.hex(),
+        signature=made.signature.value.hex(),
+        certificates=tuple(each.hex() for each in made.signature.certificates),
+    )
+    again = SealMessage.from_json(kept.to_json())
+    own = seals(release.task.digest, A)
+    assert own.read(B, SignedKind.MODEL, again, ModelBody, kept=True) == body
+    with pytest.raises(PeerViolation, match="unreadable ModelBody"):
+        own.read(B, SignedKind.MODEL, again, ModelBody)

@@ -17,16 +17,16 @@ from tests.rig.keys import earlier_identity, identity, revoke, seals, verifier
 from tests.rig.meeting import ANN, BEN, SERVERS, A, B, Servers
 
 from precad.aggregator.rounds.journal import AttemptState
-from precad.aggregator.rounds.messages import HeadBody, ModelBody, SealMessage
 from precad.aggregator.rounds.recovery import Remedy
 from precad.aggregator.rounds.seals import Seals
-from precad.aggregator.rpc.statements import statement_of
+from precad.aggregator.rounds.server_messages import HeadBody, ModelBody, SealMessage
+from precad.aggregator.rpc.notices import statement_of
 from precad.aggregator.training.owners import hear_of, remember
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
-from precad.common.wire.statement import sign_body
+from precad.common.wire.signed_statements import sign_body
 from precad.protos import precad_pb2 as pb
 
 
@@ -49,7 +49,7 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
     now = seals(servers.task.digest, holder)
 
     def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
-        return old.write(kind, now.read(loser, kind, SealMessage.from_bytes(kept), body)).to_bytes()
+        return old.write(kind, now.read(loser, kind, SealMessage.from_json(kept), body)).to_json()
 
     path = servers.folder / holder.value / "state.db"
     servers.sessions[holder].store.close()

@@ -27,7 +27,7 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.wire.patience import call_patiently
+from precad.common.wire.calls import call_with_retries
 
 GONE = PeerUnavailable("gone")
 
@@ -97,7 +97,7 @@ def test_a_patient_call_is_never_given_more_than_what_is_left(lonely: Lonely) ->
         raise _Unreachable
 
     with pytest.raises(_Unreachable):
-        call_patiently(call, 3.0, lonely)
+        call_with_retries(call, 3.0, lonely)
     assert given == [3.0, 1.8, 0.6]
 
 

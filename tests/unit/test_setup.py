@@ -1,5 +1,6 @@
 """Before round 0: the row secret, the nonces, and the roster that both must hold."""
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from precad.aggregator.enrol.agreement import (
     agree_set_secret,
     propose_roster,
 )
+from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.messages import (
+from precad.aggregator.rounds.server_messages import (
     EnrolmentEntry,
     RosterAnswer,
     RosterProposal,
@@ -33,10 +35,10 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Role
-from precad.common.link import PeerLink, memory_pair
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
+from precad.common.wire.protobuf import encode
 
 A, B = Role.SERVER_A, Role.SERVER_B
 
@@ -363,18 +365,19 @@ def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("entry", "field"),
     [
-        b"",
-        b'{"entries":[{"client":"a","records":0,"record_rate":0.1}]}',
-        b'{"entries":[{"client":"a","records":1,"record_rate":1.5}]}',
-        b'{"entries":[{"client":"a","records":1,"record_rate":NaN}]}',
-        b'{"entries":[{"client":"A","records":1,"record_rate":0.1}]}',
-        b'{"entries":[],"more":1}',
+        ({"records": 0}, "records"),
+        ({"record_rate": 1.5}, "record_rate"),
+        ({"record_rate": math.nan}, "record_rate"),
+        ({"client": "A"}, "client"),
     ],
 )
-def test_an_unreadable_roster_is_a_violation(task: Task, data: bytes) -> None:
+def test_an_unreadable_roster_is_a_violation_that_names_the_field(
+    task: Task, entry: dict[str, Any], field: str
+) -> None:
     a, b = linked(task)
-    a.send("roster", data)
-    with pytest.raises(PeerViolation, match="RosterProposal"):
+    good = {"client": "a", "records": 1, "record_rate": 0.1}
+    a.send("roster", encode("RosterProposal", {"entries": [good | entry]}))
+    with pytest.raises(PeerViolation, match=rf"RosterProposal .*: entries\.0\.{field}: "):
         accept_roster(b, Books(OWN), task, seals(task.digest, B), timeout_s=LONG_S)

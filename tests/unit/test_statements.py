@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import TaskMaker
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 
-from precad.aggregator.rpc.statements import statement_of
+from precad.aggregator.rpc.notices import statement_of
 from precad.aggregator.training.owners import remember
 from precad.aggregator.training.said import Said
 from precad.aggregator.training.session import Session
@@ -32,7 +32,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[pb.Signed]:
         seen.append(shown)
         return remember(session, client, shown)
 
-    monkeypatch.setattr("precad.aggregator.rpc.statements.remember", noting)
+    monkeypatch.setattr("precad.aggregator.rpc.notices.remember", noting)
     return seen
 
 

@@ -10,7 +10,7 @@ from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
 
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import AttemptState
-from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.rounds.start_attempt import doubt
 from precad.aggregator.store import compare_ledgers
 from precad.aggregator.training.meet import meet
@@ -19,7 +19,7 @@ from precad.aggregator.training.session import Session
 from precad.aggregator.training.unknown import charge_unknown
 from precad.common.errors import PeerViolation, StorageFailure
 from precad.common.identifiers import Role
-from precad.common.wire.statement import check_opening, sign_body
+from precad.common.wire.signed_statements import check_opening, sign_body
 from precad.protos import precad_pb2 as pb
 
 NOBODY: Any = (None, None)

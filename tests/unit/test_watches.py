@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import pytest
 
-from precad.aggregator.rpc import watches
-from precad.aggregator.rpc.watches import (
+from precad.aggregator.training import connected_clients
+from precad.aggregator.training.connected_clients import (
+    OpenWatches,
     Watch,
-    Watches,
     as_long_as_allowed,
     while_allowed,
 )
@@ -20,9 +20,7 @@ ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 Wrap = Callable[[AsyncIterator[int]], AsyncIterator[int]]
 
 
-class Context:
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
+WHERE = "ipv4:127.0.0.1:1"
 
 
 class Source:
@@ -44,8 +42,8 @@ class Source:
 
 
 async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
-    book = Watches(lambda _client: None)
-    with book.open(Context(), ONE, b"1", lambda: None) as watch:  # type: ignore[arg-type]
+    book = OpenWatches(lambda _client: None)
+    with book.open(WHERE, ONE, b"1", lambda: None) as watch:
         async for item in as_long_as_allowed(items, watch):
             yield item
 
@@ -77,7 +75,7 @@ def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(wrap: Wrap) 
 
 
 def test_a_stream_ends_once_its_caller_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "LOOK_S", 0.01)
+    monkeypatch.setattr(connected_clients, "LOOK_S", 0.01)
     looks = iter(range(3))
 
     def still_allowed() -> None:
@@ -104,12 +102,9 @@ def test_a_denied_client_is_dismissed_and_the_others_watch_on() -> None:
         return still_allowed
 
     async def play() -> None:
-        book = Watches(dismissed.append)
+        book = OpenWatches(dismissed.append)
         with contextlib.ExitStack() as stack:
-            one, two = (
-                stack.enter_context(book.open(Context(), c, b"", check(c)))  # type: ignore[arg-type]
-                for c in (ONE, TWO)
-            )
+            one, two = (stack.enter_context(book.open(WHERE, c, b"", check(c))) for c in (ONE, TWO))
             allowed[ONE] = False
             book.look()
             book.look()
@@ -121,10 +116,10 @@ def test_a_denied_client_is_dismissed_and_the_others_watch_on() -> None:
 
 def test_a_name_is_one_processs_at_a_time() -> None:
     async def play() -> None:
-        book = Watches(lambda _client: None)
+        book = OpenWatches(lambda _client: None)
 
         def opened(client: ClientId, instance: bytes) -> contextlib.AbstractContextManager[Watch]:
-            return book.open(Context(), client, instance, lambda: None)  # type: ignore[arg-type]
+            return book.open(WHERE, client, instance, lambda: None)
 
         with contextlib.ExitStack() as stack:
             for client, instance in ((ONE, b"first"), (ONE, b"first"), (TWO, b"second")):
@@ -141,12 +136,12 @@ def test_a_second_process_of_one_name_is_refused_and_told_of() -> None:
     came: list[ClientId] = []
 
     async def play() -> None:
-        book = Watches(lambda _client: None, came.append)
-        with book.open(Context(), ONE, b"1", lambda: None):  # type: ignore[arg-type]
+        book = OpenWatches(lambda _client: None, came.append)
+        with book.open(WHERE, ONE, b"1", lambda: None):
             for instance in (b"2", b"3"):
                 with (
                     pytest.raises(NameInUse),
-                    book.open(Context(), ONE, instance, lambda: None),  # type: ignore[arg-type]
+                    book.open(WHERE, ONE, instance, lambda: None),
                 ):
                     pass
 

@@ -20,7 +20,7 @@ from precad.common.share.header import signed_bytes
 from precad.common.share.mask import norm_offset, norm_point, norm_word
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 
 D = 8
 CHECKS = ("crypten", "fss")

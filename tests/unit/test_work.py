@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.aggregator.workers import lane
-from precad.aggregator.workers.disk import own_folder, remove_left_over
-from precad.aggregator.workers.lane import Lane
+from precad.aggregator.workers import worker_link
+from precad.aggregator.workers.worker_link import WorkerLink
+from precad.aggregator.workers.worker_process import own_folder, remove_left_over
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
+from precad.common.wire.version import GREETING
 from precad.protos import precad_pb2 as pb
 
 PROGRAM = """
 import sys, time
-from precad.aggregator.workers.disk import own_folder
+from precad.aggregator.workers.worker_process import own_folder
 
 with own_folder() as folder:
     (folder / "0").write_bytes(b"noise")
@@ -87,6 +88,9 @@ class _Call:
 
     def close(self) -> None: ...
 
+    def initial_metadata(self) -> Any:
+        return GREETING
+
 
 @pytest.mark.parametrize(
     "rejection",
@@ -101,10 +105,12 @@ def test_a_worker_that_reports_nonsense_ends_the_attempt_and_leaves_nobody_waiti
 ) -> None:
     call = _Call(pb.WorkReport(rejection=rejection))
     stub = type("Stub", (), {"Validate": lambda _self, _orders: call})
-    monkeypatch.setattr(lane, "open_channel", lambda *_given: call)
-    monkeypatch.setattr(lane, "WorkingStub", lambda _channel: stub())
+    monkeypatch.setattr(worker_link, "open_channel", lambda *_given: call)
+    monkeypatch.setattr(worker_link, "WorkingStub", lambda _channel: stub())
     nobody: Any = None
-    made = Lane("127.0.0.1:1", make_task(), Role.SERVER_A, nobody, pb.WorkBegin(), same_disk=True)
+    made = WorkerLink(
+        "127.0.0.1:1", make_task(), Role.SERVER_A, nobody, pb.WorkBegin(), same_disk=True
+    )
     try:
         with pytest.raises(PeerViolation, match="reports"):
             made.wait(SOON_S)

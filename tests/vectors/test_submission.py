@@ -21,7 +21,7 @@ from precad.common.secret import Secret
 from precad.common.share.header import Signature, SignedHeader, SubmissionContext
 from precad.common.share.mask import commit, mask_stream, norm_word, opens, word_mask
 from precad.common.share.submission import Submission, body_hasher
-from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 VECTORS = json.loads(Path(__file__).with_name("submission.json").read_text(encoding="utf-8"))

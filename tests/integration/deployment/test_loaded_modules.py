@@ -48,7 +48,7 @@ NEVER = {
 }
 """An owner has SciPy for its ε; a server only where a task limits ε."""
 ROLES = {"dealer": "dealer", "ward-00": "owner", "ward-01": "light"}
-METRICS = ("precad.dealer.metrics", "precad.common.wire.exposition")
+METRICS = ("precad.dealer.dealer_metrics", "precad.common.wire.metrics_page")
 """A dealer loads them where its settings ask for metrics."""
 DEALER_LINES = 4_000
 METRICS_LINES = 300
@@ -176,7 +176,7 @@ def loaded_besides(module: str) -> dict[str, str | None]:
 @pytest.mark.parametrize(
     ("module", "least", "lines"),
     [
-        ("precad.dealer.metrics", 2, METRICS_LINES),
+        ("precad.dealer.dealer_metrics", 2, METRICS_LINES),
     ],
 )
 def test_what_a_dealer_with_metrics_loads_besides_is_short_too(

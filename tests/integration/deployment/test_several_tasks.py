@@ -25,7 +25,7 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.wire.operator import OperatorConnection
+from precad.common.wire.operator_connection import OperatorConnection
 from precad.protos import precad_pb2 as pb
 
 PARTS = {"dealer": "dealer", "server-b": "b", "server-a": "a"}

@@ -15,7 +15,7 @@ from tests.rig.keys import identity
 from tests.rig.parts import LoopThread
 from tests.rig.waiting import DEADLINE_S
 
-from precad.aggregator.rpc.dealing import RemoteDealer
+from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
-from precad.aggregator.rpc.dealing import request_to_wire
-from precad.aggregator.training.feed import TrainingDone
+from precad.aggregator.rpc.dealer_client import request_to_wire
+from precad.aggregator.training.event_log import TrainingDone
 from precad.aggregator.validate.validation import deal_request
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
@@ -31,7 +31,7 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
 from precad.common.share.submission import shard
-from precad.common.wire.submission import upload_pieces
+from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 
@@ -311,7 +311,7 @@ def outcomes(make_site: Any, make_task: Any) -> Outcomes:
     for place in (Role.SERVER_A, Role.SERVER_B):
         running[place].open_round(0, "ward-1")
         # Streams end after the training's end: a call of the table needn't be cut off.
-        running[place].session.feed.publish(TrainingDone(0, model))
+        running[place].session.event_log.publish(TrainingDone(0, model))
     bench = Bench(site, running, dict(zip(PLACES, submissions, strict=False)))
     found = Outcomes()
     for service in RIGHT_PARTY:

@@ -24,7 +24,7 @@ from precad.common.identity.signatures import CertificateSigner
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.wire.serving import SERVER_OPTIONS
-from precad.common.wire.submission import upload_pieces
+from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -17,11 +17,11 @@ from precad.aggregator.enrol.admission import Admission, anybody
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.rpc.aggregation import AggregationService
+from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.store import open_store
-from precad.aggregator.training.feed import Feed, RoundOpened
-from precad.aggregator.training.presence import Presence
+from precad.aggregator.training.connected_clients import ConnectedClients
+from precad.aggregator.training.event_log import EventLog, RoundOpened
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.shelf import Shelf
 from precad.client.connection import Receipt, Servers
@@ -95,9 +95,9 @@ class Deployed:
             coin_key=CoinKey(Secret.random()),
             inbox=Inbox(role, self.task, CertificateVerifier(identity), state / "spool"),
             register=Register(self.task, store, admission),
-            presence=Presence(1.0),
+            connected_clients=ConnectedClients(1.0),
             shelf=Shelf(self.task, state / "model.safetensors"),
-            feed=Feed(asyncio.get_running_loop()),
+            event_log=EventLog(asyncio.get_running_loop()),
         )
         server = grpc.aio.server(options=SERVER_OPTIONS)
         self.services[role] = AggregationService(session, limits)

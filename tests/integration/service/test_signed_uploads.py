@@ -24,7 +24,7 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.share.submission import Submission
 from precad.common.wire.serving import NOT_NOW
-from precad.common.wire.submission import upload_pieces
+from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -191,7 +191,7 @@ def test_no_text_of_a_failure_reaches_a_client(
         monkeypatch.setattr(session.register, "enrol", fail)
         monkeypatch.setattr(session.inbox, "start", fail)
         monkeypatch.setattr(session.shelf, "get", fail)
-        monkeypatch.setattr(session.feed, "follow", fail)
+        monkeypatch.setattr(session.event_log, "follow", fail)
     digest = deployed.task.digest.value
     with (
         deployed.connect(ONE) as servers,

@@ -13,15 +13,14 @@ import pytest
 from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deploy, Deployed, reasons
 from tests.rig.waiting import until
 
-from precad.aggregator.rpc.limits import Limits
-from precad.aggregator.rpc.turns import Turns
+from precad.aggregator.rpc.limits import Limits, TransferSlots
 from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import Role
 from precad.common.keystream import KEY_BYTES
 from precad.common.share.submission import Submission
-from precad.common.wire.submission import upload_pieces
+from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -123,13 +122,13 @@ class HeldUp:
 
     def __init__(self, deployed: Deployed) -> None:
         self._deployed = deployed
-        self._turns = deployed.services[B]._turns = Turns(1)
-        self._other = self._turns.one()
+        self._upload_slots = deployed.services[B]._upload_slots = TransferSlots(1)
+        self._other = self._upload_slots.one()
         deployed.on_loop(self._other.take())
 
     def until_one_waits(self) -> None:
-        """An upload's header has been read, and its body has no turn."""
-        until(lambda: self._turns._places._waiters, "an upload that waits for its turn")
+        """An upload's header has been read, and its body has no slot."""
+        until(lambda: self._upload_slots._places._waiters, "an upload that waits for its slot")
 
     def end(self) -> None:
         self._deployed.loop.call_soon_threadsafe(self._other.close)
@@ -169,7 +168,7 @@ def test_a_quick_upload_passes_by_all_that_stall(
     stalled: Callable[..., Stalling],
 ) -> None:
     deployed.open_round()
-    deployed.services[B]._turns = Turns(1)
+    deployed.services[B]._upload_slots = TransferSlots(1)
     with (
         deployed.channel(B) as channel,
         deployed.connect(ONE) as slow,

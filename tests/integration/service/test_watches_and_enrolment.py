@@ -1,4 +1,4 @@
-"""Watches of real servers, and enrolment by token."""
+"""OpenWatches of real servers, and enrolment by token."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tests.rig.waiting import until
 
 from precad.aggregator.enrol.admission import ByToken
 from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
-from precad.aggregator.training.feed import RoundDone
+from precad.aggregator.training.event_log import RoundDone
 from precad.client.check_disk_and_servers import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S
 from precad.common.errors import (
@@ -36,7 +36,7 @@ from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
-from precad.common.wire.statement import check_opening, check_statement
+from precad.common.wire.signed_statements import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -52,7 +52,7 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: De
         deployed.connect(TWO) as two,
     ):
         # No attempt is open: who wants to know why asks.
-        session.feed.publish(opened)
+        session.event_log.publish(opened)
         assert not next(one.watch()).HasField("word")
         deployed.open_round()
         drawn, other = next(one.watch()), next(two.watch())
@@ -60,7 +60,7 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: De
         assert (opening.client, opening.attempt, opening.charges) == (ONE.name, 0, 0)
         assert not other.HasField("word")
         assert drawn.ByteSize() == other.ByteSize()
-        session.feed.publish(done)
+        session.event_log.publish(done)
         for client, servers in ((ONE, one), (TWO, two)):
             statement = check_statement(servers.verifier, A, next(servers.watch()).word)
             assert (statement.client, statement.version) == (client.name, 0)
@@ -68,7 +68,7 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: De
 
 def test_one_client_watches_twice_and_not_thrice(deployed: Deployed) -> None:
     session = deployed.sessions[A]
-    session.feed.publish(notice_of(session))
+    session.event_log.publish(notice_of(session))
     request = pb.WatchRequest(task_digest=deployed.task.digest.value, client=ONE.name)
     with deployed.channel(A) as channel:
         stub = AggregationStub(channel)
@@ -102,7 +102,7 @@ def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
     deployed = Deployed(tmp_path, make_task(8), parties, owners)
     try:
         session = deployed.sessions[A]
-        session.feed.publish(notice_of(session))
+        session.event_log.publish(notice_of(session))
         with deployed.connect(ONE) as bad, deployed.connect(TWO) as good:
             watches = {ONE: bad.watch(), TWO: good.watch()}
             for watch in watches.values():
@@ -111,13 +111,13 @@ def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
             deployment = Deployment.open(keys)
             deployment.revoke(deployment.current_serials(Principal.client(ONE.name)))
             assert reasons(good.submit(deployed.pair(good))) == [None, None]
-            gone = session.presence.gone
+            gone = session.connected_clients.gone
             until(lambda: session.inbox.over([ONE, TWO], gone), "the round's end without it")
             with pytest.raises(AccessDenied, match="revoked"):
                 next(watches[ONE])
-            session.feed.publish(notice_of(session))
+            session.event_log.publish(notice_of(session))
             assert next(watches[TWO]).WhichOneof("event") == "open"
-            assert not session.presence.gone(TWO)
+            assert not session.connected_clients.gone(TWO)
     finally:
         deployed.close()
 
@@ -127,7 +127,7 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
 ) -> None:
     """Two owners with one certificate lost 6 of 50 rounds to each other without a word."""
     session = deployed.sessions[A]
-    session.feed.publish(notice_of(session))
+    session.event_log.publish(notice_of(session))
     clock = LeapingClock()
     with (
         deployed.connect(ONE) as first,
@@ -142,7 +142,7 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
         # The same process comes back beside its own old watch.
         again = first.watch()
         next(again)
-        session.feed.publish(notice_of(session))
+        session.event_log.publish(notice_of(session))
         next(watch)
     # Once the first has gone, the second is the client.
     with deployed.connect(ONE) as second:

@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 from tests.rig.keys import seals
 
-from precad.aggregator.rounds.messages import HeadBody
+from precad.aggregator.rounds.server_messages import HeadBody
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role

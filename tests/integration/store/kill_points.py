@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.store import Store, audit_ledger, open_store
 from precad.aggregator.store.attempts import share_of
 from precad.aggregator.store.audit import read_task

@@ -16,8 +16,8 @@ from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Ope
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, most_participations
-from precad.aggregator.rounds.messages import Fact
 from precad.aggregator.rounds.privacy_cap import epsilon_spent
+from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.store import Store, audit_ledger, open_store, read_ledger
 from precad.aggregator.store.engine import parse_url, reading_engine
 from precad.cli.main import app

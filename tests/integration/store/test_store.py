@@ -25,7 +25,7 @@ from tests.integration.store.conftest import (
 from tests.rig.keys import seals
 
 from precad.aggregator.rounds.journal import AttemptState
-from precad.aggregator.rounds.messages import Fact, VoidBody
+from precad.aggregator.rounds.server_messages import Fact, VoidBody
 from precad.aggregator.store import Store, tables
 from precad.common.errors import (
     AlreadyReleased,

@@ -11,7 +11,7 @@ from tests.integration.store.conftest import MODEL, NEXT, SHARE, A, B, Bind, C, 
 from tests.rig.keys import seals
 
 from precad.aggregator.rounds.journal import Word
-from precad.aggregator.rounds.messages import CoinCommitment, Fact, SealMessage
+from precad.aggregator.rounds.server_messages import CoinCommitment, Fact, SealMessage
 from precad.aggregator.store import Store
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind

@@ -20,10 +20,10 @@ from tests.rig.views import SERVERS, DealerView, View, Watched
 
 from precad.aggregator import protocol as page
 from precad.aggregator.collect import Inbox
+from precad.aggregator.peer_link import Frame, memory_pair
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.link import Frame, memory_pair
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.share.header import Verifier

@@ -19,9 +19,8 @@ import pytest
 from tests.faults.world import World
 
 from precad.aggregator.rounds.history import history_after, history_start
-from precad.aggregator.rounds.messages import Fact
-from precad.aggregator.rpc.dealing import request_to_wire
-from precad.aggregator.rpc.squares import square_request_to_wire
+from precad.aggregator.rounds.server_messages import Fact
+from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
 from precad.aggregator.store import read_ledger
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import encode_context

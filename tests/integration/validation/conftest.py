@@ -9,12 +9,12 @@ import pytest
 from tests.rig.breaking import Breaking
 from tests.rig.spent import MemorySpentTriples
 
+from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.header import Signature

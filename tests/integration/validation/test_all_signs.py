@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.integration.validation.conftest import play_both
 
+from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.validate.check_by_shares import all_signs
 from precad.aggregator.validate.crypten_import import (
     BinarySharedTensor,
@@ -20,7 +21,6 @@ from precad.aggregator.validate.crypten_import import (
 from precad.aggregator.validate.crypten_party import DealtProvider, UnexpectedDemand, acting_as
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
-from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealt_triples import (

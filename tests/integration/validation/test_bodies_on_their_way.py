@@ -14,12 +14,12 @@ from tests.integration.validation.conftest import (
     task_of,
 )
 
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.validate.absorb_bodies import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import Digest, Role
-from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.share.submission import PIECE_BYTES, Body, Submission
 from precad.common.task import Task

@@ -23,12 +23,12 @@ from tests.integration.validation.conftest import (
 )
 from tests.rig.submissions import words_of
 
+from precad.aggregator.peer_link import Frame, PeerLink
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.validate.check_by_gates import ByGates
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import Frame, PeerLink
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import HeldBody, Submission

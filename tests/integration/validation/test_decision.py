@@ -9,11 +9,11 @@ import pytest
 from tests.integration.validation.conftest import SERVERS, play_both, task_of
 from tests.rig.spent import MemorySpentTriples
 
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.check_by_shares import decide
 from precad.aggregator.validate.validation import comparisons_per_client, deal_request
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
-from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.task import TAU, Task
 from precad.dealer.dealer_role import DealerRole

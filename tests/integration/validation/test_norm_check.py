@@ -18,13 +18,13 @@ from tests.rig.norm_check import (
 )
 from tests.rig.spent import MemorySpentTriples
 
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.aggregator.validate.check_by_shares import decide
 from precad.aggregator.validate.validation import deal_request
 from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
-from precad.common.link import PeerLink
 from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.task import TAU, Task

@@ -18,14 +18,13 @@ from tests.rig.spent import MemorySpentTriples
 from tests.rig.waiting import until
 
 from precad.aggregator.collect.spool import Spool
+from precad.aggregator.peer_link import Frame, MemoryTransport, PeerLink, memory_pair
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Matched, Opened, Summed
-from precad.aggregator.rpc.dealing import RemoteDealer
-from precad.aggregator.workers.pairs import Crew, Pairs, pairs_of
-from precad.aggregator.workers.place import Place
-from precad.aggregator.workers.pool import Pool
-from precad.aggregator.workers.start import WorkerStart
+from precad.aggregator.rpc.dealer_client import RemoteDealer
+from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerPairs, pairs_of
+from precad.aggregator.workers.worker_placement import WorkerHost, WorkerPool, WorkerStart
 from precad.cli.local_deployment import task_to_toml
 from precad.common.clock import RetryPolicy
 from precad.common.errors import PeerUnavailable, PrecadError
@@ -33,8 +32,6 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import open_channel
-from precad.common.link import Frame, PeerLink, memory_pair
-from precad.common.link.memory import MemoryTransport
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
@@ -47,19 +44,19 @@ SERVERS = (Role.SERVER_A, Role.SERVER_B)
 MODEL = Digest.of(b"model")
 
 Halves = Mapping[Role, Mapping[ClientId, Submission]]
-Disturb = Callable[[Role, Pairs], None]
+Disturb = Callable[[Role, WorkerPairs], None]
 
 
 @dataclass(slots=True)
 class Site:
-    """A dealer, and for each server its crew."""
+    """A dealer, and for each server its own."""
 
     folder: Path
     """With ``task.toml`` and everybody's ``keys``."""
     task: Task
     dealers: dict[Role, RemoteDealer]
     keys: dict[Role, Secret]
-    crews: dict[Role, Crew]
+    own_workers: dict[Role, OwnWorkers]
     spent: dict[Role, list[tuple[int, int]]] = field(default_factory=dict)
 
     def halves(self, vectors: Collection[RingVector], attempt: int) -> Halves:
@@ -107,11 +104,11 @@ class Site:
 
         def at(role: Role, aggregator: Aggregator, opened: Opened) -> Summed:
             first = frozenset(opened.cohort[: len(opened.cohort) // 2] if early else ())
-            crew = self.crews[role]
-            pairs, epoch = pairs_of(aggregator, len(crew.pool)), self.dealers[role].epoch
-            with Pairs(aggregator, opened, crew, epoch, pairs) as validator:
-                lanes = validator._lanes.values()
-                until(lambda: all(lane.ready for lane in lanes), "workers linked up")
+            own = self.own_workers[role]
+            pairs, epoch = pairs_of(aggregator, len(own.pool)), self.dealers[role].epoch
+            with WorkerPairs(aggregator, opened, own, epoch, pairs) as validator:
+                links = validator._links.values()
+                until(lambda: all(link.ready for link in links), "workers linked up")
                 validator.take([held[role][client] for client in sorted(first)])
                 disturb(role, validator)
                 return aggregate(aggregator, Matched(opened, held[role], {}, first), validator)
@@ -188,9 +185,9 @@ class Site:
         """Wait until every worker is up."""
         until(
             lambda: all(
-                crew.pool.worker(number) is not None
-                for crew in self.crews.values()
-                for number in range(len(crew.pool))
+                own.pool.worker(number) is not None
+                for own in self.own_workers.values()
+                for number in range(len(own.pool))
             ),
             "workers that listen",
         )
@@ -254,13 +251,13 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator[Hire]:
-    """``hire(workers, place)``: a dealer and both servers' crews, here unless it says where."""
+    """``hire(workers, place)``: a dealer and both servers' workers, here unless it says where."""
     with ExitStack() as stack:
         loop = stack.enter_context(LoopThread())
 
         def make(
             workers: int,
-            place: Place | None = None,
+            place: WorkerHost | None = None,
             validation: str = "crypten",
             *,
             same_disk: bool = True,
@@ -288,9 +285,9 @@ def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator
                     dealer=dealer,
                     listen="127.0.0.1:0",
                 )
-                pool = Pool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
+                pool = WorkerPool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
                 stack.callback(pool.close)
-                site.crews[role] = Crew(pool, identity, other_host="127.0.0.1")
+                site.own_workers[role] = OwnWorkers(pool, identity, other_host="127.0.0.1")
             return site
 
         yield make

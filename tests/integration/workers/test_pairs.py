@@ -11,8 +11,8 @@ import pytest
 from tests.rig.waiting import until
 
 from precad.aggregator.rounds.states import Summed
-from precad.aggregator.workers.pairs import Pairs
-from precad.aggregator.workers.place import ThisMachine, WorkerProcess
+from precad.aggregator.workers.worker_pairs import WorkerPairs
+from precad.aggregator.workers.worker_placement import ThisMachine, WorkerProcess
 from precad.common.encode import clip_update
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
@@ -83,7 +83,7 @@ def test_three_pairs_find_what_one_and_none_find(hire: "Hire", validation: str) 
 
 def kill(site: "Site", role: Role, number: int) -> None:
     """Without a word; its pool has seen it."""
-    pool = site.crews[role].pool
+    pool = site.own_workers[role].pool
     placed = pool.worker(number)
     assert placed is not None
     placed.stop()
@@ -98,7 +98,7 @@ def test_a_pair_that_is_lost_after_its_batch_was_recorded_ends_the_attempt(
     site = hire(2)
     vectors = vectors_of(site.task)
 
-    def lose_one(at: Role, _pairs: Pairs) -> None:
+    def lose_one(at: Role, _pairs: WorkerPairs) -> None:
         if at is role:
             kill(site, role, 1)
 
@@ -113,11 +113,11 @@ def test_a_pair_that_is_lost_before_costs_nothing(hire: "Hire", role: Role) -> N
     site = hire(2)
     vectors = vectors_of(site.task)
 
-    def lose_one(at: Role, pairs: Pairs) -> None:
+    def lose_one(at: Role, pairs: WorkerPairs) -> None:
         if at is role:
             kill(site, role, 1)
         # Both have noticed: nothing else could be asserted of the batches.
-        until(lambda: pairs._lanes[1].error is not None, "the loss is noticed")
+        until(lambda: pairs._links[1].error is not None, "the loss is noticed")
 
     outcome = site.play(site.halves(vectors, 0), 0, counted=COUNTED, disturb=lose_one, early=False)
     check_sum(outcome, vectors)
@@ -126,7 +126,7 @@ def test_a_pair_that_is_lost_before_costs_nothing(hire: "Hire", role: Role) -> N
 
 def refusal(site: "Site", keys: Path, caller: Role | str, call: str) -> grpc.StatusCode | None:
     """How server B's worker answers this party; None where it lets it in."""
-    placed = site.crews[Role.SERVER_B].pool.worker(0)
+    placed = site.own_workers[Role.SERVER_B].pool.worker(0)
     assert placed is not None
     name = caller.value if isinstance(caller, Role) else caller
     identity = Identity.load(keys / name)
@@ -167,8 +167,8 @@ def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire:
     halves = site.halves(vectors, 0)
     seen: list[bytes] = []
 
-    def look(at: Role, _pairs: Pairs) -> None:
-        placed = cast("WorkerProcess", site.crews[at].pool.worker(0))
+    def look(at: Role, _pairs: WorkerPairs) -> None:
+        placed = cast("WorkerProcess", site.own_workers[at].pool.worker(0))
         process = Path(f"/proc/{placed.pid}")
         seen.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
 

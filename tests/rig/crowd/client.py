@@ -17,7 +17,7 @@ from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
-from precad.common.wire.submission import body_is_wanted, upload_pieces
+from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

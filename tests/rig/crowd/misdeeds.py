@@ -22,7 +22,7 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import shard
 from precad.common.task import Task
-from precad.common.wire.submission import upload_pieces
+from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 
 COUNTED = "counted"

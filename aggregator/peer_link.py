@@ -1,0 +1,197 @@
+"""The servers' link: messages in order over a replaceable transport; a desync is an error."""
+
+import queue
+from dataclasses import dataclass
+from typing import Protocol
+
+from precad.common.errors import PeerUnavailable, PeerViolation, TaskMismatch
+from precad.common.identifiers import Digest
+
+SETUP_ATTEMPT = -1
+"""The attempt of frames before the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A piece of one message. ``last`` marks the message's final piece."""
+
+    task: Digest
+    attempt: int
+    step: str
+    sequence: int
+    payload: bytes | memoryview
+    last: bool
+
+    def __repr__(self) -> str:
+        # The payload may be a share's opening: never in a log.
+        return (
+            f"Frame(attempt={self.attempt}, step={self.step!r}, sequence={self.sequence}, "
+            f"{len(self.payload)} bytes, last={self.last})"
+        )
+
+
+class FrameTransport(Protocol):
+    """Moves frames to the other server, in order, or fails."""
+
+    def put(self, frame: Frame) -> None:
+        """Send one frame. Raises PeerUnavailable."""
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable when none came in time or the peer is gone."""
+
+    def require_alive(self) -> None:
+        """Raise PeerUnavailable when the peer is known to be gone; for long waits on others."""
+
+
+class MemoryTransport:
+    """One end of a pair of queues."""
+
+    def __init__(
+        self, outgoing: "queue.SimpleQueue[Frame]", incoming: "queue.SimpleQueue[Frame]"
+    ) -> None:
+        self._outgoing = outgoing
+        self._incoming = incoming
+
+    def put(self, frame: Frame) -> None:
+        """Send one frame."""
+        self._outgoing.put(frame)
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable after ``timeout_s``."""
+        try:
+            return self._incoming.get(timeout=timeout_s)
+        except queue.Empty:
+            raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
+
+    def require_alive(self) -> None:
+        """The other end is in this process."""
+
+
+def memory_pair() -> tuple[MemoryTransport, MemoryTransport]:
+    """Two connected ends."""
+    forth: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    back: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    return MemoryTransport(forth, back), MemoryTransport(back, forth)
+
+
+PIECE_BYTES = 1 << 18
+"""256 KiB: a frame with its header stays below what a server takes as one message."""
+
+
+class PeerLink:
+    """One server's end of the link. Not thread-safe: one thread plays the protocol.
+
+    Args:
+        transport: carries the frames.
+        task: digest that every frame carries.
+        max_message_bytes: refuse longer messages while they arrive.
+        timeout_s: longest wait for one frame.
+    """
+
+    def __init__(
+        self, transport: FrameTransport, task: Digest, *, max_message_bytes: int, timeout_s: float
+    ) -> None:
+        self._transport = transport
+        self._task = task
+        self._attempt = SETUP_ATTEMPT
+        self._sent = 0
+        self._received = 0
+        self._max_message_bytes = max_message_bytes
+        self._timeout_s = timeout_s
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def begin_attempt(self, attempt: int) -> None:
+        """Frames from here on belong to ``attempt``."""
+        self._attempt = attempt
+
+    def send(self, step: str, payload: bytes | memoryview) -> None:
+        """Send one message of protocol step ``step``. Raises PeerUnavailable."""
+        view = memoryview(payload)
+        starts = range(0, len(view), PIECE_BYTES) or range(1)
+        for start in starts:
+            last = start + PIECE_BYTES >= len(view)
+            self.send_piece(step, view[start : start + PIECE_BYTES], last=last)
+
+    def send_piece(self, step: str, piece: bytes | memoryview, *, last: bool) -> None:
+        """Send the next piece of a message that is never whole in memory.
+
+        Towards B, whose port takes no more in a message, at most ``PIECE_BYTES``.
+        """
+        frame = Frame(self._task, self._attempt, step, self._sent, bytes(piece), last)
+        self._sent += 1
+        self.bytes_sent += len(piece)
+        self._transport.put(frame)
+
+    def receive(self, step: str, *, timeout_s: float | None = None) -> bytes:
+        """The other server's next message, which must be of ``step``.
+
+        Raises:
+            PeerUnavailable: nothing came within the deadline.
+            PeerViolation: out of order, of another step or attempt, or too long.
+            TaskMismatch: the frame belongs to another task.
+        """
+        pieces: list[bytes | memoryview] = []
+        length = 0
+        last = False
+        while not last:
+            piece, last = self.receive_piece(step, timeout_s=timeout_s)
+            length += len(piece)
+            if length > self._max_message_bytes:
+                raise PeerViolation(f"message of step {step!r} passes its limit of bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def receive_into(self, step: str, out: memoryview) -> None:
+        """As ``receive``, for a message of a known length.
+
+        Args:
+            step: names the message.
+            out: takes its bytes, writable.
+
+        Raises:
+            PeerViolation: also when the message hasn't as many bytes as ``out``.
+        """
+        filled, last = 0, False
+        while not last:
+            piece, last = self.receive_piece(step)
+            if filled + len(piece) > len(out):
+                raise PeerViolation(f"message of step {step!r} has more than {len(out)} bytes")
+            out[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        if filled < len(out):
+            raise PeerViolation(
+                f"message of step {step!r} has {filled} bytes instead of {len(out)}"
+            )
+
+    def receive_piece(
+        self, step: str, *, timeout_s: float | None = None
+    ) -> tuple[bytes | memoryview, bool]:
+        """The next piece of a message, and whether it is the last. Raises as ``receive`` does.
+
+        Whoever reads a message in pieces counts its bytes.
+        """
+        frame = self._transport.get(self._timeout_s if timeout_s is None else timeout_s)
+        self._check(frame, step)
+        self.bytes_received += len(frame.payload)
+        return frame.payload, frame.last
+
+    def exchange(self, step: str, payload: bytes | memoryview) -> bytes:
+        """Send, then receive the other server's message of the same step."""
+        self.send(step, payload)
+        return self.receive(step)
+
+    def require_alive(self) -> None:
+        """Raise PeerUnavailable when the other server is known to be gone."""
+        self._transport.require_alive()
+
+    def _check(self, frame: Frame, step: str) -> None:
+        if frame.task != self._task:
+            raise TaskMismatch(str(self._task), str(frame.task))
+        expected = (self._attempt, step, self._received)
+        if (frame.attempt, frame.step, frame.sequence) != expected:
+            raise PeerViolation(
+                f"the servers are out of step: expected attempt, step, sequence {expected}, "
+                f"got {(frame.attempt, frame.step, frame.sequence)}"
+            )
+        self._received += 1

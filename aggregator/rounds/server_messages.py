@@ -1,0 +1,304 @@
+"""What the servers say to each other about a round, as validated, frozen messages.
+
+On the wire each is the message of its name in protos/precad.proto. Digests and signatures are hex
+here, and in what a server keeps.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import ATTEMPTS
+from precad.common.wire.protobuf import decode, encode
+
+
+def _hex(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+Hex32 = Annotated[str, BeforeValidator(_hex), Field(pattern=r"^[0-9a-f]{64}$")]
+HexText = Annotated[
+    str, BeforeValidator(_hex), Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)
+]
+"""Bytes of any length, in hex."""
+ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+Number = Annotated[int, Field(ge=0, le=ATTEMPTS)]
+"""Of an attempt, or how many there are: sums of them, and the next one, fit what databases hold."""
+Step = Annotated[int, Field(ge=1, lt=2**31)]
+"""From one client's place in a list to the next one's."""
+
+
+class Message(BaseModel):
+    """A message between the servers; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_bytes(self) -> bytes:
+        """Return the message as it leaves."""
+        return encode(type(self).__name__, self.model_dump())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Inverse of ``to_bytes``. Raises PeerViolation, which names the field."""
+        try:
+            return cls.model_validate(decode(cls.__name__, data))
+        except ValidationError as error:
+            raise _unreadable(cls.__name__, error) from None
+
+    def to_json(self) -> bytes:
+        """Return the message as a server keeps it."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Inverse of ``to_json``. Raises PeerViolation.
+
+        What servers signed before wire version 2 is JSON, too, and stands.
+        """
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            raise _unreadable(cls.__name__, error) from None
+
+
+def _unreadable(name: str, error: ValidationError) -> PeerViolation:
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(map(str, first["loc"])) or "message"
+    return PeerViolation(f"unreadable {name} from the other server: {field}: {first['msg']}")
+
+
+class SealMessage(Message):
+    """A body that a server signed, a Message's bytes, with its signature and certificates."""
+
+    body: Annotated[HexText, Field(max_length=4096)]
+    signature: Annotated[HexText, Field(max_length=144)]
+    certificates: Annotated[tuple[HexText, ...], Field(min_length=1, max_length=4)]
+
+
+class CoinCommitment(Message):
+    """To one server's bytes for one version."""
+
+    task: Hex32
+    version: Number
+    digest: Hex32
+
+
+class CoinOpening(Message):
+    """The bytes and the salt."""
+
+    task: Hex32
+    version: Number
+    coin: Hex32
+    salt: Hex32
+
+    def __repr__(self) -> str:
+        return f"CoinOpening(version={self.version})"
+
+    __str__ = __repr__
+
+
+class CoinState(Message):
+    """One server's commitment for a version, and what it holds of the other's."""
+
+    commitment: SealMessage
+    known: Hex32 | None = None
+    """The other server's commitment, where the sender keeps one: it shows a lost coin key."""
+    held: SealMessage | None = None
+    """The other server's opening, where the sender keeps one: it gives lost bytes back."""
+    discard: bool = False
+    """The sender's operators gave their word to take new coins."""
+
+
+class CoinReveal(Message):
+    """One server's opening, signed."""
+
+    opening: SealMessage
+
+
+class HeadBody(Message):
+    """A ledger's newest head, when an attempt is prepared; signed, and countersigned."""
+
+    task: Hex32
+    version: Number
+    attempt: Number
+    valid_set: Hex32
+    length: Number
+    head: Hex32
+    history: Hex32
+    """Of all that both ledgers hold alike, this attempt's charge included (``history``)."""
+
+
+class ModelBody(Message):
+    """The model that a server computed for a version; signed."""
+
+    task: Hex32
+    version: Number
+    digest: Hex32
+
+
+class VoidBody(Message):
+    """The attempt isn't prepared here and never will be; signed by both."""
+
+    task: Hex32
+    version: Number
+    attempt: Number
+
+
+class PreparedView(Message):
+    """An attempt that is prepared and not over."""
+
+    version: Number
+    """Below the sender's own: its database was put back, and its model wasn't."""
+    attempt: Number
+    valid_set: Hex32
+    bound: bool
+    """Whether its holder has countersigned or sent: then it is never voided."""
+
+
+class Position(Message):
+    """First message on a link: who speaks, and where its training stands."""
+
+    role: Literal["server-a", "server-b"]
+    version: Number
+    model: Hex32
+    next_attempt: Number
+    opened: Number
+    """Attempts of this version whose comparisons were opened."""
+    prepared: PreparedView | None = None
+    frozen: bool = False
+    """Whether the sender has a frozen roster: the receiver may have lost it."""
+    ledger_length: Number
+    ledger_head: Hex32
+    nonce: Hex32
+    """Fresh: salts what is compared next."""
+
+
+class Remembered(Message):
+    """Up to which attempt a ledger goes, and up to which one anybody has named an attempt."""
+
+    unused: Number
+    """The first that the sender's database and journal don't know."""
+    unheard: Number
+    """The first that nobody has named to it."""
+
+
+class Fact(Message):
+    """One thing that both ledgers hold alike: an attempt's charge, or that it was voided."""
+
+    version: Number
+    attempt: Number
+    voided: bool
+    clients: tuple[ClientName, ...] = ()
+
+
+class Evidence(Message):
+    """What a ledger holds of one version; the first message also says how many there are."""
+
+    versions: Number
+    facts: tuple[Fact, ...]
+    sealed: SealMessage | None = None
+    """The receiver's own newest head over such a history."""
+    pending: Fact | None = None
+    """The sender's prepared attempt, where it has countersigned or sent; or one of this version
+    that its journal alone remembers."""
+
+
+class ModelTransfer(Message):
+    """The sender's model, for a server that lacks it; its bytes follow."""
+
+    version: Number
+    sealed: SealMessage
+    """The receiver's own word on the digest."""
+    own: SealMessage
+    """The sender's."""
+
+
+class OpenedCount(Message):
+    """How many attempts of the version have had their comparisons opened, this one included."""
+
+    count: Number
+
+
+class EnrolmentEntry(Message):
+    """One client of the proposed roster."""
+
+    client: ClientName
+    records: Annotated[int, Field(ge=1, lt=2**63)]
+    record_rate: Annotated[float, Field(gt=0, le=1)]
+
+
+class RosterBody(Message):
+    """The frozen roster; signed by both."""
+
+    task: Hex32
+    digest: Hex32
+
+
+class RosterProposal(Message):
+    """A's enrolments, which B holds against its own."""
+
+    entries: tuple[EnrolmentEntry, ...]
+    sealed: SealMessage | None = None
+    """B's word on just these, where they are frozen: B may have lost them."""
+
+
+class RosterAnswer(Message):
+    """Those of them whom B has enrolled with the same claims; or why it can't go on."""
+
+    entries: tuple[EnrolmentEntry, ...] = ()
+    sealed: SealMessage | None = None
+    """A's word on just these, where they are frozen: A may have lost them."""
+    refusal: str = ""
+
+
+class Cohort(Message):
+    """A's proposal for an attempt, or its word that training is over."""
+
+    attempt: Number
+    clients: tuple[Step, ...]
+    """Whom the coin drew and A's ledger lets take part, by places in the roster (``Places``)."""
+    model: Hex32
+    over: bool = False
+    doubt: str = ""
+    """Why A needs the operators' word; nothing is proposed then."""
+
+
+class Verdict(Message):
+    """B's answer to a proposal: empty when it agrees."""
+
+    refusal: str = ""
+    clients: tuple[Step, ...] = ()
+    """Those of the proposal whom B's ledger lets take part too, by places in the roster."""
+    operators: bool = False
+    """The refusal is that B's operators haven't given their word."""
+    used: bool = False
+    """The refusal is that the attempt's number was used: an owner may just have told B so."""
+
+
+class WorkerCount(Message):
+    """How many workers a server is set to have."""
+
+    count: Annotated[int, Field(ge=0, le=256)]
+
+
+class WorkerState(Message):
+    """One worker, as its server knows it."""
+
+    address: Annotated[str, Field(max_length=300)] = ""
+    """At B: where it listens; `:port` on B's own machine, nothing while it isn't up."""
+    ready: bool
+    """Whether it is linked with its like."""
+
+
+class Workers(Message):
+    """A server's workers, by pair."""
+
+    workers: Annotated[tuple[WorkerState, ...], Field(max_length=256)]
+
+
+class SetCheck(Message):
+    """Digest of something both must hold alike, and its count."""
+
+    digest: Hex32
+    count: Number

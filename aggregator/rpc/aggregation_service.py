@@ -1,0 +1,324 @@
+"""The Aggregation service on a server: decode, call the role, encode, map errors."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from precad.aggregator.collect import Upload
+from precad.aggregator.rounds.privacy_cap import prepare, prepared
+from precad.aggregator.rpc.limits import (
+    Call,
+    Limits,
+    OpenCalls,
+    TransferSlot,
+    TransferSlots,
+    in_time,
+)
+from precad.aggregator.rpc.notices import notice_of, opening_of, statement_of, word_of, word_room
+from precad.aggregator.training.connected_clients import OpenWatches, as_long_as_allowed
+from precad.aggregator.training.owners import give_back, remember
+from precad.aggregator.training.session import Session
+from precad.aggregator.training.shelf import ShelvedModel
+from precad.common.errors import (
+    AccessDenied,
+    Misconfiguration,
+    NotOnOffer,
+    RejectedSubmission,
+    Rejection,
+)
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.mutual_tls import check_own_key, require
+from precad.common.identity.party_certificate import Principal
+from precad.common.model import from_bytes
+from precad.common.ring import WORD_BYTES
+from precad.common.roster import Enrolment
+from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
+from precad.common.wire.submission_messages import BODY_WANTED, header_from_wire
+from precad.common.wire.version import WIRE_VERSION
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationServicer
+
+MAX_INSTANCE_BYTES = 32
+
+
+class AggregationService(AggregationServicer):
+    """What data owners see of one server."""
+
+    def __init__(self, session: Session, limits: Limits | None = None) -> None:
+        self._session = session
+        self.calls = OpenCalls(limits or Limits())
+        self._upload_slots, self._fetch_slots = TransferSlots(), TransferSlots()
+        self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
+        self._accounts = ThreadPoolExecutor(1, "accounts")
+        self._room = word_room(session.identity.cert)
+
+    def _came_twice(self, client: ClientId) -> None:
+        self._session.twice[client.name] += 1
+
+    async def Describe(  # noqa: N802 -- gRPC's name
+        self,
+        request: pb.DescribeRequest,
+        context: Context,
+    ) -> pb.DescribeReply:
+        """The task that this server runs, where it stands, and whether the caller is in it."""
+        async with Refusing(context):
+            caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
+        session, task = self._session, self._session.task
+        # Nothing of anybody else: who takes part is no client's business.
+        client = ClientId(caller.name) if caller.role is Role.CLIENT else None
+        refusal = ""
+        if client is not None:
+            look = session.register.foresee
+            refusal = await asyncio.to_thread(look, client, request.token)
+        return pb.DescribeReply(
+            role=session.role.value,
+            task_digest=task.digest.value,
+            canonical_task=task.canonical,
+            clock_ms=time.time_ns() // 1_000_000,
+            enrolling=not session.register.frozen,
+            finished=session.finished,
+            enrolled=client is not None and session.register.has(client),
+            present=client is not None and self._watches.has(client),
+            refusal=refusal,
+            wire_version=WIRE_VERSION,
+        )
+
+    async def Enrol(  # noqa: N802
+        self, request: pb.EnrolRequest, context: Context
+    ) -> pb.EnrolReply:
+        """Take part."""
+        async with Refusing(context):
+            client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
+            if self._session.finished and not self._session.register.has(client):
+                raise Misconfiguration(
+                    "client",
+                    client.name,
+                    "the training is finished, without it; ask the operator for the next task",
+                )
+            claim = Enrolment(client, request.records, request.record_rate)
+            await self._account(claim)
+            # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
+            enrolled = await asyncio.to_thread(self._session.register.enrol, claim, request.token)
+            return pb.EnrolReply(enrolled=enrolled)
+
+    async def _account(self, claim: Enrolment) -> None:
+        """What rounds will ask of this rate; only clients with rates as new wait for it.
+
+        Raises:
+            Misconfiguration: the task doesn't allow the claim, or no account can be given of it.
+        """
+        task = self._session.task
+        claim.check(task)
+        if not (self._session.register.frozen or prepared(task, claim.record_rate)):
+            # In a thread of its own: the others keep their places for claims and status.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._accounts, prepare, task, claim.record_rate)
+
+    async def Watch(  # noqa: N802
+        self, request: pb.WatchRequest, context: Context
+    ) -> AsyncIterator[pb.Notice]:
+        """What happens, as far as this client may know it."""
+        async with Refusing(context):
+            client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
+            instance = request.instance[:MAX_INSTANCE_BYTES]
+            with (
+                self.calls.one_more(Principal.client(client.name), Call.WATCH),
+                self._watches.open(
+                    str(context.peer()), client, instance, lambda: self._still(context, client.name)
+                ) as watch,
+                self._session.connected_clients.watch(client),
+            ):
+                events = self._session.event_log.follow(from_start=False)
+                async for event in as_long_as_allowed(events, watch):
+                    word = await word_of(self._session, event, client)
+                    yield notice_of(event, client, word, self._room)
+
+    async def ModelDigest(  # noqa: N802
+        self, request: pb.ModelRequest, context: Context
+    ) -> pb.ModelDigestReply:
+        """The digest of the model that a round starts from."""
+        async with Refusing(context):
+            self._caller(context, Role.CLIENT, Role.OPERATOR)
+            check_task(self._session.task, request.task_digest)
+            model = self._model(request.version)
+            return pb.ModelDigestReply(model_digest=model.digest.value)
+
+    async def FetchModel(  # noqa: N802
+        self, request: pb.ModelRequest, context: Context
+    ) -> AsyncIterator[pb.ModelPiece]:
+        """The model, in pieces."""
+        async with Refusing(context):
+            caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
+            check_task(self._session.task, request.task_digest)
+            slot = self._fetch_slots.one()
+            with self.calls.one_more(caller, Call.FETCH), closing(slot):
+                model = self._model(request.version)
+                await slot.take()
+                # Out of the system's cache: a thread for each piece would take longer.
+                for piece in model.pieces(PIECE_BYTES):
+                    self._session.traffic[f"{self._session.role.value} to clients"] += len(piece)
+                    slot.passed(len(piece))
+                    with slot.waiting():
+                        yield pb.ModelPiece(data=piece)
+
+    def _model(self, version: int) -> ShelvedModel:
+        """A model that both servers hold. Raises NotOnOffer."""
+        if version > self._session.store.confirmed():
+            raise NotOnOffer(f"model {version} isn't on offer yet")
+        return self._session.shelf.get(version)
+
+    async def Submit(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
+    ) -> pb.Receipt:
+        """A submission, in pieces. Rejections are answers, not errors: they are expected."""
+        async with Refusing(context):
+            # Before the header says who it is about: a caller that sends none is counted too.
+            caller = self._caller(context, Role.CLIENT)
+            try:
+                with self.calls.one_more(caller, Call.SUBMIT):
+                    await self._receive(request_iterator, context)
+            except RejectedSubmission as rejected:
+                return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
+        return pb.Receipt()
+
+    async def Opening(  # noqa: N802
+        self, request: pb.OpeningRequest, context: Context
+    ) -> pb.Signed:
+        """What the open attempt has cost this client so far."""
+        async with Refusing(context):
+            client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
+            return await asyncio.to_thread(opening_of, self._session, client, request.attempt)
+
+    async def Statement(  # noqa: N802
+        self, request: pb.StatementRequest, context: Context
+    ) -> pb.Signed:
+        """This client's account, as this server has it."""
+        async with Refusing(context):
+            client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
+            shown = request.shown if request.HasField("shown") else None
+            opening = request.opening if request.HasField("opening") else None
+            return await asyncio.to_thread(statement_of, self._session, client, shown, opening)
+
+    async def GiveBack(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
+    ) -> pb.GivenReply:
+        """A model that this server has signed and lost."""
+        async with Refusing(context):
+            caller = self._caller(context, Role.CLIENT)
+            with self.calls.one_more(caller, Call.FETCH):
+                await self._take(request_iterator, context)
+        return pb.GivenReply()
+
+    async def _take(self, pieces: AsyncIterator[pb.GivenPiece], context: Context) -> None:
+        task, data = self._session.task, bytearray()
+        first: tuple[ClientId, pb.Signed] | None = None
+        limits, total_s = self.calls.limits, task.deadlines.collect
+        async for piece in in_time(pieces, idle_s=limits.idle_s, total_s=total_s):
+            if first is None:
+                client = self._client(context, piece.client)
+                check_task(task, piece.task_digest)
+                await asyncio.to_thread(remember, self._session, client, piece.statement)
+                first = client, piece.statement
+            data += piece.data
+            if len(data) > task.dimension * WORD_BYTES:
+                raise Misconfiguration("model", len(data), "is longer than this task's")
+        if first is not None:
+            theta = from_bytes(data, task.dimension)
+            await asyncio.to_thread(give_back, self._session, *first, theta)
+
+    async def _receive(
+        self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
+    ) -> None:
+        """One upload, from its header to its end. Raises RejectedSubmission, AccessDenied."""
+        slot, total_s = self._upload_slots.one(), self._session.task.deadlines.collect
+        pieces = in_time(
+            request_iterator, idle_s=self.calls.limits.idle_s, total_s=total_s, slot=slot
+        )
+        upload: Upload | None = None
+        link = f"clients to {self._session.role.value}"
+        try:
+            async for piece in pieces:
+                kind = piece.WhichOneof("piece")
+                if upload is None:
+                    if kind != "header":
+                        raise RejectedSubmission(
+                            Rejection.MALFORMED, "the first piece must be the header"
+                        )
+                    upload = self._start(piece.header, context)
+                    self._session.traffic[link] += len(piece.header.seed)
+                    if upload.awaits_body:
+                        await self._in_its_slot(slot, total_s)
+                        # For this the client waits before it sends b.
+                        await context.send_initial_metadata(BODY_WANTED)
+                elif kind == "body":
+                    body = piece.body
+                    self._session.traffic[link] += len(body)
+                    slot.passed(len(body))
+                    upload.add(body)
+                else:
+                    raise RejectedSubmission(
+                        Rejection.MALFORMED, "only the body's bytes may follow the header"
+                    )
+            if upload is None:
+                raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
+            upload.finish()
+        except RejectedSubmission as rejected:
+            if upload is not None:
+                self._count(upload.context.attempt, upload.context.client, rejected.reason)
+            raise
+        finally:
+            slot.close()
+            if upload is not None and not upload.complete:
+                # The stream broke off or was refused: nothing of it is kept.
+                upload.abandon()
+                self._count(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
+
+    async def _in_its_slot(self, slot: TransferSlot, limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await slot.take()
+        except TimeoutError:
+            raise RejectedSubmission(
+                Rejection.TRUNCATED, "this server had no time for it; send the same bytes again"
+            ) from None
+
+    def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
+        client = self._still(context, header.client)
+        try:
+            checked = header_from_wire(header, self._session.role)
+            check_own_key(context, checked.header.signature)
+        except RejectedSubmission as rejected:
+            self._count(header.attempt, client, rejected.reason)
+            raise
+        return self._session.inbox.start(checked)
+
+    def _count(self, attempt: int, client: ClientId, reason: Rejection) -> None:
+        self._session.inbox.refuse(attempt, client, reason)
+
+    def _caller(self, context: Context, *roles: Role) -> Principal:
+        """Who begins a call. Raises AccessDenied, TooManyCalls."""
+        caller = require(context, self._session.identity, *roles)
+        self.calls.begin(caller)
+        if caller.role is Role.CLIENT:
+            self._session.connected_clients.heard_from(ClientId(caller.name))
+        return caller
+
+    def _client(self, context: Context, name: str) -> ClientId:
+        """The client that begins a call. Raises AccessDenied, TooManyCalls."""
+        self._caller(context, Role.CLIENT)
+        return self._still(context, name)
+
+    def _still(self, context: Context, name: str) -> ClientId:
+        """The client that calls; its certificate must be its own. Raises AccessDenied."""
+        client = ClientId(name)
+        named = Principal.client(client.name)
+        principal = require(context, self._session.identity, Role.CLIENT)
+        if principal != named:
+            raise AccessDenied(f"the certificate is {principal}'s, the call is {named}'s")
+        return client

@@ -1,0 +1,251 @@
+"""A server's way to the dealer."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import grpc
+
+from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.identifiers import Digest, Role
+from precad.common.ring import WORD_BYTES, RingVector, from_bytes
+from precad.common.secret import Secret
+from precad.common.task import Task
+from precad.common.wire.calls import call_with_retries, error_of
+from precad.common.wire.version import check_version
+from precad.norm_check.dealing import Answer, Answers, DealerConversation, DealtGates, GateKeys
+from precad.norm_check.dealt_triples import DealRequest, SquareRequest
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import DealingStub
+
+
+def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealRequest:
+    """What a server asks of the dealer: with its role, and which start of the dealer it means."""
+    return pb.DealRequest(
+        task_digest=request.task.value,
+        role=role,
+        attempt=request.attempt,
+        batch=request.batch,
+        clients=request.clients,
+        comparisons=request.comparisons,
+        epoch=epoch,
+        nonces=request.nonces,
+    )
+
+
+class RemoteDealer:
+    """The dealer behind gRPC; asks for this role's part only."""
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        address: str,
+        task: Task,
+        role: Role,
+        why: Callable[[], PeerUnavailable | None] = lambda: None,
+    ) -> None:
+        self._stub = DealingStub(channel)
+        self._address = address
+        self._task = task
+        self._role = role
+        self._why = why
+        self._timeout_s = task.deadlines.peer
+        self.bytes_received = 0
+        self._counting = threading.Lock()
+        self.epoch = b""
+        """Which start of the dealer this server joined; its keys last as long."""
+        self.newest_attempt = -1
+        """None up to this is dealt for again."""
+
+    def join(self) -> Secret:
+        """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        request = pb.JoinRequest(task_digest=self._task.digest.value, role=self._role.value)
+        try:
+            reply = call_with_retries(
+                lambda timeout_s: self._stub.Join(request, timeout=timeout_s),
+                self._timeout_s,
+                why=self._why,
+            )
+        except grpc.RpcError as error:
+            raise error_of("the dealer", self._address, error) from None
+        check_version("the dealer", reply.wire_version)
+        self.epoch, self.newest_attempt = reply.epoch, reply.newest_attempt
+        return Secret(reply.key)
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        message = request_to_wire(request, self._role.value, self.epoch)
+        data = bytearray()
+        words = request.correction_words if self._role is Role.SERVER_B else 0
+        try:
+            for piece in self._stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
+                data += piece.words
+                if len(data) > words * WORD_BYTES:
+                    raise PeerViolation(f"the dealer sent more than {words} correction words")
+        except grpc.RpcError as error:
+            raise error_of("the dealer", self._address, error) from None
+        self._count(len(data))
+        if len(data) != words * WORD_BYTES:
+            raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
+        return from_bytes(data)
+
+    def leave(self, timeout_s: float) -> None:
+        """Say that this server's training is over.
+
+        Raises PeerUnavailable, AccessDenied, PeerViolation.
+        """
+        request = pb.LeaveRequest(task_digest=self._task.digest.value, role=self._role.value)
+        try:
+            self._stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise error_of("the dealer", self._address, error) from None
+
+    @contextmanager
+    def squares(self, attempt: int) -> Iterator[DealerConversation]:
+        """A conversation for one attempt; its errors come from its answers."""
+        answers = Answers(attempt, self._timeout_s)
+        to = self._stub, self._address, self._task.digest, self.epoch
+        gates = self._task.validation == "fss"
+        remote = RemoteSquares(*to, answers, self._count, gates=gates)
+        with closing(remote):
+            yield remote
+
+    def _count(self, received: int) -> None:
+        with self._counting:
+            self.bytes_received += received
+
+
+_HALVES = 1024
+"""In one message, at most: 180 KiB."""
+
+
+def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareRequest:
+    """What a server asks, and which start of the dealer it means."""
+    half = pb.SquareHalf(
+        context=request.context,
+        commitment_a=request.commitment_a,
+        commitment_b=request.commitment_b,
+        seed=request.seed.reveal(),
+        salt=request.salt.reveal(),
+    )
+    return pb.SquareRequest(
+        task_digest=request.task.value, epoch=epoch, attempt=request.attempt, halves=[half]
+    )
+
+
+def answer_from_wire(reply: pb.SquareAnswer, *, gates: bool) -> Answer:
+    """One of the dealer's answers.
+
+    Raises:
+        PeerViolation: there is none in it, or not what this task's check needs.
+    """
+    match reply.WhichOneof("answer"):
+        case "row_key":
+            return Secret(reply.row_key)
+        case "share" if not gates:
+            return reply.share
+        case "gate_keys" if gates:
+            return GateKeys(reply.gate_keys)
+        case "share" | "gate_keys" as other:
+            raise PeerViolation(f"the dealer deals {other}, which this task's check doesn't take")
+        case "violation":
+            return PeerViolation(f"the dealer refuses: {reply.violation}")
+        case "unavailable":
+            return PeerUnavailable(f"the dealer refuses: {reply.unavailable}")
+    raise PeerViolation("the dealer's reply holds no answer")
+
+
+class RemoteSquares:
+    """One stream to the dealer; a thread reads what it answers.
+
+    Args:
+        stub: the dealer.
+        address: where it is, for errors.
+        task: digest of the task.
+        epoch: which start of the dealer is meant.
+        answers: takes what comes, and the stream's end.
+        count: hears how many bytes each reply has.
+        gates: whether the dealer deals gates, or shares of squares.
+    """
+
+    def __init__(
+        self,
+        stub: DealingStub,
+        address: str,
+        task: Digest,
+        epoch: bytes,
+        answers: Answers,
+        count: Callable[[int], None],
+        *,
+        gates: bool,
+    ) -> None:
+        self._gates = gates
+        self._address = address
+        self._task = task
+        self._epoch = epoch
+        self._all_asked = False
+        self._answers = answers
+        self._count = count
+        self._outgoing: queue.SimpleQueue[pb.SquareRequest | None] = queue.SimpleQueue()
+        self._call = stub.Square(self._requests(), wait_for_ready=True)
+        self._reader = threading.Thread(target=self._read, name="squares", daemon=True)
+        self._reader.start()
+
+    def ask(self, request: SquareRequest) -> None:
+        """As ``DealerConversation.ask``."""
+        self._answers.expect(request)
+        self._outgoing.put(square_request_to_wire(request, self._epoch))
+
+    def row_key(self, context: bytes) -> Secret:
+        """As ``DealerConversation.row_key``."""
+        return self._answers.row_key(context)
+
+    def share(self, context: bytes) -> int:
+        """As ``DealerConversation.share``."""
+        return self._answers.share(context)
+
+    def gate_keys(self, context: bytes) -> DealtGates:
+        """As ``DealerConversation.gate_keys``."""
+        if not self._all_asked:
+            self._all_asked = True
+            self._outgoing.put(
+                pb.SquareRequest(
+                    task_digest=self._task.value,
+                    epoch=self._epoch,
+                    attempt=self._answers.attempt,
+                    all_asked=True,
+                )
+            )
+        return self._answers.gate_keys(context)
+
+    def close(self) -> None:
+        """End the stream; the dealer forgets what has no answer yet."""
+        self._outgoing.put(None)
+        self._call.cancel()
+        self._reader.join(timeout=1)
+
+    def _requests(self) -> Iterator[pb.SquareRequest]:
+        while (message := self._outgoing.get()) is not None:
+            # What waits goes along: a message costs more than a half in it.
+            while not self._outgoing.empty() and len(message.halves) < _HALVES:
+                if (further := self._outgoing.get()) is None:
+                    return
+                message.MergeFrom(further)
+                del further
+            yield message
+            del message
+
+    def _read(self) -> None:
+        try:
+            for reply in self._call:
+                self._count(reply.ByteSize())
+                for each in reply.answers:
+                    self._answers.put(each.contexts, answer_from_wire(each, gates=self._gates))
+                del reply
+            self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
+        except grpc.RpcError as error:
+            self._answers.end(error_of("the dealer", self._address, error))
+        except PeerViolation as error:
+            self._answers.end(error)
+            self._call.cancel()

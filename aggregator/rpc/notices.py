@@ -1,0 +1,169 @@
+"""What a client may learn: of an event just this, whatever happened to others.
+
+Not who was drawn, not how many counted, not why a server stopped (docs/protocol.md, "What each
+party sees"). With it goes what the client would ask for next: what this server signs for it at an
+attempt's opening, and of its account at the end. All notices of a server have one size: on the
+wire none differs from another.
+"""
+
+import asyncio
+
+from precad.aggregator.training.event_log import (
+    Event,
+    RoundDone,
+    RoundOpened,
+    TrainingDone,
+    TrainingPaused,
+)
+from precad.aggregator.training.owners import hear_of, remember
+from precad.aggregator.training.said import Kind
+from precad.aggregator.training.session import Session
+from precad.common.errors import NotOnOffer, PrecadError
+from precad.common.identifiers import ClientId
+from precad.common.wire.signed_statements import Body, sign_body
+from precad.protos import precad_pb2 as pb
+
+NOTICE_BYTES = 512
+"""Without the room for a signed word."""
+_PADDING_HEADER = 3
+"""Tag and length of 128 bytes or more, and less than 16 KiB."""
+_BLOCK = 2048
+_BODY_BYTES = 1024
+"""At most, of a signed word without its certificates."""
+_MOST_ROOM = 6 * _BLOCK
+
+
+def word_room(certificates: bytes) -> int:
+    """Bytes that a server's notices have for a signed word.
+
+    Args:
+        certificates: its chain, in PEM, which is longer than what a word holds of it.
+    """
+    return min(_MOST_ROOM, -(-(len(certificates) + _BODY_BYTES) // _BLOCK) * _BLOCK)
+
+
+def notice_of(
+    event: Event, client: ClientId, word: pb.Signed | None = None, room: int = 0
+) -> pb.Notice:
+    """What ``client`` may know of ``event``.
+
+    Args:
+        event: what happened.
+        client: who hears of it.
+        word: what this server signs for the client then; left out where it doesn't fit.
+        room: bytes for it, whether there is one or not.
+
+    Returns:
+        A notice of ``NOTICE_BYTES + room``.
+    """
+    notice = _notice(event, client)
+    if word is not None and word.ByteSize() <= room:
+        notice.word.CopyFrom(word)
+    notice.padding = bytes(NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER)
+    return notice
+
+
+async def word_of(session: Session, event: Event, client: ClientId) -> pb.Signed | None:
+    """What ``client`` would ask for, told of ``event``; None where it had better ask."""
+    try:
+        match event:
+            case RoundOpened(opened=opened) if client in opened.counted or (
+                session.task.privacy.cover_uploads
+            ):
+                return await asyncio.to_thread(opening_of, session, client, opened.attempt)
+            case RoundDone():
+                return await asyncio.to_thread(statement_of, session, client, None)
+    except PrecadError:
+        # Over by now, or a disk that fails: whoever asks hears which.
+        pass
+    return None
+
+
+def _notice(event: Event, client: ClientId) -> pb.Notice:
+    match event:
+        case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
+            return pb.Notice(
+                open=pb.RoundOpen(
+                    attempt=opened.attempt,
+                    version=opened.version,
+                    model_digest=opened.model.value,
+                    selected=client in cohort,
+                    collect_seconds=collect_s,
+                )
+            )
+        case RoundDone():
+            rejection = event.rejections.get(client)
+            return pb.Notice(
+                over=pb.RoundOver(
+                    attempt=event.opened.attempt,
+                    version=event.opened.version,
+                    counted=client in event.valid,
+                    rejection="" if rejection is None else rejection.value,
+                )
+            )
+        case TrainingDone(version, model):
+            return pb.Notice(finished=pb.TrainingOver(version=version, model_digest=model.value))
+        case TrainingPaused():
+            return pb.Notice(paused=pb.TrainingPaused())
+
+
+def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
+    """What the attempt that is open now has cost ``client`` so far.
+
+    Raises:
+        NotOnOffer: the attempt isn't open here.
+    """
+    if session.inbox.attempt != attempt:
+        raise NotOnOffer(f"attempt {attempt} isn't open")
+    model = session.shelf.current
+    body = pb.OpeningBody(
+        task_digest=session.task.digest.value,
+        client=client.name,
+        version=model.version,
+        attempt=attempt,
+        charges=session.store.charges_of(client, model.version),
+        opened=session.store.opened(model.version),
+        model_digest=model.digest.value,
+    )
+    return _say(session, client, "opening", body)
+
+
+def statement_of(
+    session: Session, client: ClientId, shown: pb.Signed | None, opening: pb.Signed | None = None
+) -> pb.Signed:
+    """The newest statement of ``client``'s account.
+
+    Args:
+        session: this server.
+        client: who asks.
+        shown: this server's last statement to it; what it says counts, forgotten or not.
+        opening: what it last signed for an attempt of this client's: that attempt was.
+
+    Raises:
+        PeerViolation: what is shown isn't this server's.
+    """
+    said = session.said
+    if shown is not None and not said.knows(client, "statement", shown):
+        remember(session, client, shown)
+    if opening is not None and not said.knows(client, "opening", opening):
+        hear_of(session, client, opening)
+    # Not what this server alone holds: what is stated must not be lost by one of them.
+    model = session.shelf.get(min(session.shelf.current.version, session.store.confirmed()))
+    account = session.store.account_of(client, model.version)
+    body = pb.StatementBody(
+        task_digest=session.task.digest.value,
+        client=client.name,
+        version=model.version,
+        model_digest=model.digest.value,
+        attempt=session.store.next_attempt() - 1,
+        charged=account.charged,
+        opened=account.opened,
+        counted=account.counted,
+    )
+    return _say(session, client, "statement", body)
+
+
+def _say(session: Session, client: ClientId, kind: Kind, body: Body) -> pb.Signed:
+    message = sign_body(session.signer, session.role, body)
+    session.said.note(client, kind, message)
+    return message

@@ -1,0 +1,133 @@
+"""The Operation service on a server: for operators, who may see counts and reasons."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from precad.aggregator.rounds.journal import Word
+from precad.aggregator.rounds.start_attempt import GRANTED
+from precad.aggregator.training.connected_clients import while_allowed
+from precad.aggregator.training.event_log import RoundDone
+from precad.aggregator.training.session import Session
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Role
+from precad.common.identity.mutual_tls import require
+from precad.common.kernel.kernel import kernel_in_use
+from precad.common.wire.serving import Context, Refusing, check_task
+from precad.common.wire.version import WIRE_VERSION
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import OperationServicer
+
+log = logging.getLogger("precad")
+
+
+class OperationService(OperationServicer):
+    """What operators see of one server."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def Status(  # noqa: N802 -- gRPC's name
+        self, request: pb.StatusRequest, context: Context
+    ) -> pb.StatusReply:
+        """Where the training stands. An empty digest asks about whatever runs here."""
+        async with Refusing(context):
+            self._admit(request, context)
+            # In a thread: after thousands of rounds the ledger takes a while to count, and the
+            # store may be busy with a release; clients' calls don't wait for an operator's.
+            return await asyncio.to_thread(self._status)
+
+    async def Allow(  # noqa: N802
+        self, request: pb.AllowRequest, context: Context
+    ) -> pb.AllowReply:
+        """The operators' word: durable when it is confirmed, and written to the log."""
+        async with Refusing(context):
+            require(context, self._session.identity, Role.OPERATOR)
+            check_task(self._session.task, request.task_digest)
+            known = {word.value: word for word in Word}
+            if request.word not in known:
+                raise Misconfiguration("word", request.word, f"give one of {', '.join(known)}")
+            version = self._session.shelf.current.version
+            if request.version != version:
+                remedy = f"version {version} is the one that is open; nothing else waits"
+                raise Misconfiguration("version", request.version, remedy)
+            word = known[request.word]
+            until = await asyncio.to_thread(self._allow, word, version)
+        log.warning("the operators' word for version %d: %s", version, word.value)
+        return pb.AllowReply(until=until)
+
+    def _allow(self, word: Word, version: int) -> int:
+        store = self._session.store
+        until = max(store.next_attempt(), self._session.progress.next_attempt) - 1 + GRANTED
+        store.allow(word, version, until)
+        return until
+
+    def _admit(self, request: pb.StatusRequest, context: Context) -> None:
+        require(context, self._session.identity, Role.OPERATOR)
+        if request.task_digest:
+            check_task(self._session.task, request.task_digest)
+
+    def _status(self) -> pb.StatusReply:
+        session = self._session
+        participations = session.store.participations()
+        return pb.StatusReply(
+            role=session.role.value,
+            task_name=session.task.name,
+            task_digest=session.task.digest.value,
+            phase=session.progress.phase.value,
+            enrolled=len(session.register.roster()),
+            version=session.shelf.current.version,
+            rounds=session.task.training.rounds,
+            model_digest=session.shelf.current.digest.value,
+            error=session.progress.error,
+            rejected={reason.value: n for reason, n in session.store.rejections().items()},
+            participations={client.name: n for client, n in participations.items()},
+            bytes_by_link=dict(session.traffic),
+            rejected_by_client={
+                client.name: n for client, n in session.store.rejected_clients().items()
+            },
+            kernel=kernel_in_use(),
+            most_owners=session.enrolling.enough,
+            least_owners=session.task.enrolment.min_clients,
+            enrolment_left_s=0.0
+            if session.register.frozen
+            else max(0.0, session.started + session.enrolling.seconds - session.clock.now()),
+            missing=[client.name for client in session.register.missing()],
+            unused_tokens=session.register.unused_tokens(),
+            twice=dict(session.twice),
+            redrawn_coins=session.store.redrawn_coins(),
+            workers=session.progress.workers,
+            wire_version=WIRE_VERSION,
+        )
+
+    async def Reports(  # noqa: N802
+        self, request: pb.StatusRequest, context: Context
+    ) -> AsyncIterator[pb.RoundReport]:
+        """One report per finished round; ends with the training."""
+        async with Refusing(context):
+            self._admit(request, context)
+            events = self._session.event_log.follow(from_start=True)
+            async for event in while_allowed(events, lambda: self._admit(request, context)):
+                if isinstance(event, RoundDone):
+                    reasons = Counter(reason.value for reason in event.rejections.values())
+                    yield pb.RoundReport(
+                        version=event.opened.version,
+                        attempt=event.opened.attempt,
+                        cohort=len(event.opened.cohort),
+                        accepted=len(event.valid),
+                        rejected=dict(reasons),
+                        most_participations=event.most_participations,
+                        model_digest=event.model.value,
+                        seconds=event.seconds,
+                        steps=[
+                            pb.StepCost(
+                                step=cost.step,
+                                seconds=cost.seconds,
+                                cpu_seconds=cost.cpu_seconds,
+                                ended=cost.ended,
+                                cpu_ended=cost.cpu_ended,
+                            )
+                            for cost in event.steps
+                        ],
+                    )

@@ -1,0 +1,190 @@
+"""What a server shows a Prometheus: counts by outcome, reason, step and link, and ε; no owner.
+
+Computed when it is asked for, from what the server keeps anyway. docs/metrics.md says what each is,
+and what is left out: nothing names an owner, and nothing says who was drawn.
+"""
+
+import math
+import threading
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from prometheus_client.core import Metric
+
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import AccountantName, ReleaseCounts
+from precad.accounting.guarantees import guarantees
+from precad.aggregator.collect.inbox import Backlog
+from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.privacy_cap import participations_left
+from precad.aggregator.training.event_log import Event, RoundDone
+from precad.aggregator.training.session import Phase, Session
+from precad.common.errors import Misconfiguration, Rejection
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
+from precad.common.wire.metrics_page import about, counter, gauge
+
+
+class Metrics:
+    """One server's metrics.
+
+    Args:
+        session: the server.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._cpu_seconds: dict[str, float] = defaultdict(float)
+        self._backlog = Backlog()
+        self._traffic: dict[str, int] = {}
+        self._epsilons = Epsilons(session.task)
+
+    async def follow(self, events: AsyncIterable[Event]) -> None:
+        """Add up what rounds cost, step by step; ends with the training."""
+        async for event in events:
+            if isinstance(event, RoundDone):
+                with self._lock:
+                    # Not before: what moves meanwhile says when somebody's upload came.
+                    self._backlog = self._session.inbox.backlog
+                    self._traffic = dict(self._session.traffic)
+                    for cost in event.steps:
+                        self._seconds[cost.step] += cost.seconds
+                        self._cpu_seconds[cost.step] += cost.cpu_seconds
+
+    def collect(self) -> Iterator[Metric]:
+        """The present values, one metric after the other; called in a thread."""
+        session, progress = self._session, self._session.progress
+        task, store = session.task, session.store
+        yield about(session.role.value, task.name)
+        phases = {each.value: float(each is progress.phase) for each in Phase}
+        yield gauge("phase", "1 for the present phase.", phases, "phase")
+        yield gauge("rounds_done", "Versions released.", session.shelf.current.version)
+        yield gauge("rounds_planned", "T of the task.", task.training.rounds)
+        yield gauge("owners_enrolled", "Owners enrolled.", len(session.register.roster()))
+        said = "How often a second process came under a party's name."
+        yield counter("identities_twice_total", said, sum(session.twice.values()))
+        yield gauge("workers", "Worker processes that are up.", progress.workers)
+        said = "1 while the other server or the dealer is away."
+        yield gauge("peers_lost", said, progress.lost_at is not None)
+        said = "1 while the operators of both servers must decide."
+        yield gauge("needs_operators", said, progress.needs is not None)
+        taken = store.participations()
+        yield counter("participations_total", "Submissions charged.", sum(taken.values()))
+        by_state, by_reason = store.attempt_states(), store.rejections()
+        states = {each.value: by_state.get(each, 0) for each in AttemptState}
+        yield gauge("attempts", "Attempts by state.", states, "state")
+        refused = {each.value: by_reason.get(each, 0) for each in Rejection}
+        yield counter("rejected_total", "Submissions not counted.", refused, "reason")
+        with self._lock:
+            seconds, cpu = dict(self._seconds), dict(self._cpu_seconds)
+            backlog, links = self._backlog, dict(self._traffic)
+        yield counter("step_seconds_total", "Since this start.", seconds, "step")
+        yield counter("step_cpu_seconds_total", "Of this process.", cpu, "step")
+        said = "Whole and not matched yet: the most at once in the last round."
+        yield gauge("submissions_waiting_most", said, backlog.submissions)
+        said = "Of bodies on the disk: the most at once in the last round."
+        yield gauge("spool_bytes_most", said, backlog.spooled)
+        said = "Payloads since this start, up to the last round's end."
+        yield counter("link_bytes_total", said, links, "link")
+        yield from self._privacy(taken)
+
+    def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
+        released, again = self._session.shelf.current.version, self._session.store.upgrades()
+        epsilons = self._epsilons.by_adversary(released, taken, again)
+        spent = {who.value: each.spent for who, each in epsilons.items()}
+        yield gauge("epsilon", "Exact ε so far, for the owner with most.", spent, "adversary")
+        left = {who.value: e.left for who, e in epsilons.items() if e.left is not None}
+        said = "How much more it may become until the task is over."
+        yield gauge("epsilon_left", said, left, "adversary")
+        limit = self._session.task.privacy.epsilon_limit
+        if limit is not None:
+            said = "Where both servers stop counting an owner."
+            yield gauge("epsilon_limit", said, {Adversary.ONE_SERVER.value: limit}, "adversary")
+
+
+_Again = tuple[tuple[int, int], ...]
+"""Versions that were released 1 + m times, by m ≥ 1, in order."""
+_Most = dict[_Again, int]
+"""T_i of the owner with most, by the repeats that it shares with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epsilon:
+    """Exact, at the task's δ and rates, of the owner with most."""
+
+    spent: float
+    """Infinite where the accountant has no bound."""
+    left: float | None
+    """How much more it may become until the task is over, with its owner in every round that the
+    limit leaves it. None where that has no bound."""
+
+
+class Epsilons:
+    """ε by adversary; computed anew when a charge or a release has come: a tenth of a second.
+
+    Args:
+        task: gives σ, the rates, δ, T and the limit.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._known: tuple[int, _Most] | None = None
+        self._found: dict[Adversary, Epsilon] = {}
+        # The end is mostly the same from round to round.
+        self._against = lru_cache(16)(self._compute_against)
+
+    def by_adversary(
+        self,
+        released: int,
+        taken: Mapping[ClientId, int],
+        again: Mapping[ClientId, Mapping[int, int]],
+    ) -> Mapping[Adversary, Epsilon]:
+        """What the charges so far come to.
+
+        Args:
+            released: how many versions are.
+            taken: T_i, versions that each client was charged for.
+            again: of them, those with further releases: versions by m ≥ 1.
+        """
+        most: _Most = {}
+        for client, count in taken.items():
+            # ε grows with the count: of owners with the same repeats the one with most is enough.
+            repeats = tuple(sorted(again.get(client, {}).items()))
+            most[repeats] = max(most.get(repeats, 0), count)
+        if self._known != (released, most):
+            self._found = dict(self._compute(released, most or {(): 0}))
+            self._known = released, most
+        return self._found
+
+    def _compute(self, released: int, most: _Most) -> Iterator[tuple[Adversary, Epsilon]]:
+        now = [self._against(released, count, again) for again, count in most.items()]
+        end = [self._at_the_end(released, count, again) for again, count in most.items()]
+        for adversary in Adversary:
+            spent = max(each[adversary] for each in now)
+            left = max(each[adversary] for each in end) - spent
+            yield adversary, Epsilon(spent, max(0.0, left) if math.isfinite(left) else None)
+
+    def _at_the_end(self, released: int, count: int, again: _Again) -> Mapping[Adversary, float]:
+        task = self._task
+        rounds = task.training.rounds
+        # A version that is charged and not released yet is among both.
+        total = max(count, min(count + rounds - released, rounds))
+        try:
+            more = participations_left(task, task.privacy.record_rate, count, dict(again))
+        except Misconfiguration:
+            return dict.fromkeys(Adversary, math.inf)
+        return self._against(rounds, total if more is None else min(total, count + more), again)
+
+    def _compute_against(self, rounds: int, count: int, again: _Again) -> Mapping[Adversary, float]:
+        by_m = Counter(dict(again))
+        by_m[0] = count - by_m.total()
+        counts: ReleaseCounts = +by_m
+        # Charges count that no release followed, too: a share may have left.
+        run = Run.of(self._task, rounds=max(rounds, count), counts=counts)
+        exact = (AccountantName.EXACT,)
+        stated = guarantees(run, self._task.privacy.delta, accountants=exact)
+        return {each.adversary: each.epsilon for each in stated}

@@ -1,0 +1,265 @@
+"""Which clients are connected: who called, who keeps a watch open, and until when each may."""
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import AccessDenied, NameInUse
+from precad.common.identifiers import ClientId
+
+log = logging.getLogger("precad")
+
+LOOK_S = 1.0
+"""Between looks at whether the callers' certificates still count; longer where there are
+thousands of them."""
+_LOOKS_PER_S = 1000
+Item = TypeVar("Item")
+
+
+class ConnectedClients:
+    """Which clients keep a watch open; one that left lately may be coming back.
+
+    Args:
+        rejoin_s: a client is gone when its last watch ended longer ago than this.
+        clock: passes the time.
+    """
+
+    def __init__(self, rejoin_s: float, clock: Clock = CLOCK) -> None:
+        self._rejoin_s = rejoin_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._watching: Counter[ClientId] = Counter()
+        self._left: dict[ClientId, float] = {}
+        self._dismissed: set[ClientId] = set()
+        self._heard: dict[ClientId, float] = {}
+
+    def heard_from(self, client: ClientId) -> None:
+        """A client called; the first time since this server's start counts."""
+        with self._lock:
+            self._heard.setdefault(client, self._clock.now())
+
+    def last_heard(self, clients: Iterable[ClientId]) -> float | None:
+        """When the last of them called for the first time; None while one never did."""
+        with self._lock:
+            try:
+                return max((self._heard[client] for client in clients), default=0.0)
+            except KeyError:
+                return None
+
+    @contextmanager
+    def watch(self, client: ClientId) -> Iterator[None]:
+        """A watch, from its beginning to its end."""
+        with self._lock:
+            self._watching[client] += 1
+            self._dismissed.discard(client)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watching[client] -= 1
+                self._left[client] = self._clock.now()
+
+    def dismiss(self, client: ClientId) -> None:
+        """Its watch was ended for good: nobody waits for it, unless it comes back allowed."""
+        with self._lock:
+            self._dismissed.add(client)
+
+    def gone(self, client: ClientId) -> bool:
+        """Whether waiting for this client is pointless."""
+        with self._lock:
+            if client in self._dismissed:
+                return True
+            left = self._left.get(client)
+            return (
+                self._watching[client] <= 0
+                and left is not None
+                and self._clock.now() - left > self._rejoin_s
+            )
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """One open watch."""
+
+    client: ClientId
+    instance: bytes
+    """Which process of the client's; empty where it doesn't say."""
+    where: str
+    still_allowed: Callable[[], object] = field(repr=False)
+    """Raises AccessDenied once the caller's certificate doesn't count any more."""
+    denied: "asyncio.Future[AccessDenied]" = field(repr=False)
+
+
+class OpenWatches:
+    """All that are open on this server. Used on the event loop alone, hence without a lock.
+
+    Args:
+        dismiss: called for a client whose watch was ended: nobody needs to wait for it.
+        twice: called for a client of whose name a second process came.
+    """
+
+    def __init__(
+        self,
+        dismiss: Callable[[ClientId], None],
+        twice: Callable[[ClientId], None] = lambda _client: None,
+    ) -> None:
+        self._dismiss = dismiss
+        self._twice = twice
+        self._open: set[Watch] = set()
+        self._looking = False
+
+    @contextmanager
+    def open(
+        self,
+        where: str,
+        client: ClientId,
+        instance: bytes,
+        still_allowed: Callable[[], object],
+    ) -> Iterator[Watch]:
+        """A watch, from its beginning to its end.
+
+        Args:
+            where: the caller's address.
+            client: whose it is.
+            instance: which process of the client's; empty where it doesn't say.
+            still_allowed: raises AccessDenied once the caller doesn't count any more.
+
+        Raises:
+            NameInUse: another process of this client's name watches already.
+        """
+        for other in self._open:
+            if other.client == client and instance and other.instance not in (b"", instance):
+                log.warning(
+                    "client %s is there twice: %s goes on, %s was told to end or to wait",
+                    client,
+                    other.where,
+                    where,
+                )
+                self._twice(client)
+                raise NameInUse(
+                    f"another process takes part as client {client} now: end one of the two, or "
+                    "ask the operator for a certificate with a name of its own"
+                )
+        loop = asyncio.get_running_loop()
+        watch = Watch(client, instance, where, still_allowed, loop.create_future())
+        self._open.add(watch)
+        self._look_later()
+        try:
+            yield watch
+        finally:
+            self._open.discard(watch)
+            watch.denied.cancel()
+
+    def has(self, client: ClientId) -> bool:
+        """Whether a process of this name watches now."""
+        return any(watch.client == client for watch in self._open)
+
+    def look(self) -> None:
+        """End the watches of those whose certificates don't count any more."""
+        for watch in list(self._open):
+            try:
+                watch.still_allowed()
+            except AccessDenied as denied:
+                if not watch.denied.done():
+                    log.warning("the watch of client %s ends: %s", watch.client, denied)
+                    watch.denied.set_result(denied)
+                    self._dismiss(watch.client)
+
+    def _look_later(self) -> None:
+        if not self._looking and self._open:
+            self._looking = True
+            # A timer and no task: a loop that is stopped leaves nothing behind.
+            wait_s = max(LOOK_S, len(self._open) / _LOOKS_PER_S)
+            asyncio.get_running_loop().call_later(wait_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = False
+        self.look()
+        self._look_later()
+
+
+async def as_long_as_allowed(items: AsyncIterator[Item], watch: Watch) -> AsyncIterator[Item]:
+    """The items, until the watch is denied. Raises AccessDenied then."""
+    iterator = aiter(items)
+    while True:
+        following = asyncio.ensure_future(_next(iterator))
+        try:
+            either: set[asyncio.Future[Any]] = {following, watch.denied}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if watch.denied.cancelled() or following.cancelled():
+                # The server is being stopped: nobody waits for an answer any more.
+                return
+            if watch.denied.done():
+                raise watch.denied.result()
+            try:
+                item = following.result()
+            except StopAsyncIteration:
+                return
+        finally:
+            await _ended(following)
+        yield item
+
+
+async def while_allowed(
+    items: AsyncIterator[Item], still_allowed: Callable[[], object]
+) -> AsyncIterator[Item]:
+    """The items of one of a few long streams, whose caller is looked at every second.
+
+    No task for each item, which would cost more than a frame of the servers' link.
+
+    Raises:
+        AccessDenied: the caller's certificate doesn't count any more.
+    """
+    loop, iterator = asyncio.get_running_loop(), aiter(items)
+    waits: asyncio.Task[Any] | None = None
+    ended: list[Exception] = []
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        try:
+            still_allowed()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, nothing more may go out
+            ended.append(error)
+            if waits is not None:
+                waits.cancel()
+        else:
+            timer = loop.call_later(LOOK_S, look)
+
+    timer = loop.call_later(LOOK_S, look)
+    try:
+        while not ended:
+            waits = asyncio.current_task()
+            try:
+                item = await anext(iterator)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                # Somebody else's cancellation goes on.
+                if not ended or waits is None or waits.uncancel() > 0:
+                    raise
+                break
+            finally:
+                waits = None
+            yield item
+    finally:
+        timer.cancel()
+    raise ended[0]
+
+
+async def _ended(following: "asyncio.Future[Item]") -> None:
+    # Whoever closes the stream behind it must find it at rest.
+    following.cancel()
+    await asyncio.wait({following})
+    if not following.cancelled():
+        following.exception()
+
+
+async def _next(iterator: AsyncIterator[Item]) -> Item:
+    return await anext(iterator)

@@ -1,0 +1,218 @@
+"""One attempt as a worker plays it: its part of the submissions, in a thread of its own."""
+
+import logging
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from precad.aggregator.peer_link import FrameTransport, PeerLink
+from precad.aggregator.validate.in_process_validator import InProcess, longest_opening
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import ClientId, Role
+from precad.common.ring import to_bytes
+from precad.common.secret import Secret
+from precad.common.share.submission import Submission
+from precad.common.task import Task
+from precad.common.wire.serving import PIECE_BYTES
+from precad.norm_check.dealing import Dealing
+from precad.norm_check.dealt_triples import DealRequest, DealtRandomness
+from precad.protos import precad_pb2 as pb
+
+log = logging.getLogger("precad")
+
+Report = Callable[[pb.WorkReport], None]
+_LOOK_S = 0.5
+_AT_ONCE = 64
+"""Submissions that the dealer is asked about together."""
+
+
+class Recorded:
+    """Batches that this worker's server has recorded as used; each may be spent here once."""
+
+    def __init__(self) -> None:
+        self._open: deque[int] = deque()
+        self._newest = -1
+        self._spendable: set[int] = set()
+
+    def add(self, batch: int) -> None:
+        """Its server has recorded it, durably."""
+        if batch > self._newest:
+            self._newest = batch
+            self._open.append(batch)
+            self._spendable.add(batch)
+
+    def __iter__(self) -> Iterator[int]:
+        """In the order in which they were recorded."""
+        while self._open:
+            yield self._open.popleft()
+
+    def spend(self, attempt: int, batch: int) -> None:
+        """As ``SpentTriples.spend``."""
+        if batch not in self._spendable:
+            raise PeerViolation(f"batch {batch} of attempt {attempt} isn't this worker's to spend")
+        self._spendable.discard(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPart:
+    """A worker's part in one attempt; see ``validate.in_process.Server``."""
+
+    task: Task
+    role: Role
+    link: PeerLink
+    dealing: Dealing
+    dealer_key: Secret = field(repr=False)
+    nonces: bytes
+    journal: Recorded
+
+    def randomness(self, request: DealRequest) -> DealtRandomness:
+        """Binary triples for one batch of decisions."""
+        corrections = self.dealing.deal(request)
+        return DealtRandomness(self.role, self.dealer_key, request, corrections)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One submission for this worker."""
+
+    submission: Submission
+    counted: bool
+    batch: int
+
+
+Order = Taken | None
+"""None: decide on all."""
+
+
+class Attempt:
+    """From the link's first word to the verdicts.
+
+    Args:
+        task: the task.
+        role: whose worker this is.
+        begin: what the server says first.
+        dealing: to the dealer.
+        reach: the other server's worker; tried until one is in the same attempt.
+        report: hears what comes of it.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        role: Role,
+        begin: pb.WorkBegin,
+        dealing: Dealing,
+        reach: Callable[[], AbstractContextManager[FrameTransport]],
+        report: Report,
+    ) -> None:
+        self._task = task
+        self._role = role
+        self._begin = begin
+        self._dealing = dealing
+        self._reach = reach
+        self._report = report
+        self._orders: queue.SimpleQueue[Order | BaseException] = queue.SimpleQueue()
+
+    def put(self, order: Order) -> None:
+        """The server's next order."""
+        self._orders.put(order)
+
+    def end(self) -> None:
+        """The server has broken the attempt off."""
+        self._orders.put(EOFError())
+
+    def run(self) -> None:
+        """All of it; says what went wrong in a report."""
+        try:
+            while not self._tried():
+                pass
+        except EOFError:
+            pass
+        except PrecadError as error:
+            violation = isinstance(error, PeerViolation)
+            failure = pb.WorkFailure(violation=violation, text=str(error))
+            self._report(pb.WorkReport(failure=failure))
+        except Exception:
+            log.exception("a bug stopped a worker's attempt")
+            failure = pb.WorkFailure(text="internal error of a worker; see its log")
+            self._report(pb.WorkReport(failure=failure))
+
+    def _tried(self) -> bool:
+        """Whether the link was of this attempt: at B an older one may still lie around."""
+        with self._reach() as transport:
+            try:
+                link = self._linked(transport)
+            except (PeerUnavailable, PeerViolation) as error:
+                if self._role is Role.SERVER_A:
+                    raise
+                log.info("a link of another attempt was passed over: %s", error)
+                return False
+            self._play(link)
+            return True
+
+    def _linked(self, transport: FrameTransport) -> PeerLink:
+        link = PeerLink(
+            transport,
+            self._task.digest,
+            max_message_bytes=longest_opening(self._task) + 4096,
+            timeout_s=self._task.deadlines.peer,
+        )
+        link.begin_attempt(self._begin.attempt)
+        step = f"workers/{self._begin.pair}"
+        if link.exchange(step, self._begin.nonces) != self._begin.nonces:
+            raise PeerViolation("the other server's worker is of another link")
+        self._report(pb.WorkReport(linked=True))
+        return link
+
+    def _play(self, link: PeerLink) -> None:
+        begin, recorded, counted = self._begin, Recorded(), set[ClientId]()
+        key = Secret(begin.dealer_key)
+        part = WorkerPart(self._task, self._role, link, self._dealing, key, begin.nonces, recorded)
+        with InProcess(part, begin.attempt, counted, iter(recorded)) as validator:
+            while (orders := self._next(link))[-1] is not None:
+                validator.take(self._note(orders, counted, recorded))
+            validator.take(self._note(orders, counted, recorded))
+            verdicts = validator.decide()
+        for client, reason in verdicts.rejections.items():
+            rejection = pb.WorkRejection(client=client.name, reason=reason.value)
+            self._report(pb.WorkReport(rejection=rejection))
+        data = memoryview(to_bytes(verdicts.share_sum))
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = bytes(data[start : start + PIECE_BYTES])
+            self._report(pb.WorkReport(share_sum=piece))
+        self._report(pb.WorkReport(done=pb.WorkDone(bytes_sent=link.bytes_sent)))
+
+    def _next(self, link: PeerLink) -> list[Order]:
+        """All orders that wait, at least one; a decision is the last.
+
+        Raises:
+            EOFError: the server has broken the attempt off.
+            PeerUnavailable: the other server's worker is gone, while there is nothing to do.
+        """
+        orders: list[Order] = []
+        while not orders or (len(orders) < _AT_ONCE and not self._orders.empty()):
+            try:
+                order = self._orders.get(timeout=_LOOK_S)
+            except queue.Empty:
+                link.require_alive()
+                continue
+            if isinstance(order, BaseException):
+                raise order
+            orders.append(order)
+            if order is None:
+                break
+        return orders
+
+    def _note(
+        self, orders: list[Order], counted: set[ClientId], recorded: Recorded
+    ) -> list[Submission]:
+        submissions = []
+        for order in orders:
+            if order is not None:
+                recorded.add(order.batch)
+                if order.counted:
+                    counted.add(order.submission.context.client)
+                submissions.append(order.submission)
+        return submissions

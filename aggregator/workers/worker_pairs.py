@@ -1,0 +1,308 @@
+"""Validation by pairs of workers, A's with B's: results are those of one process, bit for bit.
+
+Both servers go through the same steps in the same order, and so give every submission to the same
+pair and the same batch without a word about it; they only tell each other which pairs are there.
+A batch is recorded as used, durably, by both before its first submission goes to a worker, and so
+before anything of it is dealt. A pair that is lost before has no part in the attempt; one that is
+lost after ends the attempt, as a lost server does, and the next one shares X afresh.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.server_messages import WorkerCount, Workers, WorkerState
+from precad.aggregator.rounds.states import Opened
+from precad.aggregator.settings import ServerSettings
+from precad.aggregator.training.conduct import in_process
+from precad.aggregator.training.session import Session
+from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validation, Validator, Verdicts
+from precad.aggregator.workers.worker_link import WorkerLink
+from precad.aggregator.workers.worker_placement import (
+    ThisMachine,
+    WorkerHost,
+    WorkerPool,
+    WorkerStart,
+)
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import Misconfiguration, PeerUnavailable, Rejection
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.share.submission import Submission
+from precad.protos import precad_pb2 as pb
+
+log = logging.getLogger("precad")
+
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWorkers:
+    """One server's workers, and how they reach the other's."""
+
+    pool: WorkerPool
+    identity: Identity
+    other_host: str = ""
+    """At A: server B's, for those of its workers that are on its own machine."""
+    own_host: str = "127.0.0.1"
+    """Where this server reaches those workers of its own that name no host."""
+    clock: Clock = CLOCK
+
+
+class WorkerPairs:
+    """As ``Validator``; to be used in a ``with`` block.
+
+    Args:
+        aggregator: this server.
+        opened: the attempt.
+        own: its workers.
+        epoch: which start of the dealer this server joined.
+        pairs: how many there are to be, the same at both servers.
+    """
+
+    def __init__(
+        self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, epoch: bytes, pairs: int
+    ) -> None:
+        self._aggregator = aggregator
+        self._opened = opened
+        self._own = own
+        self._epoch = epoch
+        self._numbers = range(pairs)
+        self._links: dict[int, WorkerLink] = {}
+        self._loads = dict.fromkeys(self._numbers, 0)
+        """Submissions that each pair has taken, the same at both servers."""
+        self._recorded: dict[int, int] = {}
+        """Each pair's newest batch."""
+        self._batches = 0
+        """How many are recorded."""
+        self._waiting: deque[Submission] = deque()
+        """Nobody is there to take them."""
+
+    def __enter__(self) -> Self:
+        """Pairs begin to link up while uploads come in."""
+        self._linked()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Workers forget the attempt."""
+        for link in self._links.values():
+            link.close()
+
+    def take(self, submissions: Sequence[Submission]) -> None:
+        """As ``Validator.take``; returns when all are handed over."""
+        if not submissions:
+            return
+        self._waiting += submissions
+        self._hand_over()
+
+    def ready(self) -> None:
+        """As ``Validator.ready``; returns when a pair is there and has what waited."""
+        clock, patience_s = self._own.clock, self._aggregator.task.deadlines.peer
+        deadline = clock.now() + patience_s
+        # Both count the same turns, up to the length of a wait: whoever gives up first ends it.
+        while not self._hand_over():
+            if clock.now() >= deadline:
+                raise PeerUnavailable(
+                    f"no pair of workers was there within {patience_s:g} s; look at both servers' "
+                    "logs for why they don't start, or can't reach each other"
+                )
+            clock.sleep(_LOOK_S)
+
+    def decide(self) -> Verdicts:
+        """As ``Validator.decide``."""
+        if self._waiting:
+            self.ready()
+        busy = [self._links[number] for number in self._numbers if self._loads[number]]
+        for link in busy:
+            link.decide()
+        total = np.zeros(self._aggregator.task.dimension, dtype=np.int64)
+        rejections: dict[ClientId, Rejection] = {}
+        for link in busy:
+            while (outcome := link.wait(_LOOK_S)) is None:
+                self._aggregator.link.require_alive()
+            verdicts, sent = outcome
+            rejections |= verdicts.rejections
+            total += verdicts.share_sum
+            self._aggregator.link.bytes_sent += sent
+        return Verdicts(rejections, total)
+
+    def _hand_over(self) -> bool:
+        """Give what waits to the pairs that are there: each submission to the least loaded.
+
+        Returns:
+            Whether one is.
+        """
+        ready = self._linked()
+        while self._waiting and ready:
+            number = min(ready, key=lambda n: (self._loads[n], n))
+            submission, link = self._waiting.popleft(), self._links[number]
+            if self._loads[number] % MAX_BATCH_CLIENTS == 0:
+                self._aggregator.journal.spend(self._opened.attempt, self._batches)
+                self._recorded[number] = self._batches
+                self._batches += 1
+            self._loads[number] += 1
+            counted = submission.context.client in self._opened.counted
+            link.take(submission, counted=counted, batch=self._recorded[number])
+        return bool(ready)
+
+    def _linked(self) -> list[int]:
+        """The pairs that both servers know to be linked; those that aren't are linked up."""
+        self._drop_the_lost()
+        if self._aggregator.role is Role.SERVER_B:
+            for number in self._numbers:
+                self._open(number, "")
+        own = Workers(workers=tuple(self._state(number) for number in self._numbers))
+        answer = self._aggregator.link.exchange("workers", own.to_bytes())
+        theirs = Workers.from_bytes(answer).workers
+        if self._aggregator.role is Role.SERVER_A:
+            for number, state in zip(self._numbers, theirs, strict=False):
+                if state.address:
+                    self._open(number, state.address)
+        return [
+            number
+            for number, (mine, other) in enumerate(zip(own.workers, theirs, strict=False))
+            if mine.ready and other.ready
+        ]
+
+    def _state(self, number: int) -> WorkerState:
+        placed, link = self._own.pool.worker(number), self._links.get(number)
+        told = placed is not None and self._aggregator.role is Role.SERVER_B
+        return WorkerState(
+            address=placed.address if placed is not None and told else "",
+            ready=link is not None and link.ready,
+        )
+
+    def _drop_the_lost(self) -> None:
+        """Forget links that have taken nothing. Raises the error of one that has."""
+        for number, link in list(self._links.items()):
+            if (error := link.error) is None:
+                continue
+            if self._loads[number]:
+                raise error
+            log.warning("pair %d of workers is linked up anew: %s", number, error)
+            link.close()
+            del self._links[number]
+
+    def _open(self, number: int, peer: str) -> None:
+        placed = self._own.pool.worker(number)
+        if placed is None or number in self._links:
+            return
+        aggregator, own = self._aggregator, self._own
+        begin = pb.WorkBegin(
+            task_digest=aggregator.task.digest.value,
+            attempt=self._opened.attempt,
+            pair=number,
+            peer=f"{own.other_host}{peer}" if peer.startswith(":") else peer,
+            dealer_key=aggregator.dealer_key.reveal(),
+            epoch=self._epoch,
+            nonces=aggregator.nonces,
+        )
+        address = placed.address
+        self._links[number] = WorkerLink(
+            f"{own.own_host}{address}" if address.startswith(":") else address,
+            aggregator.task,
+            aggregator.role,
+            own.identity,
+            begin,
+            same_disk=own.pool.place.same_disk,
+        )
+
+
+def pairs_of(aggregator: Aggregator, own: int) -> int:
+    """How many pairs there can be, of so many workers here and those that the other server has."""
+    answer = aggregator.link.exchange("pairs", WorkerCount(count=own).to_bytes())
+    return min(own, WorkerCount.from_bytes(answer).count)
+
+
+_EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 -- compared with, not bound
+_PORTS = 1 << 16
+
+
+class ValidationWorkers:
+    """What a training asks for a validator, attempt by attempt.
+
+    Args:
+        session: this server.
+        settings: how many workers, and where.
+        other_server: at A: server B's address.
+
+    Raises:
+        Misconfiguration: the ports aren't there, or Ray isn't installed.
+    """
+
+    def __init__(self, session: Session, settings: ServerSettings, other_server: str = "") -> None:
+        self._count = settings.workers
+        self._own: OwnWorkers | None = None
+        if not self._count:
+            return
+
+        def changed(up: int) -> None:
+            session.progress.workers = up
+
+        host, _ = _split(settings.worker_listen)
+        pool = WorkerPool(_host(settings), _starts(session, settings), changed)
+        self._own = OwnWorkers(
+            pool,
+            session.identity,
+            other_host=_split(other_server)[0] if other_server else "",
+            own_host="127.0.0.1" if host in _EVERYWHERE else host,
+            clock=session.clock,
+        )
+
+    @contextmanager
+    def validation(self, aggregator: Aggregator, opened: Opened) -> Iterator[Validator]:
+        """A validator for one attempt: pairs of workers where both servers have some."""
+        pairs = pairs_of(aggregator, self._count)
+        made: Validation
+        if self._own is None or not pairs:
+            made = in_process(aggregator, opened)
+        else:
+            made = WorkerPairs(aggregator, opened, self._own, aggregator.dealing.epoch, pairs)
+        with made as validator:
+            yield validator
+
+    def close(self) -> None:
+        """End all workers."""
+        if self._own is not None:
+            self._own.pool.close()
+
+
+def _host(settings: ServerSettings) -> WorkerHost:
+    if settings.workers_on == "ray":
+        from precad.aggregator.workers.workers_on_ray import RayCluster  # noqa: PLC0415
+
+        return RayCluster(settings.ray)
+    return ThisMachine()
+
+
+def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
+    host, port = _split(settings.worker_listen)
+    if port and port + settings.workers > _PORTS:
+        raise Misconfiguration("worker_listen", settings.worker_listen, "too few ports follow it")
+    return [
+        WorkerStart(
+            role=session.role.value,
+            task=settings.task.resolve(),
+            identity=settings.identity.resolve(),
+            dealer=settings.dealer,
+            listen=f"{host}:{port + number if port else 0}",
+        )
+        for number in range(settings.workers)
+    ]
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, port = address.rsplit(":", 1)
+    return host, int(port)

@@ -1,0 +1,333 @@
+"""A worker as a process: ``python -m precad.aggregator.workers.worker_process``, by its server.
+
+It reads what it is told (``WorkerStart``) from its input, says its port on its output, and ends
+when its input does: a server that dies takes its workers along.
+"""
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import queue
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import grpc
+
+from precad.aggregator.collect.spool import Spool, SpoolFile
+from precad.aggregator.peer_link import FrameTransport
+from precad.aggregator.rpc.dealer_client import RemoteDealer
+from precad.aggregator.rpc.peer_transport import (
+    DialledTransport,
+    ServedTransport,
+    add_link_to_server,
+)
+from precad.aggregator.validate.in_process_validator import load_check
+from precad.aggregator.workers.worker_attempt import Attempt, Taken
+from precad.aggregator.workers.worker_link import taken
+from precad.aggregator.workers.worker_placement import WorkerStart
+from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
+from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import add_port, open_channel, require, why_unreachable
+from precad.common.logs import start_log
+from precad.common.process_memory import PIECES, keep_freed_buffers
+from precad.common.ring import WORD_BYTES
+from precad.common.secret import Secret
+from precad.common.share.mask import SALT_BYTES
+from precad.common.share.submission import body_bytes
+from precad.common.task import Task
+from precad.common.wire.serving import SERVER_OPTIONS, Context, Refusing, check_task
+from precad.common.wire.version import GREETING, RefusingOtherVersions
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
+
+log = logging.getLogger("precad")
+
+LOG_FORMAT = "%(asctime)s %(levelname)s worker: %(message)s"
+
+
+async def serve(start: WorkerStart) -> None:
+    """Work until the input ends. Raises Misconfiguration."""
+    server, port = await listening(start)
+    sys.stdout.write(json.dumps({"port": port}) + "\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop(grace=0)
+
+
+async def listening(start: WorkerStart) -> tuple[grpc.aio.Server, int]:
+    """A worker's server, started on the running loop, and its port. Raises Misconfiguration."""
+    role = Role(start.role)
+    task, identity = Task.load(start.task), Identity.load(start.identity)
+    load_check(task)
+    remove_left_over()
+    worker = Worker(role, task, identity, start.dealer, queue.SimpleQueue())
+    greeting = RefusingOtherVersions(f"a worker of {role.value}")
+    server = grpc.aio.server(interceptors=[greeting], options=SERVER_OPTIONS)
+    add_WorkingServicer_to_server(Working(worker), server)
+    if role is Role.SERVER_B:
+        add_link_to_server(WorkerLinks(worker).link, server)
+    port = add_port(server, start.listen, identity)
+    await server.start()
+    return server, port
+
+
+def main() -> None:
+    """The process."""
+    keep_freed_buffers(PIECES)
+    # A dump would hold clients' seeds.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A terminal's Ctrl-C is for the server, which ends its workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start_log(people=LOG_FORMAT)
+    try:
+        asyncio.run(serve(WorkerStart.model_validate_json(sys.stdin.readline())))
+    except PrecadError as error:
+        sys.exit(f"precad: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker's services share."""
+
+    role: Role
+    """Of its server."""
+    task: Task
+    identity: Identity
+    dealer: str
+    links: "queue.SimpleQueue[ServedTransport]"
+    """At B: from server A's workers, not looked at yet."""
+
+
+class WorkerLinks:
+    """At B: takes the link of server A's worker, from server A alone."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def link(
+        self, request_iterator: AsyncIterator[bytes], context: Context
+    ) -> AsyncGenerator[bytes]:
+        """The link of one attempt."""
+        worker = self._worker
+        async with Refusing(context):
+            require(context, worker.identity, Role.SERVER_A)
+            patience_s = worker.task.deadlines.peer
+            transport = ServedTransport(asyncio.get_running_loop(), patience_s)
+            worker.links.put(transport)
+            async with aclosing(transport.serve(request_iterator)) as frames:
+                async for message in frames:
+                    yield message
+
+
+class Working(WorkingServicer):
+    """Validates what the own server orders, and nobody else's."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def Validate(  # noqa: N802 -- gRPC's name
+        self, request_iterator: AsyncIterator[pb.WorkOrder], context: Context
+    ) -> AsyncIterator[pb.WorkReport]:
+        """One attempt's part."""
+        worker, loop = self._worker, asyncio.get_running_loop()
+        reports: asyncio.Queue[pb.WorkReport | None] = asyncio.Queue()
+
+        def report(what: pb.WorkReport | None) -> None:
+            loop.call_soon_threadsafe(reports.put_nowait, what)
+
+        async with Refusing(context):
+            require(context, worker.identity, worker.role)
+            await context.send_initial_metadata(GREETING)
+            begin = (await anext(request_iterator)).begin
+            check_task(worker.task, begin.task_digest)
+            with own_folder() as disk:
+                reach = _Reach(worker, begin.peer)
+                attempt, dealing = _attempt(worker, begin, reach, report)
+                with dealing:
+                    bodies = _Bodies(worker, disk, attempt)
+                    reading = asyncio.create_task(bodies.read(request_iterator))
+                    running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
+                    running.add_done_callback(lambda _: reports.put_nowait(None))
+                    reading.add_done_callback(lambda _: reach.close_if(reading))
+                    try:
+                        while (message := await reports.get()) is not None:
+                            yield message
+                    finally:
+                        reading.cancel()
+                        attempt.end()
+                        reach.close()
+
+
+def _attempt(
+    worker: Worker, begin: pb.WorkBegin, reach: "_Reach", report: Callable[[pb.WorkReport], None]
+) -> tuple[Attempt, AbstractContextManager[object]]:
+    channel = open_channel(worker.dealer, worker.identity, Role.DEALER)
+    why = partial(why_unreachable, worker.dealer, worker.identity, Role.DEALER)
+    dealer = RemoteDealer(channel, worker.dealer, worker.task, worker.role, why)
+    # The server has joined, for itself and all of its workers.
+    dealer.epoch = begin.epoch
+    return Attempt(worker.task, worker.role, begin, dealer, reach.reach, report), channel
+
+
+class _Reach:
+    """The way to the other server's worker, which can be broken off."""
+
+    def __init__(self, worker: Worker, peer: str) -> None:
+        self._worker = worker
+        self._peer = peer
+        self._closed = False
+        self._current: DialledTransport | ServedTransport | None = None
+
+    @contextmanager
+    def reach(self) -> Iterator[FrameTransport]:
+        """A link. Raises PeerUnavailable."""
+        with self._opened() as transport:
+            self._current = transport
+            if self._closed:
+                raise PeerUnavailable("the server has broken the attempt off")
+            yield transport
+
+    def close(self) -> None:
+        """Whoever waits on the link hears that it is over."""
+        self._closed = True
+        if self._current is not None:
+            self._current.close()
+
+    def close_if(self, reading: "asyncio.Task[None]") -> None:
+        """As ``close``, when the orders ended by an error."""
+        if reading.cancelled() or reading.exception() is not None:
+            self.close()
+
+    @contextmanager
+    def _opened(self) -> Iterator[DialledTransport | ServedTransport]:
+        worker, patience_s = self._worker, self._worker.task.deadlines.peer
+        if worker.role is Role.SERVER_A:
+            why = partial(why_unreachable, self._peer, worker.identity, Role.SERVER_B)
+            with (
+                open_channel(self._peer, worker.identity, Role.SERVER_B, bulk=True) as channel,
+                closing(DialledTransport(channel, self._peer, patience_s, why)) as dialled,
+            ):
+                yield dialled
+            return
+        try:
+            served = worker.links.get(timeout=patience_s)
+        except queue.Empty:
+            raise PeerUnavailable(
+                f"server A's worker didn't connect within {patience_s:g} s; check that it can "
+                "reach this worker's worker_listen address"
+            ) from None
+        with closing(served):
+            yield served
+
+
+class _Bodies:
+    """Reads orders; bodies that come with them go to a spool of this worker's own."""
+
+    def __init__(self, worker: Worker, folder: Path, attempt: Attempt) -> None:
+        self._worker = worker
+        self._spool = Spool(folder)
+        self._attempt = attempt
+        self._next: Taken | None = None
+        """Its body is on the way."""
+        self._file: SpoolFile | None = None
+        self._salt = Secret(b"")
+        self._left = 0
+
+    async def read(self, orders: AsyncIterator[pb.WorkOrder]) -> None:
+        """Until the server ends them."""
+        try:
+            async for message in orders:
+                match message.WhichOneof("order"):
+                    case "take":
+                        self._take(message.take)
+                    case "body":
+                        # A full disk or a slow one holds nobody else up.
+                        await asyncio.to_thread(self._add, message.body)
+                    case "decide":
+                        self._attempt.put(None)
+                    case _:
+                        raise Misconfiguration("order", "", "send take, body or decide")
+        except (PrecadError, OSError):
+            log.exception("a worker's orders ended")
+            raise
+        finally:
+            self._attempt.end()
+
+    def _take(self, order: pb.WorkTake) -> None:
+        submission = taken(order, self._worker.role)
+        one = Taken(submission, order.counted, order.batch)
+        if self._worker.role is Role.SERVER_A or submission.body is not None:
+            self._attempt.put(one)
+            return
+        self._next, self._left = one, body_bytes(self._worker.task.dimension)
+
+    def _add(self, piece: bytes) -> None:
+        if self._next is None or len(piece) > self._left:
+            raise Misconfiguration("body", len(piece), "more bytes than a body has")
+        if self._file is None:
+            if len(piece) != SALT_BYTES:
+                raise Misconfiguration("salt_h", len(piece), f"must have {SALT_BYTES} bytes")
+            self._salt = Secret(piece)
+            self._file = self._spool.begin(self._next.submission.context.client)
+        else:
+            self._file.add(memoryview(piece))
+        self._left -= len(piece)
+        if self._left < WORD_BYTES:
+            body = self._file.finish(self._salt)
+            self._attempt.put(
+                replace(self._next, submission=replace(self._next.submission, body=body))
+            )
+            self._next, self._file = None, None
+
+
+_PREFIX = "precad-bodies-"
+_LOCK, _UNLOCKED = "lock", "lock.new"
+"""A folder's lock stands under its name once it is held: a sweep never meets a free one in use."""
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder until the block ends; the system lets go of its lock when the process ends."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
+        folder = Path(made)
+        descriptor = os.open(folder / _UNLOCKED, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            (folder / _UNLOCKED).rename(folder / _LOCK)
+            yield folder
+        finally:
+            os.close(descriptor)
+
+
+def remove_left_over() -> None:
+    """Remove this user's folders whose process is gone; what can't be removed stays."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid == os.getuid() and _free(folder / _LOCK):
+                shutil.rmtree(folder)
+
+
+def _free(lock: Path) -> bool:
+    descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Calls to a server: tried again while it isn't there; what went wrong as an error of precad's."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import grpc
+
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
+from precad.common.errors import (
+    AccessDenied,
+    Misidentified,
+    NameInUse,
+    NotOnOffer,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+)
+from precad.common.wire.serving import NOT_NOW
+
+log = logging.getLogger("precad")
+
+_WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate")
+"""How gRPC says, from version to version, that a certificate isn't the expected party's."""
+
+
+LINKED = "server A is linked already; its older link goes on"
+"""What server B says to a second server A."""
+_ITS_OWN_WORDS = (LINKED, NOT_NOW)
+
+
+def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
+    """What went wrong on a call, for the side that can act.
+
+    Args:
+        who: the party that was called, such as "server B".
+        address: where it was looked for.
+        error: gRPC's error of the call.
+    """
+    code = error.code()
+    detail = error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE and any(words in detail for words in _WRONG_NAME):
+        return Misidentified(
+            f"{who} isn't at {address}: whoever answers there has another party's certificate; "
+            "mend the address"
+        )
+    if code is grpc.StatusCode.UNAVAILABLE and detail in _ITS_OWN_WORDS:
+        return PeerUnavailable(f"{who} at {address}: {detail}")
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return PeerUnavailable(
+            f"{who} at {address} can't be reached ({_short(detail)}); check that it runs, its "
+            "address, and that both sides use TLS with the same root certificate"
+        )
+    if code is grpc.StatusCode.CANCELLED:
+        # What a server that is being stopped does to the calls in flight.
+        return PeerUnavailable(f"{who} at {address} broke the call off; it may be restarting")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return PeerUnavailable(
+            f"{who} at {address} didn't answer within the deadline; "
+            "check that it runs, its address, and the network between"
+        )
+    if code is grpc.StatusCode.NOT_FOUND:
+        return NotOnOffer(f"{who} at {address}: {detail}")
+    if code is grpc.StatusCode.ALREADY_EXISTS:
+        return NameInUse(f"{who} at {address}: {detail}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return PeerUnavailable(f"{who} at {address} has no room for this call now: {detail}")
+    if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+        return AccessDenied(f"{who} at {address} refuses: {detail}")
+    return PeerViolation(f"{who} at {address}: {detail or code.name}")
+
+
+def _short(detail: str) -> str:
+    return detail.split("\n", 1)[0][:200]
+
+
+WAITS = RetryPolicy(0.2, 0.2)
+LOOK_S = 10.0
+"""Between lines in the log about a server that isn't there yet."""
+Reply = TypeVar("Reply")
+
+
+def call_with_retries(
+    call: Callable[[float], Reply],
+    within_s: float,
+    clock: Clock = CLOCK,
+    *,
+    why: Callable[[], PeerUnavailable | None] = lambda: None,
+    waiting: Callable[[float], object] = lambda _: None,
+) -> Reply:
+    """Make an idempotent call, again and again while the other side can't be reached.
+
+    gRPC's own way of waiting (``wait_for_ready``) ends in a bare deadline; this ends in what
+    kept the connection from coming about: refused, or a certificate of another party.
+
+    Args:
+        call: makes the call with a timeout in seconds.
+        within_s: how long to try.
+        clock: passes the time.
+        why: looks at what keeps the connection from coming about; asked at the first failure, and
+            then now and again. Its answer goes to the log, with the time that is left.
+        waiting: told the seconds that are left, before each wait.
+
+    Raises:
+        grpc.RpcError: of the last try that says something.
+        Misidentified: ``why`` says that waiting won't help.
+    """
+    look_at = clock.now()
+    retries = Retries(within_s, WAITS, clock, counted_from_now=True)
+    unreachable: grpc.RpcError | None = None
+    while True:
+        try:
+            return call(max(retries.remaining(), WAITS.first_s))
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and unreachable is not None:
+                raise unreachable from None
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            unreachable = error
+            if clock.now() >= look_at:
+                look_at = clock.now() + LOOK_S
+                _say(why(), retries)
+            waiting(retries.remaining())
+            retries.wait(error)
+
+
+def _say(cause: PeerUnavailable | None, retries: Retries) -> None:
+    if isinstance(cause, Misidentified):
+        raise cause
+    if cause is not None:
+        log.warning("%s; trying again for %.0f s", cause, max(0.0, retries.remaining()))

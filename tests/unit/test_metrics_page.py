@@ -1,0 +1,90 @@
+"""Metrics as a Prometheus reads them: what an independent parser sees, and who else may ask."""
+
+import logging
+import math
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from precad.common.errors import Misconfiguration
+from precad.common.wire.metrics_page import about, counter, gauge, metrics_page
+
+WAIT_S = 60.0
+
+
+@contextmanager
+def shown(
+    caplog: pytest.LogCaptureFixture, collect: Callable[[], Iterable[Metric]]
+) -> Iterator[str]:
+    """A page of these, and its address."""
+    with caplog.at_level(logging.INFO, "precad"), metrics_page(collect, "127.0.0.1:0"):
+        (port,) = next(r.args for r in caplog.records if "metrics on port" in r.msg)  # type: ignore[misc]
+        yield f"http://127.0.0.1:{port}/metrics"
+
+
+def read(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=WAIT_S) as page:
+        text: str = page.read().decode()
+        return text
+
+
+def test_an_independent_parser_reads_what_was_meant(caplog: pytest.LogCaptureFixture) -> None:
+    awkward = 'a "task"\\n of\nours'
+    metrics = [
+        about("b", awkward),
+        counter("bytes_total", "By link.", {"b to a": 2.5, "a to b": 10**18}, "link"),
+        gauge("epsilon", 'What\nruns \\ "here".', math.inf),
+        gauge("nothing", "No value yet.", {}, "step"),
+    ]
+    with shown(caplog, lambda: metrics) as address:
+        found = {each.name: each for each in text_string_to_metric_families(read(address))}
+    labels = found["precad_info"].samples[0].labels
+    assert {key: labels[key] for key in ("task", "role")} == {"task": awkward, "role": "b"}
+    links = found["precad_bytes"]
+    assert links.type == "counter"
+    assert [(s.name, s.labels["link"], s.value) for s in links.samples] == [
+        ("precad_bytes_total", "a to b", 1e18),
+        ("precad_bytes_total", "b to a", 2.5),
+    ]
+    assert found["precad_epsilon"].documentation == 'What\nruns \\ "here".'
+    assert found["precad_epsilon"].samples[0].value == math.inf
+    assert found["precad_nothing"].samples == []
+
+
+def test_who_stays_silent_keeps_nobody_from_reading(caplog: pytest.LogCaptureFixture) -> None:
+    with shown(caplog, lambda: [gauge("rounds_done", "Versions released.", 3)]) as address:
+        port = int(address.rpartition(":")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port)):
+            assert "precad_rounds_done 3.0" in read(address)
+
+
+def test_what_fails_is_said_in_the_log_and_not_to_the_caller(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fails = [True, False]
+
+    def collect() -> Iterator[Metric]:
+        yield gauge("rounds_done", "Versions released.", 3)
+        if fails.pop(0):
+            raise RuntimeError("the disk is gone")
+
+    with shown(caplog, collect) as address:
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            read(address)
+        assert failed.value.code == 500
+        assert b"disk" not in failed.value.read()
+        assert "rounds_done" in read(address)
+    assert "the disk is gone" in caplog.text
+
+
+def test_an_address_that_is_taken_is_refused_with_a_remedy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Misconfiguration, match="name a free port"), metrics_page(list, address):
+            pass
