@@ -32,6 +32,7 @@ from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
 from precad.common.share.submission import shard
 from precad.common.wire.submission_messages import upload_pieces
+from precad.common.wire.version import USER_AGENT
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 
@@ -202,6 +203,7 @@ def channel_of(caller: Caller, address: str, place: Role, ca: bytes) -> grpc.Cha
     options = (
         ("grpc.ssl_target_name_override", Principal.service(place).dns_name),
         ("grpc.use_local_subchannel_pool", 1),
+        USER_AGENT,
     )
     return grpc.secure_channel(address, credentials, options)
 
