@@ -9,6 +9,7 @@ and who checks is given to it, as link and dealing are to the aggregator.
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of
-from precad.aggregator.rounds.journal import Journal
 from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.start_attempt import answer, propose
 from precad.aggregator.rounds.states import Finished, Opened
@@ -39,6 +39,9 @@ from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.local_dealing import LocalDealing
 
+if TYPE_CHECKING:
+    from precad.aggregator.store import Store
+
 MAX_MESSAGE_BYTES = 1 << 28
 
 
@@ -48,7 +51,7 @@ def run_round(
     theta: NDArray[np.float64],
     updates: Mapping[ClientId, RingVector],
     *,
-    journal: Callable[[Role], Journal],
+    store: Callable[[Role], "Store"],
     signers: Mapping[ClientId, Signer],
     verifier: Verifier,
     seals: Callable[[Role], Seals],
@@ -62,7 +65,7 @@ def run_round(
         roster: everybody enrolled; fixes the denominator.
         theta: ``[d] float64``, θ_t.
         updates: each participating client's encoded update, ``[d] int64``; honest or not.
-        journal: each server's, empty; for the task and the role.
+        store: each server's, empty; for the task and the role.
         signers: each of these clients' pen.
         verifier: how both servers check what was signed.
         seals: each server's own pen, and its eye for what servers signed.
@@ -112,7 +115,7 @@ def run_round(
             seals=seals(role),
             coin_key=CoinKey(Secret.random()),
             noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
-            journal=journal(role),
+            store=store(role),
         )
         inbox = inboxes[role]
 
@@ -138,7 +141,7 @@ def run_round(
         matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
-        sent = countersign(aggregator, prepare(aggregator.journal, noised))
+        sent = countersign(aggregator, prepare(aggregator.store, noised))
         return reconstruct(aggregator, sent, theta.copy())
 
     with ThreadPoolExecutor(max_workers=2) as servers:

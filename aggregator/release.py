@@ -1,6 +1,7 @@
 """From validated shares to the next model: sum, noise, charge, release, reconstruct."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,6 @@ from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.history import history_after
-from precad.aggregator.rounds.journal import Journal
 from precad.aggregator.rounds.server_messages import HeadBody, ModelBody, SealMessage, SetCheck
 from precad.aggregator.rounds.states import (
     Counted,
@@ -28,6 +28,9 @@ from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import derive, encode_context
 from precad.common.model import apply_update, model_digest
 from precad.common.ring import RingVector, byte_view
+
+if TYPE_CHECKING:
+    from precad.aggregator.store import Store
 
 
 def agree(link: PeerLink, step: str, digest: Digest, count: int) -> None:
@@ -102,14 +105,14 @@ def add_noise(summed: Summed, noise: NoiseSource) -> Noised:
     return Noised(summed.counted, noisy)
 
 
-def prepare(journal: Journal, noised: Noised) -> Prepared:
+def prepare(store: "Store", noised: Noised) -> Prepared:
     """Charge the ledger and persist the noisy share, in one. Nothing leaves yet.
 
     Raises:
         AlreadyReleased: this attempt was prepared before.
     """
     counted, noisy = noised.counted, noised.noisy_share
-    journal.prepare(
+    store.attempts.prepare(
         counted.opened.attempt,
         counted.valid,
         counted.valid_set,
@@ -125,7 +128,7 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
     Raises:
         PeerViolation: the other server prepared something else, or its ledger holds other facts.
     """
-    link, journal, seals = aggregator.link, aggregator.journal, aggregator.seals
+    link, store, seals = aggregator.link, aggregator.store, aggregator.seals
     own = _head(aggregator, prepared)
     mine = seals.write(SignedKind.HEAD, own)
     theirs = SealMessage.from_bytes(link.exchange("head", mine.to_bytes()))
@@ -135,19 +138,19 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
             f"the servers disagree on what they have prepared: here {_common(own)}, there "
             f"{_common(head)}; nothing more is released"
         )
-    journal.countersign(own.attempt, head, theirs)
+    store.attempts.countersign(own.attempt, head, theirs)
     signed = seals.write(SignedKind.COUNTERSIGNATURE, head)
     answer = SealMessage.from_bytes(link.exchange("countersignature", signed.to_bytes()))
     if seals.read(seals.other, SignedKind.COUNTERSIGNATURE, answer, HeadBody) != own:
         raise PeerViolation("the other server countersigned another head than this server's")
-    journal.sent(own.attempt, answer)
+    store.attempts.sent(own.attempt, answer)
     return Sent(prepared.counted, prepared.noisy_share)
 
 
 def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
-    journal, opened = aggregator.journal, prepared.counted.opened
-    head, version = journal.head(), opened.version
-    history = history_after(journal.history(version), journal.facts(version))
+    store, opened = aggregator.store, prepared.counted.opened
+    head, version = store.ledger.head(), opened.version
+    history = history_after(store.ledger.history(version), store.ledger.facts(version))
     return HeadBody(
         task=str(aggregator.task.digest),
         version=version,
@@ -195,7 +198,7 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
             f"the servers computed different models of version {version}: {own.digest} here, "
             f"{found.digest} there; nothing more is released"
         )
-    aggregator.journal.keep_model_seal(version, theirs)
+    aggregator.store.versions.keep_model_seal(version, theirs)
     return finished
 
 

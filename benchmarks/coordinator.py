@@ -35,7 +35,7 @@ from precad.aggregator.rounds.server_messages import (
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.rpc.notices import notice_of
 from precad.aggregator.store import open_store
-from precad.aggregator.store.tables import enrolment
+from precad.aggregator.store.schema import enrolment
 from precad.aggregator.training.event_log import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.share.header import Signature
@@ -152,13 +152,13 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
     rows = [{"client": n, "records": 10, "record_rate": 0.2, "in_roster": True} for n in names]
     with store._transaction() as connection:  # noqa: SLF001
         connection.execute(insert(enrolment), rows)
-    store.begin_attempt(0, 0, clients, MODEL)
-    prepare = lambda: store.prepare(0, tuple(matched.submissions), MODEL, {}, bytes(8))  # noqa: E731
+    store.attempts.begin(0, 0, clients, MODEL)
+    prepare = lambda: store.attempts.prepare(0, tuple(matched.submissions), MODEL, {}, bytes(8))  # noqa: E731
     timed(seconds, "prepare", prepare)
-    timed(seconds, "history", lambda: history_after(store.history(0), store.facts(0)))
-    timed(seconds, "participations", store.participations)
-    timed(seconds, "charges", lambda: store.charges_in(0))
-    one = lambda: [store.charges_of(name, 0) for name in names[:1000]]  # noqa: E731
+    timed(seconds, "history", lambda: history_after(store.ledger.history(0), store.ledger.facts(0)))
+    timed(seconds, "participations", store.ledger.participations)
+    timed(seconds, "charges", lambda: store.ledger.charges_in(0))
+    one = lambda: [store.ledger.charges_in(0).get(name, 0) for name in names[:1000]]  # noqa: E731
     timed(seconds, "a thousand owners' own charges", one)
     done = RoundDone(opened, frozenset(names), {}, MODEL, 1, 0.0)
     timed(seconds, "notices", lambda: [notice_of(done, name) for name in names])

@@ -71,7 +71,7 @@ class Leader:
         rate = session.task.privacy.client_rate
         drawn = cohort_of(coin, aggregator.roster, rate, current.version)
         # Owners may have shown later attempts since the servers met.
-        progress.next_attempt = max(progress.next_attempt, session.store.next_attempt())
+        progress.next_attempt = max(progress.next_attempt, session.store.attempts.next_number())
         # B opens its inbox before A announces anything: no honest client can be early.
         opened = propose(aggregator, progress.next_attempt, current.version, drawn, current.digest)
         # A client at its cap is still drawn, and then contributes zero: the denominator stays.

@@ -35,9 +35,9 @@ class Register:
         self._store = store
         self._clock = clock
         self._changed = clock.condition()
-        frozen = store.roster()
+        frozen = store.enrolment.roster()
         self._frozen = frozen is not None
-        self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.claims())
+        self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.enrolment.claims())
 
     def enrol(self, enrolment: Enrolment, token: str = "") -> int:
         """Add a client; the same claim again is confirmed. Returns how many are enrolled.
@@ -75,7 +75,7 @@ class Register:
                 )
             # Last: a token isn't spent on a claim that is refused for something else.
             self._admission(enrolment, token)
-            self._store.claim(enrolment)
+            self._store.enrolment.claim(enrolment)
             self._enrolments[enrolment.client] = enrolment
             self._changed.notify_all()
             return len(self._enrolments)
@@ -134,7 +134,7 @@ class Register:
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
         """No further enrolment; ``roster`` is final. Taken back: claims of it may be lost here."""
         with self._changed:
-            self._store.freeze(roster, taken_back=taken_back)
+            self._store.enrolment.freeze(roster, taken_back=taken_back)
             self._frozen = True
             self._enrolments = dict(roster)
         if taken_back:
@@ -143,11 +143,11 @@ class Register:
 
     def seal(self) -> SealMessage | None:
         """The other server's word on the frozen roster."""
-        return self._store.roster_seal()
+        return self._store.enrolment.roster_seal()
 
     def keep_seal(self, sealed: SealMessage) -> None:
         """Keep the other server's word on the frozen roster."""
-        self._store.keep_roster_seal(sealed)
+        self._store.enrolment.keep_roster_seal(sealed)
 
     @property
     def frozen(self) -> bool:

@@ -7,11 +7,11 @@ given to it.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.joint_coin import CoinKey
-from precad.aggregator.rounds.journal import Journal
 from precad.aggregator.rounds.privacy_cap import begin, may_take_part, released_again
 from precad.aggregator.rounds.seals import Seals
 from precad.common.identifiers import ClientId, Role
@@ -19,7 +19,10 @@ from precad.common.roster import Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.norm_check.dealing import Dealing
-from precad.norm_check.dealt_triples import DealRequest, DealtRandomness
+from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, SpentTriples
+
+if TYPE_CHECKING:
+    from precad.aggregator.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,12 @@ class Aggregator:
     seals: Seals = field(repr=False)
     coin_key: CoinKey = field(repr=False)
     noise: NoiseSource = field(repr=False)
-    journal: Journal = field(repr=False)
+    store: "Store" = field(repr=False)
+
+    @property
+    def spent(self) -> SpentTriples:
+        """Which dealt randomness was used, durably."""
+        return self.store.attempts
 
     @property
     def denominator(self) -> float:
@@ -57,8 +65,9 @@ class Aggregator:
         """
         if self.task.privacy.epsilon_limit is None:
             return tuple(clients)
-        spent, upgrades = self.journal.participations(), self.journal.upgrades()
-        charged = self.journal.charges_in(version)
+        ledger = self.store.ledger
+        spent, again = ledger.participations(), ledger.re_releases()
+        charged = ledger.charges_in(version)
         return tuple(
             client
             for client in clients
@@ -66,7 +75,7 @@ class Aggregator:
                 self.task,
                 self.roster[client].record_rate,
                 spent.get(client, 0),
-                upgrades.get(client, {}),
+                again.get(client, {}),
                 charged.get(client, 0),
             )
         )
@@ -76,10 +85,11 @@ class Aggregator:
 
         Most trainings need none: no release of theirs was ever lost.
         """
-        upgrades, charged = self.journal.upgrades(), self.journal.charges_in(version)
+        again = self.store.ledger.re_releases()
+        charged = self.store.ledger.charges_in(version)
         for client, claim in self.roster.items():
-            again = released_again(upgrades.get(client, {}), charged.get(client, 0))
-            begin(self.task, claim.record_rate, again)
+            then = released_again(again.get(client, {}), charged.get(client, 0))
+            begin(self.task, claim.record_rate, then)
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
         """Binary triples for one batch of decisions."""

@@ -3,8 +3,8 @@
 import hmac
 
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.attempt_state import Permission
 from precad.aggregator.rounds.joint_coin import commitment_to, joint_coin
-from precad.aggregator.rounds.journal import Word
 from precad.aggregator.rounds.server_messages import (
     CoinCommitment,
     CoinOpening,
@@ -29,16 +29,16 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
         PeerUnavailable: a server takes its lost bytes back; the link starts anew with them.
         NeedsOperators: a coin key is lost, and with it bytes that nobody had opened.
     """
-    link, journal, seals = aggregator.link, aggregator.journal, aggregator.seals
+    link, store, seals = aggregator.link, aggregator.store, aggregator.seals
     own = _own(aggregator, version)
     committed = commitment_to(own, seals.role)
-    kept = journal.commitment(version)
+    kept = store.versions.commitment(version)
     known = None if kept is None else _commitment(aggregator, version, kept, kept=True)
     state = CoinState(
         commitment=seals.write(SignedKind.COIN_COMMITMENT, committed),
         known=None if known is None else known.digest,
-        held=journal.coin_opening(version, own=False),
-        discard=journal.allowed(Word.COIN, version) >= 0,
+        held=store.versions.coin_opening(version, own=False),
+        discard=store.versions.allowed(Permission.COIN, version) >= 0,
     )
     theirs = CoinState.from_bytes(link.exchange("coin-commitment", state.to_bytes()))
     commitment = _commitment(aggregator, version, theirs.commitment)
@@ -46,20 +46,20 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     theirs_lost = known is not None and known.digest != commitment.digest
     if own_lost or theirs_lost:
         _mend(aggregator, version, state, theirs, own_lost=own_lost, theirs_lost=theirs_lost)
-    journal.keep_commitment(version, theirs.commitment)
+    store.versions.keep_commitment(version, theirs.commitment)
     reveal = CoinReveal(opening=seals.write(SignedKind.COIN_OPENING, own))
     answer = CoinReveal.from_bytes(link.exchange("coin-opening", reveal.to_bytes()))
     opening = seals.read(seals.other, SignedKind.COIN_OPENING, answer.opening, CoinOpening)
     if not hmac.compare_digest(commitment_to(opening, seals.other).digest, commitment.digest):
         raise PeerViolation(f"the other server opened another coin of version {version}")
-    journal.keep_opening(version, answer.opening, own=False)
+    store.versions.keep_opening(version, answer.opening, own=False)
     a, b = (own, opening) if seals.role is Role.SERVER_A else (opening, own)
     return joint_coin(a, b)
 
 
 def _own(aggregator: Aggregator, version: int) -> CoinOpening:
     seals = aggregator.seals
-    given_back = aggregator.journal.coin_opening(version, own=True)
+    given_back = aggregator.store.versions.coin_opening(version, own=True)
     if given_back is None:
         return aggregator.coin_key.opening(aggregator.task.digest, version)
     return seals.read(seals.role, SignedKind.COIN_OPENING, given_back, CoinOpening)
@@ -85,20 +85,20 @@ def _mend(
     theirs_lost: bool,
 ) -> None:
     """A server's bytes aren't those that it committed to: it lost its coin key."""
-    journal, seals = aggregator.journal, aggregator.seals
+    store, seals = aggregator.store, aggregator.seals
     # From before the operators' word it isn't: the other would choose between two of its coins.
-    if own_lost and theirs.held is not None and not journal.was_redrawn(version):
+    if own_lost and theirs.held is not None and not store.versions.was_redrawn(version):
         given = seals.read(seals.role, SignedKind.COIN_OPENING, theirs.held, CoinOpening)
         if (given.task, given.version) != (str(seals.task), version):
             raise PeerViolation("the other server gave back a coin of another task or version")
-        journal.keep_opening(version, theirs.held, own=True)
+        store.versions.keep_opening(version, theirs.held, own=True)
         raise PeerUnavailable("this server took back the coin bytes that it had signed")
     if theirs_lost and state.held is not None:
         raise PeerUnavailable("the other server takes back the coin bytes that it had signed")
     if not (state.discard and theirs.discard):
         what = "a server's coin key isn't the one that it has drawn with"
-        raise NeedsOperators(Word.COIN, version, what)
+        raise NeedsOperators(Permission.COIN, version, what)
     # First: where no new key can be kept nothing is forgotten, and no old coin is drawn again.
     aggregator.coin_key.renew()
-    journal.discard_coin(version)
+    store.versions.discard_coin(version)
     raise PeerUnavailable(f"both servers take new coins for version {version}")

@@ -1,17 +1,21 @@
 """Open an attempt: both servers know who is drawn; the cohort is whom both ledgers allow."""
 
 from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
 
 from precad.aggregator.peer_link import SETUP_ATTEMPT
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.attempt_state import Permission
 from precad.aggregator.rounds.client_lists import Places
-from precad.aggregator.rounds.journal import Journal, Word
 from precad.aggregator.rounds.server_messages import Cohort, Verdict
 from precad.aggregator.rounds.states import Opened
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest
 from precad.common.roster import Roster
 from precad.common.task import Task
+
+if TYPE_CHECKING:
+    from precad.aggregator.store import Store
 
 
 def propose(
@@ -25,13 +29,13 @@ def propose(
         NeedsOperators: another attempt needs the operators' word.
     """
     within = aggregator.within_budget(drawn, version)
-    why = doubt(aggregator.journal, aggregator.task, attempt, version)
+    why = doubt(aggregator.store, aggregator.task, attempt, version)
     verdict = _ask(
         aggregator,
         Cohort(attempt=attempt, clients=_steps(aggregator, within), model=str(model), doubt=why),
     )
     if why or verdict.operators:
-        raise NeedsOperators(Word.ATTEMPTS, version, why or verdict.refusal)
+        raise NeedsOperators(Permission.ATTEMPTS, version, why or verdict.refusal)
     if verdict.used:
         # The servers meet again, and take the larger number.
         raise PeerUnavailable(f"server B refused attempt {attempt}: {verdict.refusal}")
@@ -88,15 +92,15 @@ def answer(
         refusal = f"the coin didn't draw {strangers[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
-    elif used := not proposal.over and attempt < aggregator.journal.next_attempt():
+    elif used := not proposal.over and attempt < aggregator.store.attempts.next_number():
         refusal = f"attempt {attempt} was used before"
     elif not proposal.over:
-        why = proposal.doubt or doubt(aggregator.journal, aggregator.task, attempt, version)
+        why = proposal.doubt or doubt(aggregator.store, aggregator.task, attempt, version)
     if refusal or why:
         verdict = Verdict(refusal=refusal or why, operators=bool(why), used=used)
         link.send("cohort", verdict.to_bytes())
         if why:
-            raise NeedsOperators(Word.ATTEMPTS, version, why)
+            raise NeedsOperators(Permission.ATTEMPTS, version, why)
         kind = PeerUnavailable if used else PeerViolation
         raise kind(f"server A's proposal for attempt {attempt}: {refusal}")
     if proposal.over:
@@ -136,7 +140,7 @@ def _opened(
         )
     cover = aggregator.task.privacy.cover_uploads
     cohort = tuple(sorted(aggregator.roster if cover else counted))
-    aggregator.journal.begin_attempt(attempt, version, len(cohort), model)
+    aggregator.store.attempts.begin(attempt, version, len(cohort), model)
     return Opened(attempt, version, cohort, model, frozenset(counted))
 
 
@@ -163,34 +167,36 @@ GRANTED = 3
 """Attempts that one word of the operators allows."""
 
 _WHY = {
-    Word.ATTEMPTS: "go on trying",
-    Word.WRITE_OFF: "write off the attempt that the other server has lost (its charge stands)",
-    Word.COIN: "take new coins, because a server has lost its coin key",
+    Permission.ATTEMPTS: "go on trying",
+    Permission.WRITE_OFF: (
+        "write off the attempt that the other server has lost (its charge stands)"
+    ),
+    Permission.COIN: "take new coins, because a server has lost its coin key",
 }
 
 
 class NeedsOperators(PrecadError):
     """Only the operators of both servers can decide how to go on; it is asked again and again."""
 
-    def __init__(self, word: Word, version: int, what: str) -> None:
+    def __init__(self, permission: Permission, version: int, what: str) -> None:
         super().__init__(
             f"version {version} waits for the operators of both servers: {what}. To "
-            f"{_WHY[word]}, each says to its own server: precad allow {word.value} HOST:PORT "
-            f"--server a|b --version {version} --identity FOLDER"
+            f"{_WHY[permission]}, each says to its own server: precad allow {permission.value} "
+            f"HOST:PORT --server a|b --version {version} --identity FOLDER"
         )
-        self.word = word
+        self.permission = permission
         self.version = version
 
 
-def doubt(journal: Journal, task: Task, attempt: int, version: int) -> str:
+def doubt(store: "Store", task: Task, attempt: int, version: int) -> str:
     """Why another attempt of ``version`` needs the operators' word; empty when it needs none."""
-    if attempt <= journal.allowed(Word.ATTEMPTS, version):
+    if attempt <= store.versions.allowed(Permission.ATTEMPTS, version):
         return ""
-    if any(not fact.voided for fact in journal.facts(version)):
+    if any(not fact.voided for fact in store.ledger.facts(version)):
         return "a release of it may have left already, and another one costs privacy"
-    opened = journal.opened(version)
+    opened = store.versions.opened(version)
     if opened >= OPENED_CAP and task.validation == "crypten":
         return f"the comparisons of {opened} of its attempts were opened"
-    if (tried := journal.attempts_of(version)) >= task.training.attempts:
+    if (tried := store.attempts.count_of(version)) >= task.training.attempts:
         return f"{tried} attempts failed (training.attempts = {task.training.attempts})"
     return ""

@@ -167,7 +167,7 @@ class AggregationService(AggregationServicer):
 
     def _model(self, version: int) -> ShelvedModel:
         """A model that both servers hold. Raises NotOnOffer."""
-        if version > self._session.store.confirmed():
+        if version > self._session.store.versions.confirmed():
             raise NotOnOffer(f"model {version} isn't on offer yet")
         return self._session.shelf.get(version)
 

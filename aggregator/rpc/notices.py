@@ -121,8 +121,8 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
         client=client.name,
         version=model.version,
         attempt=attempt,
-        charges=session.store.charges_of(client, model.version),
-        opened=session.store.opened(model.version),
+        charges=session.store.ledger.charges_in(model.version).get(client, 0),
+        opened=session.store.versions.opened(model.version),
         model_digest=model.digest.value,
     )
     return _say(session, client, "opening", body)
@@ -148,14 +148,16 @@ def statement_of(
     if opening is not None and not said.knows(client, "opening", opening):
         hear_of(session, client, opening)
     # Not what this server alone holds: what is stated must not be lost by one of them.
-    model = session.shelf.get(min(session.shelf.current.version, session.store.confirmed()))
-    account = session.store.account_of(client, model.version)
+    model = session.shelf.get(
+        min(session.shelf.current.version, session.store.versions.confirmed())
+    )
+    account = session.store.statements.account_of(client, model.version)
     body = pb.StatementBody(
         task_digest=session.task.digest.value,
         client=client.name,
         version=model.version,
         model_digest=model.digest.value,
-        attempt=session.store.next_attempt() - 1,
+        attempt=session.store.attempts.next_number() - 1,
         charged=account.charged,
         opened=account.opened,
         counted=account.counted,

@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from precad.aggregator.rounds.journal import Word
+from precad.aggregator.rounds.attempt_state import Permission
 from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.training.connected_clients import while_allowed
 from precad.aggregator.training.event_log import RoundDone
@@ -45,22 +45,22 @@ class OperationService(OperationServicer):
         async with Refusing(context):
             require(context, self._session.identity, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
-            known = {word.value: word for word in Word}
+            known = {each.value: each for each in Permission}
             if request.word not in known:
                 raise Misconfiguration("word", request.word, f"give one of {', '.join(known)}")
             version = self._session.shelf.current.version
             if request.version != version:
                 remedy = f"version {version} is the one that is open; nothing else waits"
                 raise Misconfiguration("version", request.version, remedy)
-            word = known[request.word]
-            until = await asyncio.to_thread(self._allow, word, version)
-        log.warning("the operators' word for version %d: %s", version, word.value)
+            allowed = known[request.word]
+            until = await asyncio.to_thread(self._allow, allowed, version)
+        log.warning("the operators' permission for version %d: %s", version, allowed.value)
         return pb.AllowReply(until=until)
 
-    def _allow(self, word: Word, version: int) -> int:
+    def _allow(self, what: Permission, version: int) -> int:
         store = self._session.store
-        until = max(store.next_attempt(), self._session.progress.next_attempt) - 1 + GRANTED
-        store.allow(word, version, until)
+        until = max(store.attempts.next_number(), self._session.progress.next_attempt) - 1 + GRANTED
+        store.versions.allow(what, version, until)
         return until
 
     def _admit(self, request: pb.StatusRequest, context: Context) -> None:
@@ -70,7 +70,7 @@ class OperationService(OperationServicer):
 
     def _status(self) -> pb.StatusReply:
         session = self._session
-        participations = session.store.participations()
+        participations = session.store.ledger.participations()
         return pb.StatusReply(
             role=session.role.value,
             task_name=session.task.name,
@@ -81,11 +81,11 @@ class OperationService(OperationServicer):
             rounds=session.task.training.rounds,
             model_digest=session.shelf.current.digest.value,
             error=session.progress.error,
-            rejected={reason.value: n for reason, n in session.store.rejections().items()},
+            rejected={reason.value: n for reason, n in session.store.attempts.rejections().items()},
             participations={client.name: n for client, n in participations.items()},
             bytes_by_link=dict(session.traffic),
             rejected_by_client={
-                client.name: n for client, n in session.store.rejected_clients().items()
+                client.name: n for client, n in session.store.attempts.rejected_clients().items()
             },
             kernel=kernel_in_use(),
             most_owners=session.enrolling.enough,
@@ -96,7 +96,7 @@ class OperationService(OperationServicer):
             missing=[client.name for client in session.register.missing()],
             unused_tokens=session.register.unused_tokens(),
             twice=dict(session.twice),
-            redrawn_coins=session.store.redrawn_coins(),
+            redrawn_coins=session.store.versions.redrawn_coins(),
             workers=session.progress.workers,
             wire_version=WIRE_VERSION,
         )

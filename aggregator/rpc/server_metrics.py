@@ -17,7 +17,7 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName, ReleaseCounts
 from precad.accounting.guarantees import guarantees
 from precad.aggregator.collect.inbox import Backlog
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.privacy_cap import participations_left
 from precad.aggregator.training.event_log import Event, RoundDone
 from precad.aggregator.training.session import Phase, Session
@@ -72,9 +72,9 @@ class Metrics:
         yield gauge("peers_lost", said, progress.lost_at is not None)
         said = "1 while the operators of both servers must decide."
         yield gauge("needs_operators", said, progress.needs is not None)
-        taken = store.participations()
+        taken = store.ledger.participations()
         yield counter("participations_total", "Submissions charged.", sum(taken.values()))
-        by_state, by_reason = store.attempt_states(), store.rejections()
+        by_state, by_reason = store.attempts.by_state(), store.attempts.rejections()
         states = {each.value: by_state.get(each, 0) for each in AttemptState}
         yield gauge("attempts", "Attempts by state.", states, "state")
         refused = {each.value: by_reason.get(each, 0) for each in Rejection}
@@ -93,7 +93,10 @@ class Metrics:
         yield from self._privacy(taken)
 
     def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
-        released, again = self._session.shelf.current.version, self._session.store.upgrades()
+        released, again = (
+            self._session.shelf.current.version,
+            self._session.store.ledger.re_releases(),
+        )
         epsilons = self._epsilons.by_adversary(released, taken, again)
         spent = {who.value: each.spent for who, each in epsilons.items()}
         yield gauge("epsilon", "Exact ε so far, for the owner with most.", spent, "adversary")

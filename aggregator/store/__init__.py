@@ -11,7 +11,7 @@ from precad.aggregator.store.audit import (
 )
 from precad.aggregator.store.database import Store, open_store
 from precad.aggregator.store.ledger import Charge, LedgerEntry
-from precad.aggregator.store.shown import Shown
+from precad.aggregator.store.statements import ShownStatement
 
 __all__ = [
     "Audit",
@@ -20,7 +20,7 @@ __all__ = [
     "Finding",
     "LedgerEntry",
     "LedgerView",
-    "Shown",
+    "ShownStatement",
     "Store",
     "audit_ledger",
     "compare_ledgers",

@@ -1,253 +1,480 @@
-"""Attempts in the database: opening them, charging them, and what becomes of them.
+"""Attempts: opening them, charging them, and what becomes of them."""
 
-Every function works in the caller's transaction.
-"""
-
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
-from precad.aggregator.rounds.journal import BOUND, PENDING, AttemptState, ReleaseRecord
-from precad.aggregator.store import tables
-from precad.aggregator.store.ledger import append
-from precad.common.errors import AlreadyReleased, Rejection, StorageFailure
+from precad.aggregator.rounds.attempt_state import (
+    BOUND,
+    CHARGED,
+    PENDING,
+    AttemptState,
+    ReleaseRecord,
+)
+from precad.aggregator.rounds.server_messages import Fact, HeadBody, SealMessage
+from precad.aggregator.store import schema
+from precad.aggregator.store.journal_file import JournalEntries, JournalFile
+from precad.aggregator.store.ledger import Ledger, charged_clients
+from precad.aggregator.store.transaction import Transaction
+from precad.aggregator.store.versions import raise_opened
+from precad.common.errors import AlreadyReleased, PeerViolation, Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest
-from precad.common.task import Task
 
-CHARGED = (*PENDING, AttemptState.DONE, AttemptState.WRITTEN_OFF, AttemptState.LEARNED)
-"""States of an attempt that costs its clients something."""
-_NEVER_VOIDED = (*BOUND, AttemptState.DONE, AttemptState.WRITTEN_OFF)
-"""Its noisy share may have left, whatever the other server says of it now."""
-_AT_ONCE = 8
-"""Noisy shares that are removed with one version's end."""
+log = logging.getLogger("precad")
+
 UNKNOWN = Digest(bytes(32))
 """The model of an attempt that was learned: nobody asks for it again."""
+_RELEASED = (*PENDING, AttemptState.DONE)
+_NEVER_VOIDED = (*BOUND, AttemptState.DONE, AttemptState.WRITTEN_OFF)
+"""Its noisy share may have left, whatever the other server says of it now."""
+_STAYS = {*CHARGED, AttemptState.VOIDED} - {AttemptState.PREPARED}
+"""States of an attempt that another server's word on a void changes nothing of."""
+_AT_ONCE = 8
+"""Noisy shares that are removed with one version's end."""
+
+# Put together once: SQLAlchemy takes longer over a statement than SQLite.
+_ATTEMPT, _SHARE = schema.attempts.c, schema.noisy_share.c
+_LEDGER, _REJECTION = schema.ledger.c, schema.rejection.c
+_NEWEST = select(func.max(_ATTEMPT.attempt))
+_HEARD = select(schema.task.c.heard)
+_ROW = select(schema.attempts).where(_ATTEMPT.attempt == bindparam("of"))
+_IN_VERSION = select(func.count()).where(_ATTEMPT.version == bindparam("of"))
+_RELEASE_OF = select(_ATTEMPT.attempt).where(
+    _ATTEMPT.version == bindparam("of"), _ATTEMPT.state.in_(_RELEASED)
+)
+_PENDING = (
+    select(schema.attempts)
+    .where(_ATTEMPT.state.in_(PENDING))
+    .order_by(_ATTEMPT.attempt.desc())
+    .limit(1)
+)
+_SHARE_OF = select(_SHARE.share).where(_SHARE.attempt == bindparam("of"))
+_SHARE_DIGEST = select(_LEDGER.share_digest).where(
+    _LEDGER.attempt == bindparam("of"), _LEDGER.event == AttemptState.PREPARED
+)
+_THEIR_HEAD = (
+    select(_ATTEMPT.their_head)
+    .where(_ATTEMPT.their_head.is_not(None), _ATTEMPT.state != AttemptState.VOIDED)
+    .order_by(_ATTEMPT.attempt.desc())
+    .limit(1)
+)
+_VERSION_OF_SHARE = (
+    select(_ATTEMPT.version)
+    .where(_ATTEMPT.attempt == _SHARE.attempt, _ATTEMPT.state.not_in(PENDING))
+    .scalar_subquery()
+)
+_OVER = (
+    select(_SHARE.attempt)
+    .where(bindparam("before") > _VERSION_OF_SHARE)
+    .order_by(_SHARE.attempt.desc())
+    .limit(_AT_ONCE)
+)
+_DROP_SHARES = delete(schema.noisy_share).where(_SHARE.attempt.in_(_OVER))
 
 
-def newest(connection: Connection) -> int:
-    """The newest attempt's number; -1 before the first."""
-    found = connection.scalar(select(func.max(tables.attempts.c.attempt)))
+class Attempts:
+    """One server's attempts. Each method is one transaction: durable at its end, or undone.
+
+    Args:
+        transaction: of the server's database.
+        ledger: takes an entry for what costs somebody, or costs nothing any more.
+        journal_file: beside the database; None in tests of other things.
+        entries: what that file held at this server's start.
+
+    Raises:
+        StorageFailure: by every method, when the database fails. Nothing was changed then.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        ledger: Ledger,
+        journal_file: JournalFile | None,
+        entries: JournalEntries,
+    ) -> None:
+        self._transaction = transaction
+        self._ledger = ledger
+        self._journal_file = journal_file
+        self._entries = entries
+
+    # --- numbers -----------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """Return the first attempt that nobody remembers: not this server, nor whom it heard of."""
+        return self._transaction.look(
+            "next attempt", lambda c: max(self._newest_here(c), _heard(c)) + 1
+        )
+
+    def unused_here(self) -> int:
+        """Return the first attempt that neither the database nor the journal file knows."""
+        with self._transaction.read() as connection:
+            return self._newest_here(connection) + 1
+
+    def newest(self) -> int:
+        """Return the newest attempt in the database; -1 before the first."""
+        with self._transaction.read() as connection:
+            return _newest(connection)
+
+    def hear(self, attempt: int) -> None:
+        """Keep that somebody else remembers ``attempt``: dealer, owner or the other server."""
+        if attempt >= self.next_number():
+            with self._transaction.write() as connection:
+                note_heard(connection, attempt)
+
+    def _newest_here(self, connection: Connection) -> int:
+        return max(_newest(connection), self._entries.newest_attempt)
+
+    # --- until it is prepared ----------------------------------------------------------------
+
+    def begin(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
+        """Keep the attempt as open. Raises PeerViolation when its number was used before."""
+        with self._transaction.write() as connection:
+            newest = self._newest_here(connection)
+            if attempt <= newest:
+                raise PeerViolation(f"attempt {attempt} isn't above {newest}, the newest here")
+            _begin(connection, attempt, version, cohort_size, model, AttemptState.OPEN)
+
+    def abandon_open(self) -> int:
+        """Abandon attempts that were open when a link or a server broke off. Returns how many."""
+        abandon = update(schema.attempts).where(_ATTEMPT.state == AttemptState.OPEN)
+        with self._transaction.write() as connection:
+            return connection.execute(abandon.values(state=AttemptState.ABANDONED)).rowcount
+
+    def count_of(self, version: int) -> int:
+        """Return how many attempts of ``version`` there were."""
+        with self._transaction.read() as connection:
+            return int(connection.execute(_IN_VERSION, {"of": version}).scalar_one())
+
+    def spend(self, attempt: int, batch: int) -> None:
+        """Keep a batch of correlated randomness as spent. Raises PeerViolation on reuse."""
+        try:
+            with self._transaction.write() as connection:
+                connection.execute(
+                    insert(schema.spent_triple), {"attempt": attempt, "batch": batch}
+                )
+        except IntegrityError:
+            raise PeerViolation(
+                f"correlated randomness of attempt {attempt}, batch {batch} was spent before; "
+                "using it twice would reveal differences of updates"
+            ) from None
+
+    # --- from prepared to done ---------------------------------------------------------------
+
+    def prepare(
+        self,
+        attempt: int,
+        valid: Collection[ClientId],
+        valid_set: Digest,
+        rejections: Mapping[ClientId, Rejection],
+        noisy_share: bytes | memoryview,
+    ) -> None:
+        """Charge every valid client and persist the noisy share, both or neither.
+
+        Raises:
+            AlreadyReleased: the attempt was prepared before, or another of its version is
+                prepared or done.
+        """
+        with self._transaction.write() as connection:
+            opened = _row(connection, attempt)
+            if opened is None or opened.state is not AttemptState.OPEN:
+                raise AlreadyReleased(f"attempt {attempt} was prepared already, or never opened")
+            earlier = connection.scalar(_RELEASE_OF, {"of": opened.version})
+            if earlier is not None:
+                raise AlreadyReleased(
+                    f"version {opened.version} has its release already, of attempt {earlier}"
+                )
+            with self._ledger.changing(opened.version):
+                _change(connection, attempt, state=AttemptState.PREPARED, valid_set=valid_set)
+                # As a parameter: SQLAlchemy keeps statements, and what they hold.
+                share = {"attempt": attempt, "share": noisy_share}
+                connection.execute(insert(schema.noisy_share), share)
+                digest = Digest.of(noisy_share)
+                self._ledger.append(
+                    AttemptState.PREPARED, attempt, opened.version, valid, valid_set, digest
+                )
+            if rejections:
+                connection.execute(
+                    insert(schema.rejection),
+                    [{"attempt": attempt, "client": c, "reason": r} for c, r in rejections.items()],
+                )
+
+    def countersign(self, attempt: int, head: HeadBody, sealed: SealMessage) -> None:
+        """Keep that this server countersigns the other's head, in the journal file first.
+
+        What that file says and the database doesn't counts as sent.
+
+        Raises:
+            AlreadyReleased: the attempt isn't prepared here.
+        """
+        if self._journal_file is not None:
+            with self._transaction.read() as connection:
+                clients = charged_clients(connection, attempt)
+            self._journal_file.countersigned(head.version, attempt, clients)
+        with self._transaction.write() as connection:
+            known = _row(connection, attempt)
+            if known is None or known.state not in PENDING:
+                raise AlreadyReleased(f"attempt {attempt} isn't prepared here")
+            fresh = known.state is AttemptState.PREPARED
+            state = AttemptState.COUNTERSIGNED if fresh else known.state
+            _change(connection, attempt, state=state, their_head=sealed.to_json())
+
+    def sent(self, attempt: int, countersignature: SealMessage) -> None:
+        """Keep the other's countersignature: the noisy share is about to leave.
+
+        Raises:
+            AlreadyReleased: this server hasn't countersigned the other's head.
+        """
+        with self._transaction.write() as connection:
+            known = _row(connection, attempt)
+            if known is None or known.state not in BOUND:
+                raise AlreadyReleased(f"attempt {attempt} isn't countersigned here")
+            kept = countersignature.to_json()
+            _change(connection, attempt, state=AttemptState.SENT, countersignature=kept)
+
+    def pending(self) -> ReleaseRecord | None:
+        """Return the attempt that is prepared and not over.
+
+        Raises:
+            StorageFailure: the noisy share isn't the one that was prepared.
+        """
+        with self._transaction.read() as connection:
+            row = connection.execute(_PENDING).first()
+            if row is None:
+                return None
+            of = {"of": row.attempt}
+            share = share_of(connection, row.attempt)
+            if share is None or connection.scalar(_SHARE_DIGEST, of) != Digest.of(share):
+                # Sent, it would be a second release of one version.
+                raise StorageFailure(
+                    f"the noisy share of attempt {row.attempt} isn't the one that the ledger "
+                    "names; the database was changed or is damaged. Put back this server's newest "
+                    "state, or start a new task"
+                )
+            rejected = select(_REJECTION.client, _REJECTION.reason).where(
+                _REJECTION.attempt == row.attempt
+            )
+            return ReleaseRecord(
+                attempt=row.attempt,
+                version=row.version,
+                state=row.state,
+                cohort_size=row.cohort_size,
+                model=row.model,
+                valid_set=row.valid_set,
+                valid=charged_clients(connection, row.attempt),
+                rejections=dict(connection.execute(rejected).all()),
+                noisy_share=share,
+            )
+
+    def finish(self, attempt: int, next_model: Digest) -> None:
+        """Keep a prepared attempt as done; any other stays what it is."""
+        with self._transaction.write() as connection:
+            known = _row(connection, attempt)
+            if known is not None and known.state in PENDING:
+                _change(connection, attempt, state=AttemptState.DONE, next_model=next_model)
+
+    def drop_shares(self, confirmed: int) -> None:
+        """Remove noisy shares of versions before ``confirmed``, whose model both servers hold.
+
+        Only what is pending is ever sent, and nothing becomes pending again: what is over stays so,
+        and so does whatever an older copy of this database has of it. A few at a time, so that no
+        round waits for a database that has many; to be called where nobody waits.
+        """
+        with self._transaction.write() as connection:
+            connection.execute(_DROP_SHARES, {"before": confirmed})
+
+    # --- what came of it otherwise -----------------------------------------------------------
+
+    def void(self, version: int, attempt: int) -> None:
+        """Keep that the attempt isn't prepared on both servers: it costs nothing.
+
+        Raises:
+            AlreadyReleased: this server has countersigned or sent it, also where it was written
+                off since, or it is done.
+        """
+        with self._transaction.write() as connection:
+            self._void(connection, version, attempt)
+        remembered = any(fact.attempt == attempt for fact in self._entries.facts)
+        if self._journal_file is not None and remembered:
+            self._journal_file.voided(version, attempt)
+
+    def settle(self, attempt: int) -> None:
+        """Keep that a prepared attempt's version is over, as the model says: its charge stands."""
+        self._end(attempt, AttemptState.LEARNED)
+
+    def write_off(self, attempt: int) -> None:
+        """Keep that both operators gave a prepared attempt up; its charge stands."""
+        self._end(attempt, AttemptState.WRITTEN_OFF)
+
+    def learn(self, facts: Collection[Fact]) -> int:
+        """Take facts that this server had forgotten into its ledger. Returns how many.
+
+        Raises:
+            StorageFailure: one names an attempt that stands here for another version.
+        """
+        return self._learn(facts)
+
+    def charge_unknown(self, fact: Fact) -> None:
+        """Charge an attempt that others alone remember, in the journal file first."""
+        if self._journal_file is not None:
+            clients = [ClientId(name) for name in fact.clients]
+            self._journal_file.countersigned(fact.version, fact.attempt, clients)
+        self._learn([fact])
+
+    def take_back(self) -> None:
+        """Take from the journal file what a database from an old copy has forgotten."""
+        with self._transaction.write() as connection:
+            for fact in self._entries.facts:
+                known = _row(connection, fact.attempt)
+                state = None if known is None else known.state
+                if state is AttemptState.VOIDED:
+                    # After the database was put back once: who voids an attempt never
+                    # countersigns it.
+                    continue
+                if state is AttemptState.PREPARED:
+                    # It was countersigned: never voided.
+                    _change(connection, fact.attempt, state=AttemptState.COUNTERSIGNED)
+                elif self._learn([fact]):
+                    log.warning(
+                        "attempt %d stands in this server's journal and not in its database: its "
+                        "%d charges are in the ledger again",
+                        fact.attempt,
+                        len(fact.clients),
+                    )
+            for version, count in self._entries.opened_of().items():
+                raise_opened(connection, version, count)
+
+    def _end(self, attempt: int, state: AttemptState) -> None:
+        with self._transaction.write() as connection:
+            known = _row(connection, attempt)
+            if known is not None and known.state in PENDING:
+                _change(connection, attempt, state=state)
+                self._ledger.append(state, attempt, known.version)
+
+    def _void(self, connection: Connection, version: int, attempt: int) -> None:
+        known = _row(connection, attempt)
+        if known is not None and known.state is AttemptState.VOIDED:
+            return
+        if known is not None and (known.state in _NEVER_VOIDED or known.version != version):
+            raise AlreadyReleased(f"attempt {attempt} is {known.state.value} and is never voided")
+        with self._ledger.changing(version):
+            if known is None:
+                _begin(connection, attempt, version, 0, UNKNOWN, AttemptState.VOIDED)
+            else:
+                _change(connection, attempt, state=AttemptState.VOIDED)
+            self._ledger.append(AttemptState.VOIDED, attempt, version)
+
+    def _learn(self, facts: Collection[Fact]) -> int:
+        learned: list[int] = []
+        with self._transaction.write() as connection:
+            for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
+                known = _row(connection, fact.attempt)
+                if known is not None and known.version != fact.version:
+                    raise StorageFailure(f"attempt {fact.attempt} stands here for another version")
+                if not fact.voided:
+                    if self._learn_charge(connection, fact, known):
+                        learned.append(fact.version)
+                elif known is None or known.state not in _STAYS:
+                    self._void(connection, fact.version, fact.attempt)
+                    learned.append(fact.version)
+            if learned:
+                after = schema.versions.c.version > min(learned)
+                connection.execute(update(schema.versions).where(after).values(history=None))
+        return len(learned)
+
+    def _learn_charge(self, connection: Connection, fact: Fact, known: Row[Any] | None) -> bool:
+        """Take a forgotten charge into the ledger. Returns whether it was forgotten."""
+        clients = {ClientId(name) for name in fact.clients}
+        missing = clients - set(charged_clients(connection, fact.attempt))
+        charged = known is not None and known.state in CHARGED
+        if charged and not missing:
+            return False
+        state = AttemptState.LEARNED
+        with self._ledger.changing(fact.version):
+            if known is None:
+                _begin(connection, fact.attempt, fact.version, len(clients), UNKNOWN, state)
+            elif not charged:
+                _change(connection, fact.attempt, state=state)
+            self._ledger.append(state, fact.attempt, fact.version, missing)
+        return True
+
+    # --- what is shown of them ---------------------------------------------------------------
+
+    def their_head(self) -> SealMessage | None:
+        """Return the other server's newest head: what it has signed of the common history."""
+        with self._transaction.read() as connection:
+            found = connection.scalar(_THEIR_HEAD)
+            return None if found is None else SealMessage.from_json(found)
+
+    def states(self) -> dict[int, AttemptState]:
+        """Return all attempts' states."""
+        query = select(_ATTEMPT.attempt, _ATTEMPT.state).order_by(_ATTEMPT.attempt)
+        with self._transaction.read() as connection:
+            return dict(connection.execute(query).all())
+
+    def by_state(self) -> dict[AttemptState, int]:
+        """Return how many attempts stand where."""
+        query = select(_ATTEMPT.state, func.count()).group_by(_ATTEMPT.state)
+        with self._transaction.read() as connection:
+            return dict(connection.execute(query).all())
+
+    def rejections(self) -> dict[Rejection, int]:
+        """Return how many submissions were rejected, by reason."""
+        query = select(_REJECTION.reason, func.count()).group_by(_REJECTION.reason)
+        with self._transaction.read() as connection:
+            return dict(connection.execute(query).all())
+
+    def rejected_clients(self) -> dict[ClientId, int]:
+        """Return how many submissions of each client were rejected; absence isn't one."""
+        query = (
+            select(_REJECTION.client, func.count())
+            .where(_REJECTION.reason != Rejection.ABSENT)
+            .group_by(_REJECTION.client)
+        )
+        with self._transaction.read() as connection:
+            return dict(connection.execute(query).all())
+
+
+def share_of(connection: Connection, attempt: int) -> bytes | None:
+    """Return this server's noisy share of an attempt; None unless it was prepared."""
+    found: bytes | None = connection.scalar(_SHARE_OF, {"of": attempt})
+    return found
+
+
+def note_heard(connection: Connection, attempt: int) -> None:
+    """Keep the newest attempt that anybody else has named."""
+    if attempt > _heard(connection):
+        connection.execute(update(schema.task), {"heard": attempt})
+
+
+def _newest(connection: Connection) -> int:
+    found = connection.scalar(_NEWEST)
     return -1 if found is None else int(found)
 
 
-def row_of(connection: Connection, attempt: int) -> Row[Any] | None:
-    """An attempt's row."""
-    attempts = tables.attempts
-    return connection.execute(select(attempts).where(attempts.c.attempt == attempt)).one_or_none()
+def _heard(connection: Connection) -> int:
+    found = connection.scalar(_HEARD)
+    return -1 if found is None else int(found)
 
 
-def begin(
+def _row(connection: Connection, attempt: int) -> Row[Any] | None:
+    return connection.execute(_ROW, {"of": attempt}).one_or_none()
+
+
+def _begin(
     connection: Connection,
     attempt: int,
     version: int,
     cohort_size: int,
     model: Digest,
-    state: AttemptState = AttemptState.OPEN,
+    state: AttemptState,
 ) -> None:
-    """A new attempt."""
-    connection.execute(
-        insert(tables.attempts).values(
-            attempt=attempt, version=version, state=state, cohort_size=cohort_size, model=model
-        )
-    )
+    row = {"attempt": attempt, "version": version, "state": state}
+    connection.execute(insert(schema.attempts), row | {"cohort_size": cohort_size, "model": model})
 
 
-def change(connection: Connection, attempt: int, **values: object) -> None:
-    """Change an attempt's row."""
-    attempts = tables.attempts
-    connection.execute(update(attempts).where(attempts.c.attempt == attempt).values(**values))
-
-
-def share_of(connection: Connection, attempt: int) -> bytes | None:
-    """This server's noisy share of an attempt; None unless it was prepared."""
-    kept = tables.noisy_share.c
-    found: bytes | None = connection.scalar(select(kept.share).where(kept.attempt == attempt))
-    return found
-
-
-def drop_shares(connection: Connection, version: int) -> None:
-    """Remove noisy shares of versions before ``version``, whose model both servers hold.
-
-    Only what is pending is ever sent, and nothing becomes pending again: what is over stays so,
-    and so does whatever an older copy of this database has of it. A few at a time, so that no
-    round waits for a database that has many.
-    """
-    kept, attempts = tables.noisy_share.c, tables.attempts.c
-    over = (
-        select(kept.attempt)
-        .join(tables.attempts, attempts.attempt == kept.attempt)
-        .where(attempts.version < version, attempts.state.not_in(PENDING))
-        .order_by(kept.attempt.desc())
-        .limit(_AT_ONCE)
-    )
-    connection.execute(delete(tables.noisy_share).where(kept.attempt.in_(over)))
-
-
-def charged_clients(connection: Connection, attempt: int) -> tuple[ClientId, ...]:
-    """Whom an attempt's entries name."""
-    charge = tables.charge.c
-    found = connection.scalars(select(charge.client).where(charge.attempt == attempt))
-    return tuple(sorted(found))
-
-
-def prepare(
-    connection: Connection,
-    task: Task,
-    attempt: int,
-    valid: Collection[ClientId],
-    valid_set: Digest,
-    rejections: Mapping[ClientId, Rejection],
-    noisy_share: bytes | memoryview,
-) -> None:
-    """State, noisy share, ledger entry, charges and rejections. Raises AlreadyReleased."""
-    opened = row_of(connection, attempt)
-    if opened is None or opened.state is not AttemptState.OPEN:
-        raise AlreadyReleased(f"attempt {attempt} was prepared already, or never opened")
-    attempts = tables.attempts.c
-    released = (*PENDING, AttemptState.DONE)
-    earlier = connection.scalar(
-        select(attempts.attempt).where(
-            attempts.version == opened.version, attempts.state.in_(released)
-        )
-    )
-    if earlier is not None:
-        raise AlreadyReleased(
-            f"version {opened.version} has its release already, of attempt {earlier}"
-        )
-    change(connection, attempt, state=AttemptState.PREPARED, valid_set=valid_set)
-    # As a parameter: SQLAlchemy keeps statements, and with them the values that they hold.
-    connection.execute(insert(tables.noisy_share), {"attempt": attempt, "share": noisy_share})
-    append(
-        connection,
-        task,
-        AttemptState.PREPARED,
-        attempt=attempt,
-        version=opened.version,
-        clients=valid,
-        valid_set=valid_set,
-        share_digest=Digest.of(noisy_share),
-    )
-    if rejections:
-        connection.execute(
-            insert(tables.rejection),
-            [{"attempt": attempt, "client": c, "reason": r} for c, r in rejections.items()],
-        )
-
-
-def pending(connection: Connection) -> ReleaseRecord | None:
-    """The attempt that is prepared and not over.
-
-    Raises:
-        StorageFailure: the noisy share isn't the one that was prepared.
-    """
-    attempts, rejection, ledger = tables.attempts, tables.rejection.c, tables.ledger.c
-    row = connection.execute(
-        select(attempts).where(attempts.c.state.in_(PENDING)).order_by(attempts.c.attempt.desc())
-    ).first()
-    if row is None:
-        return None
-    digest = connection.scalar(
-        select(ledger.share_digest).where(
-            ledger.attempt == row.attempt, ledger.event == AttemptState.PREPARED
-        )
-    )
-    share = share_of(connection, row.attempt)
-    if share is None or digest != Digest.of(share):
-        # Sent, it would be a second release of one version.
-        raise StorageFailure(
-            f"the noisy share of attempt {row.attempt} isn't the one that the ledger names; "
-            "the database was changed or is damaged. Put back this server's newest state, or "
-            "start a new task"
-        )
-    rejected = connection.execute(
-        select(rejection.client, rejection.reason).where(rejection.attempt == row.attempt)
-    )
-    return ReleaseRecord(
-        attempt=row.attempt,
-        version=row.version,
-        state=row.state,
-        cohort_size=row.cohort_size,
-        model=row.model,
-        valid_set=row.valid_set,
-        valid=charged_clients(connection, row.attempt),
-        rejections={r.client: r.reason for r in rejected},
-        noisy_share=share,
-    )
-
-
-def void(connection: Connection, task: Task, version: int, attempt: int) -> None:
-    """The attempt costs nothing, and an entry says so.
-
-    Raises:
-        AlreadyReleased: this server has countersigned or sent it, also where it was written off
-            since, or it is done.
-    """
-    known = row_of(connection, attempt)
-    if known is None:
-        begin(connection, attempt, version, 0, UNKNOWN, AttemptState.VOIDED)
-    elif known.state is AttemptState.VOIDED:
-        return
-    elif known.state in _NEVER_VOIDED or known.version != version:
-        raise AlreadyReleased(f"attempt {attempt} is {known.state.value} and is never voided")
-    else:
-        change(connection, attempt, state=AttemptState.VOIDED)
-    _note(connection, task, AttemptState.VOIDED, version, attempt)
-
-
-def write_off(connection: Connection, task: Task, attempt: int) -> None:
-    """Both operators gave the attempt up; its charge stands."""
-    known = row_of(connection, attempt)
-    if known is None or known.state not in PENDING:
-        return
-    change(connection, attempt, state=AttemptState.WRITTEN_OFF)
-    _note(connection, task, AttemptState.WRITTEN_OFF, known.version, attempt)
-
-
-def settle(connection: Connection, task: Task, attempt: int) -> None:
-    """The database is older than the model: the charge stands, and the share has no further use."""
-    known = row_of(connection, attempt)
-    if known is None or known.state not in PENDING:
-        return
-    change(connection, attempt, state=AttemptState.LEARNED)
-    _note(connection, task, AttemptState.LEARNED, known.version, attempt)
-
-
-def learn_charge(
-    connection: Connection, task: Task, version: int, attempt: int, clients: Collection[ClientId]
-) -> bool:
-    """Take a forgotten charge into the ledger. Returns whether it was forgotten."""
-    known = row_of(connection, attempt)
-    missing = set(clients) - set(charged_clients(connection, attempt))
-    if known is not None and known.state in CHARGED and not missing:
-        return False
-    if known is None:
-        begin(connection, attempt, version, len(clients), UNKNOWN, AttemptState.LEARNED)
-    elif known.state not in CHARGED:
-        change(connection, attempt, state=AttemptState.LEARNED)
-    append(
-        connection,
-        task,
-        AttemptState.LEARNED,
-        attempt=attempt,
-        version=version,
-        clients=missing,
-        valid_set=None,
-        share_digest=None,
-    )
-    return True
-
-
-def _note(
-    connection: Connection, task: Task, event: AttemptState, version: int, attempt: int
-) -> None:
-    append(
-        connection,
-        task,
-        event,
-        attempt=attempt,
-        version=version,
-        clients=(),
-        valid_set=None,
-        share_digest=None,
-    )
+def _change(connection: Connection, attempt: int, **values: object) -> None:
+    change = update(schema.attempts).where(_ATTEMPT.attempt == bindparam("of"))
+    connection.execute(change, {"of": attempt, **values})

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from precad.aggregator.rounds.journal import PENDING, AttemptState
+from precad.aggregator.rounds.attempt_state import PENDING, AttemptState
 from precad.aggregator.rounds.server_messages import Fact
-from precad.aggregator.store import shown, tables, versions
+from precad.aggregator.store import ledger, schema
 from precad.aggregator.store.attempts import share_of
-from precad.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.aggregator.store.ledger import LedgerEntry, entries, ledger_start
 from precad.aggregator.store.migrate import require_current
+from precad.aggregator.store.transaction import parse_url, reading_engine, storage_errors
+from precad.aggregator.store.versions import confirmed
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
@@ -87,14 +88,14 @@ def read_ledger(url: str) -> LedgerView:
         Misconfiguration: there is no such database, or its schema isn't this version's.
         StorageFailure: it can't be read.
     """
-    charge, enrolment, attempt = tables.charge.c, tables.enrolment.c, tables.attempts.c
+    charge, enrolment, attempt = schema.charge.c, schema.enrolment.c, schema.attempts.c
     with snapshot(url) as connection:
         task, role, length, head = owner_of(connection)
         enrolled = connection.execute(select(enrolment.client, enrolment.record_rate))
         charged = connection.execute(
             select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
         )
-        counts, again = shown.participations(connection), versions.upgrades(connection)
+        counts, again = ledger.participations(connection), ledger.re_releases(connection)
         rates = {row[0]: row[1] for row in (*enrolled, *charged)}
         clients = {
             name: ClientCharges(name, counts.get(name, 0), rate, again.get(name, {}))
@@ -135,6 +136,7 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
             findings += _rate_findings(connection)
             covered = task.privacy.cover_uploads
             findings += _round_findings(connection, chain, covered=covered)
+            findings += _sum_findings(connection)
             findings += _orphans(connection)
         except StorageFailure as error:
             findings.append(Finding("ledger", str(error)))
@@ -175,8 +177,8 @@ def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
 def _facts(url: str) -> tuple[tuple[Digest, Role], dict[int, Fact]]:
     with snapshot(url) as connection:
         task, role, _, _ = owner_of(connection)
-        found = connection.scalars(select(tables.attempts.c.version).distinct())
-        facts = [fact for version in found for fact in versions.facts(connection, version)]
+        found = connection.scalars(select(schema.attempts.c.version).distinct())
+        facts = [fact for version in found for fact in ledger.facts(connection, version)]
     return (task.digest, role), {fact.attempt: fact for fact in facts}
 
 
@@ -220,10 +222,10 @@ def _noise_findings(chain: list[LedgerEntry], own: float) -> Iterator[Finding]:
 
 
 def _rate_findings(connection: Connection) -> Iterator[Finding]:
-    charge, claim = tables.charge.c, tables.enrolment.c
+    charge, claim = schema.charge.c, schema.enrolment.c
     for row in connection.execute(
-        select(tables.charge, claim.record_rate.label("claimed"))
-        .join(tables.enrolment, claim.client == charge.client)
+        select(schema.charge, claim.record_rate.label("claimed"))
+        .join(schema.enrolment, claim.client == charge.client)
         .where(claim.record_rate != charge.record_rate)
         .order_by(charge.sequence)
     ):
@@ -241,10 +243,10 @@ def _round_findings(
     With ``covered`` uploads there are valid ones that the coin didn't draw: they aren't charged.
     Of versions whose model both servers hold the noisy share may be gone.
     """
-    confirmed = versions.confirmed(connection)
+    over_on_both = confirmed(connection)
     newest = {entry.attempt: entry for entry in chain}
     releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED}
-    attempts, rejection = tables.attempts, tables.rejection.c
+    attempts, rejection = schema.attempts, schema.rejection.c
     rejected = select(func.count()).where(rejection.attempt == attempts.c.attempt).scalar_subquery()
     for row in connection.execute(
         select(attempts, rejected.label("rejected")).order_by(attempts.c.attempt)
@@ -260,7 +262,7 @@ def _round_findings(
         if row.valid_set != release.valid_set:
             yield Finding(where, "its valid set isn't the one that was charged")
         share = share_of(connection, row.attempt)
-        over = row.state not in PENDING and row.version < confirmed
+        over = row.state not in PENDING and row.version < over_on_both
         if not over if share is None else Digest.of(share) != release.share_digest:
             yield Finding(where, "its noisy share isn't the one that was released")
         if not covered and len(release.charges) + row.rejected != row.cohort_size:
@@ -268,6 +270,31 @@ def _round_findings(
                 where,
                 f"of a cohort of {row.cohort_size}, {len(release.charges)} are charged and "
                 f"{row.rejected} rejected",
+            )
+
+
+def _sum_findings(connection: Connection) -> Iterator[Finding]:
+    """Hold the sums that rounds go by against the charges and counts that they are of."""
+    kept, computed = ledger.kept_sums(connection), ledger.computed_sums(connection)
+    for client, m in sorted(kept.keys() | computed.keys()):
+        has, is_so = kept.get((client, m), 0), computed.get((client, m), 0)
+        if has != is_so:
+            yield Finding(
+                f"sums of {client}",
+                f"name {has} versions that were released 1 + {m} times, the charges {is_so}",
+            )
+    opened = func.coalesce(select(func.sum(schema.versions.c.opened)).scalar_subquery(), 0)
+    has, is_so = connection.execute(select(schema.task.c.opened, opened)).one()
+    if has != is_so:
+        yield Finding("opened attempts", f"their sum is {has}, the versions have {is_so}")
+    shown = schema.shown_statement.c
+    for client, version, known in connection.execute(
+        select(shown.client, shown.version, shown.known)
+    ).all():
+        is_so = sum(ledger.charged_before(connection, version).get(client, {}).values())
+        if known != is_so:
+            yield Finding(
+                f"statement of {client}", f"counts {known} charged versions, the ledger {is_so}"
             )
 
 
@@ -288,7 +315,7 @@ def _orphans(connection: Connection) -> Iterator[Finding]:
 
 def owner_of(connection: Connection) -> tuple[Task, Role, int, Digest]:
     """Task, role, length and head of the ledger. Raises StorageFailure."""
-    row = connection.execute(select(tables.task)).one_or_none()
+    row = connection.execute(select(schema.task)).one_or_none()
     if row is None:
         raise StorageFailure("the database names no task; its table was emptied")
     task = read_task(row.canonical)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from precad.aggregator.enrol.tokens import TOKENS_FOLDER
 from precad.aggregator.store.audit import Audit, audit_ledger
-from precad.aggregator.store.engine import storage_errors
+from precad.aggregator.store.transaction import storage_errors
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import make_folder
 

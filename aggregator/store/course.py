@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from precad.aggregator.rounds.journal import AttemptState
-from precad.aggregator.store import shown, tables, versions
-from precad.aggregator.store.attempts import CHARGED
+from precad.aggregator.rounds.attempt_state import CHARGED, AttemptState
+from precad.aggregator.store import ledger, schema
 from precad.aggregator.store.audit import owner_of, snapshot
+from precad.aggregator.store.versions import redrawn_coins
 from precad.common.identifiers import Digest, Role
 from precad.common.task import Task
 
@@ -61,8 +61,8 @@ def read_course(url: str) -> Course:
         Misconfiguration: there is no such database, or its schema isn't this version's.
         StorageFailure: it can't be read.
     """
-    attempt, enrolment = tables.attempts.c, tables.enrolment.c
-    charge, rejection = tables.charge.c, tables.rejection.c
+    attempt, enrolment = schema.attempts.c, schema.enrolment.c
+    charge, rejection = schema.charge.c, schema.rejection.c
     with snapshot(url) as connection:
         task, role, _, _ = owner_of(connection)
         roster = connection.execute(
@@ -81,9 +81,9 @@ def read_course(url: str) -> Course:
         refused: dict[int, Counter[str]] = defaultdict(Counter)
         for number, reason in connection.execute(select(rejection.attempt, rejection.reason)):
             refused[number][reason.value] += 1
-        counts = shown.participations(connection)
-        again = versions.upgrades(connection)
-        redrawn = versions.redrawn(connection)
+        counts = ledger.participations(connection)
+        again = ledger.re_releases(connection)
+        redrawn = redrawn_coins(connection)
     tries = Counter(row.version for row in rows)
     taken: Counter[str] = Counter()
     seen: dict[int, set[str]] = defaultdict(set)

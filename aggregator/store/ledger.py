@@ -1,4 +1,4 @@
-"""The ledger: who was charged for which release, as a chain of hashes.
+"""The ledger: who was charged for which release, as a chain of hashes, and sums of its charges.
 
 Every attempt that is prepared, voided, written off or learned again makes one entry, written in
 the transaction that changes its state. An entry's hash covers its content, a fresh salt, the
@@ -6,16 +6,35 @@ clients that it charges, and the hash before it; the first one follows on the ta
 a later edit, deletion or insertion anywhere breaks the chain from there on. Somebody who may write
 to the database can also compute a new chain: against that helps a head that was noted elsewhere
 (``audit``).
+
+What a round asks of a client's charges are sums (table ``participation``). They change in the
+transaction that changes what they count, so that no round looks through all earlier charges;
+``precad ledger verify`` computes them anew.
 """
 
+import json
 import secrets
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import (
+    Connection,
+    bindparam,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 
-from precad.aggregator.rounds.journal import AttemptState
-from precad.aggregator.store import tables
+from precad.aggregator.rounds.attempt_state import CHARGED, AttemptState
+from precad.aggregator.rounds.history import history_after, history_start
+from precad.aggregator.rounds.server_messages import Fact
+from precad.aggregator.store import schema
+from precad.aggregator.store.transaction import Transaction
+from precad.aggregator.store.versions import set_version
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
@@ -24,6 +43,53 @@ from precad.common.task import Task
 _SALT_BYTES = 32
 _UNSALTED = {AttemptState.PREPARED: "released", AttemptState.WRITTEN_OFF: "forfeited"}
 """What entries of the first schema called themselves; they had no salts."""
+
+# Put together once: SQLAlchemy takes longer over a statement than SQLite.
+_ATTEMPT, _CHARGE, _VERSION = schema.attempts.c, schema.charge.c, schema.versions.c
+_SUM, _SHOWN, _TASK = schema.participation.c, schema.shown_statement.c, schema.task.c
+_CHARGES = schema.charge.join(schema.attempts, _CHARGE.attempt == _ATTEMPT.attempt)
+_IN_VERSION = (
+    select(_CHARGE.client, func.count())
+    .select_from(_CHARGES)
+    .where(_ATTEMPT.version == bindparam("of"), _ATTEMPT.state.in_(CHARGED))
+    .group_by(_CHARGE.client)
+)
+_FROM_VERSION_ON = (
+    select(_CHARGE.client, _ATTEMPT.version, func.count())
+    .select_from(_CHARGES)
+    .where(_ATTEMPT.version >= bindparam("of"), _ATTEMPT.state.in_(CHARGED))
+    .group_by(_CHARGE.client, _ATTEMPT.version)
+)
+_OF_ATTEMPT = (
+    select(_CHARGE.client).where(_CHARGE.attempt == bindparam("of")).order_by(_CHARGE.client)
+)
+_SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
+_FACTS = (
+    select(_ATTEMPT.attempt, _ATTEMPT.state)
+    .where(
+        _ATTEMPT.version == bindparam("of"),
+        _ATTEMPT.state.in_((*CHARGED, AttemptState.VOIDED)),
+    )
+    .order_by(_ATTEMPT.attempt)
+)
+_NEWEST_HISTORY = (
+    select(_VERSION.version, _VERSION.history)
+    .where(_VERSION.version <= bindparam("of"), _VERSION.history.is_not(None))
+    .order_by(_VERSION.version.desc())
+    .limit(1)
+)
+_HEAD = select(_TASK.ledger_length, _TASK.ledger_head)
+_RATES = select(schema.enrolment.c.client, schema.enrolment.c.record_rate)
+_ADD_TO_SUM = text(
+    "INSERT INTO participation (client, re_releases, versions) "
+    "VALUES (:client, :re_releases, :by) ON CONFLICT (client, re_releases) "
+    "DO UPDATE SET versions = participation.versions + excluded.versions"
+)
+_KNOWN_SINCE = text(
+    "UPDATE shown SET known = known + :by WHERE client = :client AND version > :version"
+)
+_SHOWN_AT_ALL = select(_SHOWN.client).limit(1)
+_SHOWN_SUMS = select(_SHOWN.client, _SHOWN.charged, _SHOWN.known)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,7 +125,7 @@ class LedgerEntry:
     hash: Digest
 
     def content_hash(self) -> Digest:
-        """What ``hash`` must be: SHA-256 over everything else in the entry."""
+        """Return what ``hash`` must be: SHA-256 over everything else in the entry."""
         parts: list[bytes | int] = [
             self.previous.value,
             self.sequence,
@@ -77,71 +143,260 @@ class LedgerEntry:
         return Digest.of(encode_context("ledger-entry", *parts))
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest entry of a ledger."""
+
+    length: int
+    head: Digest
+
+
 def ledger_start(task: Digest, role: Role) -> Digest:
-    """What the first entry follows on."""
+    """Return what the first entry follows on."""
     return Digest.of(encode_context("ledger", task.value, role.value.encode()))
 
 
-def append(
-    connection: Connection,
-    task: Task,
-    event: AttemptState,
-    *,
-    attempt: int,
-    version: int,
-    clients: Iterable[ClientId],
-    valid_set: Digest | None,
-    share_digest: Digest | None,
-) -> None:
-    """Add an entry and its charges, in the caller's transaction.
+class Ledger:
+    """One server's ledger: its chain, what it says of each version, and sums by client.
 
-    A client that isn't enrolled here is charged at the task's rate, which no client's passes.
+    Args:
+        transaction: of the server's database.
+        task: whose charges these are.
     """
-    rates = {row.client: row.record_rate for row in connection.execute(select(tables.enrolment))}
-    cap = task.privacy.record_rate
-    length, head = connection.execute(
-        select(tables.task.c.ledger_length, tables.task.c.ledger_head)
-    ).one()
-    draft = LedgerEntry(
-        sequence=length + 1,
-        event=event,
-        attempt=attempt,
-        version=version,
-        noise_multiplier=task.privacy.noise_multiplier,
-        valid_set=valid_set,
-        share_digest=share_digest,
-        salt=secrets.token_bytes(_SALT_BYTES),
-        charges=tuple(Charge(c, rates.get(c, cap)) for c in sorted(clients)),
-        previous=head,
-        hash=head,
-    )
-    entry = replace(draft, hash=draft.content_hash())
-    fields = tables.ledger.c.keys()
-    connection.execute(
-        insert(tables.ledger).values({name: getattr(entry, name) for name in fields})
-    )
-    if entry.charges:
-        of_entry = {"attempt": attempt, "sequence": entry.sequence}
-        connection.execute(
-            insert(tables.charge),
-            [of_entry | {"client": c.client, "record_rate": c.record_rate} for c in entry.charges],
+
+    def __init__(self, transaction: Transaction, task: Task) -> None:
+        self._transaction = transaction
+        self._task = task
+
+    # --- the chain ---------------------------------------------------------------------------
+
+    def head(self) -> Head:
+        """Return the newest entry's place and hash."""
+        with self._transaction.read() as connection:
+            return Head(*connection.execute(_HEAD).one())
+
+    def append(
+        self,
+        event: AttemptState,
+        attempt: int,
+        version: int,
+        clients: Collection[ClientId] = (),
+        valid_set: Digest | None = None,
+        share_digest: Digest | None = None,
+    ) -> None:
+        """Add an entry and its charges.
+
+        Who changes an attempt's state does both in one ``changing``. A client that isn't enrolled
+        here is charged at the task's rate, which no client's passes.
+        """
+        privacy = self._task.privacy
+        with self._transaction.write() as connection:
+            rates = dict(connection.execute(_RATES).all()) if clients else {}
+            length, head = connection.execute(_HEAD).one()
+            draft = LedgerEntry(
+                sequence=length + 1,
+                event=event,
+                attempt=attempt,
+                version=version,
+                noise_multiplier=privacy.noise_multiplier,
+                valid_set=valid_set,
+                share_digest=share_digest,
+                salt=secrets.token_bytes(_SALT_BYTES),
+                charges=tuple(
+                    Charge(client, rates.get(client, privacy.record_rate))
+                    for client in sorted(clients)
+                ),
+                previous=head,
+                hash=head,
+            )
+            entry = replace(draft, hash=draft.content_hash())
+            fields = {column.name: getattr(entry, column.name) for column in schema.ledger.c}
+            connection.execute(insert(schema.ledger), fields)
+            if entry.charges:
+                connection.execute(
+                    insert(schema.charge),
+                    [
+                        {
+                            "attempt": attempt,
+                            "sequence": entry.sequence,
+                            "client": charge.client,
+                            "record_rate": charge.record_rate,
+                        }
+                        for charge in entry.charges
+                    ],
+                )
+            connection.execute(
+                update(schema.task), {"ledger_length": entry.sequence, "ledger_head": entry.hash}
+            )
+
+    @contextmanager
+    def changing(self, version: int) -> Iterator[Connection]:
+        """A block in which charges of ``version`` come, or count no more: the sums follow."""
+        with self._transaction.write() as connection:
+            before = charges_in(connection, version)
+            yield connection
+            after = charges_in(connection, version)
+            by: Counter[tuple[ClientId, int]] = Counter()
+            for client in before.keys() | after.keys():
+                by[client, after.get(client, 0) - 1] += 1
+                by[client, before.get(client, 0) - 1] -= 1
+            changes = [
+                {"client": client.name, "re_releases": m, "by": change}
+                for (client, m), change in by.items()
+                if change and m >= 0
+            ]
+            if changes:
+                connection.execute(_ADD_TO_SUM, changes)
+            known = [
+                {"client": client.name, "version": version, "by": 1 if client in after else -1}
+                for client in before.keys() ^ after.keys()
+            ]
+            if known and connection.execute(_SHOWN_AT_ALL).first() is not None:
+                connection.execute(_KNOWN_SINCE, known)
+
+    # --- versions ----------------------------------------------------------------------------
+
+    def facts(self, version: int) -> tuple[Fact, ...]:
+        """Return what the ledger holds of ``version``, by attempt."""
+        with self._transaction.read() as connection:
+            return facts(connection, version)
+
+    def history(self, version: int) -> Digest:
+        """Return the digest of all facts of the versions before ``version``."""
+        with self._transaction.read() as connection:
+            known = connection.execute(_NEWEST_HISTORY, {"of": version}).first()
+        at, digest = (0, history_start(self._task.digest)) if known is None else known
+        if at < version:
+            with self._transaction.write() as connection:
+                for each in range(at, version):
+                    digest = history_after(digest, facts(connection, each))
+                    set_version(connection, each + 1, history=digest)
+        return digest
+
+    def uncharged_versions(self, version: int) -> tuple[int, ...]:
+        """Return versions before ``version`` without any charge, not even of nobody."""
+        query = select(_ATTEMPT.version).where(_ATTEMPT.state.in_(CHARGED)).distinct()
+        with self._transaction.read() as connection:
+            charged = set(connection.scalars(query))
+        return tuple(each for each in range(version) if each not in charged)
+
+    # --- clients -----------------------------------------------------------------------------
+
+    def charges_in(self, version: int) -> Mapping[ClientId, int]:
+        """Return how many releases of ``version`` may have left with each client in them."""
+        return self._transaction.look(
+            ("charges", version), lambda connection: charges_in(connection, version)
         )
-    connection.execute(
-        update(tables.task).values(ledger_length=entry.sequence, ledger_head=entry.hash)
-    )
+
+    def participations(self) -> dict[ClientId, int]:
+        """Return T_i so far: how many versions each client was charged for, forgotten ones too."""
+        with self._transaction.read() as connection:
+            return participations(connection)
+
+    def re_releases(self) -> dict[ClientId, Mapping[int, int]]:
+        """Return, of clients with a version that was released again, versions by m ≥ 1."""
+        with self._transaction.read() as connection:
+            return re_releases(connection)
+
+    def charged_before(self, version: int) -> Mapping[ClientId, Mapping[int, int]]:
+        """Return how many versions before ``version`` each client was charged for, by m."""
+        return self._transaction.look(
+            ("charged before", version), lambda connection: charged_before(connection, version)
+        )
+
+    def forgotten(self) -> Mapping[ClientId, int]:
+        """Return versions that clients were charged for by this server's own word alone."""
+        return self._transaction.look("forgotten", forgotten)
+
+
+# --- what readers beside the server ask too ----------------------------------------------------
+
+
+def facts(connection: Connection, version: int) -> tuple[Fact, ...]:
+    """Return what the ledger holds of ``version``, by attempt."""
+    found = []
+    for attempt, state in connection.execute(_FACTS, {"of": version}).all():
+        voided = state is AttemptState.VOIDED
+        clients = () if voided else charged_clients(connection, attempt)
+        names = tuple(client.name for client in clients)
+        found.append(Fact(version=version, attempt=attempt, voided=voided, clients=names))
+    return tuple(found)
+
+
+def charged_clients(connection: Connection, attempt: int) -> tuple[ClientId, ...]:
+    """Return whom an attempt's entries name, in order."""
+    return tuple(sorted(connection.scalars(_OF_ATTEMPT, {"of": attempt})))
+
+
+def charges_in(connection: Connection, version: int) -> dict[ClientId, int]:
+    """Return how many releases of ``version`` may have left with each client in them."""
+    return dict(connection.execute(_IN_VERSION, {"of": version}).all())
+
+
+def participations(connection: Connection) -> dict[ClientId, int]:
+    """Return T_i: how many versions each client was charged for, forgotten ones included."""
+    counts: Counter[ClientId] = Counter()
+    for client, _, versions in connection.execute(_SUMS):
+        counts[client] += versions
+    counts.update(forgotten(connection))
+    return dict(counts)
+
+
+def re_releases(connection: Connection) -> dict[ClientId, Mapping[int, int]]:
+    """Return, of clients with a version that was released again, versions by m ≥ 1."""
+    found: dict[ClientId, dict[int, int]] = defaultdict(dict)
+    for client, m, versions in connection.execute(_SUMS.where(_SUM.re_releases > 0)):
+        found[client][m] = versions
+    return dict(found)
+
+
+def charged_before(connection: Connection, version: int) -> dict[ClientId, Counter[int]]:
+    """Return how many versions before ``version`` each client was charged for, by m."""
+    found: dict[ClientId, Counter[int]] = defaultdict(Counter)
+    for client, m, count in connection.execute(_SUMS):
+        found[client][m] = count
+    for client, _, releases in connection.execute(_FROM_VERSION_ON, {"of": version}):
+        found[client][releases - 1] -= 1
+    return {client: +counts for client, counts in found.items()}
+
+
+def forgotten(connection: Connection) -> dict[ClientId, int]:
+    """Return versions that clients were charged for by this server's own word alone."""
+    lost: dict[ClientId, int] = {}
+    for client, charged, known in connection.execute(_SHOWN_SUMS):
+        try:
+            missing = sum(int(count) for count in json.loads(charged)) - known
+        except (ValueError, TypeError):
+            raise StorageFailure("a statement that an owner showed can't be read") from None
+        if missing > 0:
+            lost[client] = missing
+    return lost
+
+
+def computed_sums(connection: Connection) -> dict[tuple[ClientId, int], int]:
+    """Return what the table of sums must hold, from the charges themselves."""
+    sums: Counter[tuple[ClientId, int]] = Counter()
+    for client, _, releases in connection.execute(_FROM_VERSION_ON, {"of": 0}):
+        sums[client, releases - 1] += 1
+    return dict(sums)
+
+
+def kept_sums(connection: Connection) -> dict[tuple[ClientId, int], int]:
+    """Return what the table of sums holds."""
+    return {(client, m): versions for client, m, versions in connection.execute(_SUMS)}
 
 
 def entries(connection: Connection) -> Iterator[LedgerEntry]:
-    """The ledger from its first entry on, as it stands in the database; nothing is checked.
+    """Yield the ledger from its first entry on, as it stands in the database, unchecked.
 
     Raises:
         StorageFailure: a field holds what no server writes there.
     """
-    charge, length = tables.charge.c, 0
+    length = 0
     try:
-        for row in connection.execute(select(tables.ledger).order_by(tables.ledger.c.sequence)):
+        for row in connection.execute(select(schema.ledger).order_by(schema.ledger.c.sequence)):
             charges = connection.execute(
-                select(charge.client, charge.record_rate).where(charge.sequence == row.sequence)
+                select(_CHARGE.client, _CHARGE.record_rate).where(_CHARGE.sequence == row.sequence)
             )
             yield LedgerEntry(
                 # SQLite keeps a text in a column of numbers too, where somebody put one.

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from precad.aggregator.store.engine import file_of
+from precad.aggregator.store.transaction import file_of
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration
 

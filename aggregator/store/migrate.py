@@ -1,7 +1,7 @@
 """Bring a database to this version's schema when it is opened, all of it or nothing.
 
-A new database is made as ``tables.py`` says; an older one takes the steps that it lacks
-(``upgrade``), for which alone Alembic is loaded. To change the tables: change ``tables.py``, add a
+A new database is made as ``schema.py`` says; an older one takes the steps that it lacks
+(``upgrade``), for which alone Alembic is loaded. To change the tables: change ``schema.py``, add a
 file to ``migrations/versions`` whose ``down_revision`` is the newest one's, and name it in
 ``NEWEST``. Data is never thrown away, so there is no way down.
 """
@@ -9,11 +9,11 @@ file to ``migrations/versions`` whose ``down_revision`` is the newest one's, and
 import sqlalchemy as sa
 from sqlalchemy import Connection, inspect
 
-from precad.aggregator.store.tables import metadata
+from precad.aggregator.store.schema import metadata
 from precad.common.errors import Misconfiguration
 
-NEWEST = "0005"
-"""The schema of ``tables.py``."""
+NEWEST = "0006"
+"""The schema of ``schema.py``."""
 _STAMP = sa.Table(
     "alembic_version",
     sa.MetaData(),

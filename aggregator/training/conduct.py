@@ -93,7 +93,7 @@ def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
     try:
         conduct(session)
         final = session.shelf.current
-        session.store.drop_shares()
+        session.store.attempts.drop_shares(session.store.versions.confirmed())
         progress.phase = Phase.DONE
         session.event_log.publish(TrainingDone(final.version, final.digest))
         log.info("training is over after %d rounds: model %s", final.version, final.digest)
@@ -119,7 +119,7 @@ def train(session: Session, part: Part, outside: Outside) -> None:
         with _unless_another_leads(session):
             link = open_link(session, transport)
             recovery = meet(session, link)
-        forgotten = session.store.uncharged_versions(session.shelf.current.version)
+        forgotten = session.store.ledger.uncharged_versions(session.shelf.current.version)
         if recovery.remedy is Remedy.NOTHING and session.finished and not forgotten:
             # Both servers hold the final model: their positions alone say so.
             return
@@ -182,7 +182,7 @@ def play(
     closes = session.clock.now() + session.task.deadlines.collect
     noise = DrawnAhead(aggregator.noise, session.task.dimension, session.clock)
     # While clients fetch the model.
-    session.store.drop_shares()
+    session.store.attempts.drop_shares(session.store.versions.confirmed())
     try:
         with validation(aggregator, opened) as validator:
             closed = part.collect(opened, aggregator.link, closes, validator.take)
@@ -201,7 +201,7 @@ def play(
         noised = add_noise(summed, noise)
         # A vector each, and a large model has room for few.
         del validator, summed
-        sent = countersign(aggregator, prepare(aggregator.journal, noised))
+        sent = countersign(aggregator, prepare(aggregator.store, noised))
         del noised
         finished = reconstruct(aggregator, sent, session.shelf.theta())
         steps.over("release")
@@ -220,8 +220,8 @@ def count_opened(aggregator: Aggregator, opened: Opened) -> None:
     Raises:
         PeerViolation: the other server counts more than there can have been.
     """
-    version, journal = opened.version, aggregator.journal
-    own = OpenedCount(count=journal.count_opened(version, opened.attempt))
+    version, store = opened.version, aggregator.store
+    own = OpenedCount(count=store.versions.count_opened(version, opened.attempt))
     theirs = OpenedCount.from_bytes(aggregator.link.exchange("opened", own.to_bytes()))
     # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
     if theirs.count > opened.attempt + 1:
@@ -229,7 +229,7 @@ def count_opened(aggregator: Aggregator, opened: Opened) -> None:
             f"the other server has counted {theirs.count} opened attempts of version {version}, "
             f"and this is attempt {opened.attempt}"
         )
-    journal.raise_opened(version, theirs.count)
+    store.versions.raise_opened(version, theirs.count)
 
 
 def max_message_bytes(task: Task) -> int:
@@ -247,7 +247,7 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
     """The protocol's link on a transport; what an older one left open is dropped."""
     take_back(session)
     note_done(session)
-    session.store.abandon_open()
+    session.store.attempts.abandon_open()
     session.inbox.cancel()
     return PeerLink(
         transport,
@@ -263,13 +263,13 @@ def note_done(session: Session) -> None:
     The other server's seal on that model is kept before the model is: without it the database is
     older than the model, and the other server knows what became of the attempt (``meet``).
     """
-    current, pending = session.shelf.current, session.store.pending()
+    current, pending = session.shelf.current, session.store.attempts.pending()
     if (
         pending is not None
         and pending.version == current.version - 1
-        and session.store.model_seal(current.version) is not None
+        and session.store.versions.model_seal(current.version) is not None
     ):
-        session.store.finish_attempt(pending.attempt, current.digest)
+        session.store.attempts.finish(pending.attempt, current.digest)
 
 
 def make_aggregator(
@@ -287,7 +287,7 @@ def make_aggregator(
     dealer_key = dealer.join()
     if link.exchange("dealer", dealer.epoch) != dealer.epoch:
         raise PeerUnavailable("the dealer restarted between the servers' joins; joining again")
-    session.store.hear(dealer.newest_attempt)
+    session.store.attempts.hear(dealer.newest_attempt)
     # Of the two, one alone proposes attempts, and the other refuses those that it has used.
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, dealer.newest_attempt + 1)
@@ -303,5 +303,5 @@ def make_aggregator(
         seals=seals_of(session),
         coin_key=session.coin_key,
         noise=noise,
-        journal=session.store,
+        store=session.store,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.journal import ReleaseRecord, Word
+from precad.aggregator.rounds.attempt_state import Permission, ReleaseRecord
 from precad.aggregator.rounds.recovery import Recovery, Remedy
 from precad.aggregator.rounds.seals import read_body
 from precad.aggregator.rounds.server_messages import (
@@ -49,11 +49,11 @@ def keep(
     """
     opened = counted.opened
     version = opened.version + 1
-    session.shelf.put(version, theta, session.store.model_seal(version), model)
-    session.store.finish_attempt(opened.attempt, model)
+    session.shelf.put(version, theta, session.store.versions.model_seal(version), model)
+    session.store.attempts.finish(opened.attempt, model)
     session.progress.heard_from_peers(session.clock.now())
     steps.over("keep")
-    participations = session.store.participations()
+    participations = session.store.ledger.participations()
     session.progress.unannounced = RoundDone(
         opened,
         frozenset(counted.valid),
@@ -85,7 +85,7 @@ def say_kept(session: Session, link: PeerLink) -> None:
 
 def confirm(session: Session) -> None:
     """The other server holds the current model too: it may be stated, served and announced."""
-    session.store.confirm(session.shelf.current.version)
+    session.store.versions.confirm(session.shelf.current.version)
     done, session.progress.unannounced = session.progress.unannounced, None
     if done is not None:
         session.event_log.publish(done)
@@ -143,10 +143,10 @@ def _void(
         answer = SealMessage.from_bytes(link.receive("void"))
         if seals.read(seals.other, SignedKind.NOT_PREPARED, answer, VoidBody) != own:
             raise PeerViolation("the other server voids another attempt")
-        session.store.void(version, view.attempt)
+        session.store.attempts.void(version, view.attempt)
         link.send("void", seals.write(SignedKind.NOT_PREPARED, own).to_bytes())
         return
-    session.store.void(version, view.attempt)
+    session.store.attempts.void(version, view.attempt)
     link.send("void", seals.write(SignedKind.NOT_PREPARED, own).to_bytes())
     answer = SealMessage.from_bytes(link.receive("void"))
     if seals.read(seals.other, SignedKind.NOT_PREPARED, answer, VoidBody) != own:
@@ -160,7 +160,7 @@ def _give_up(session: Session, aggregator: Aggregator) -> None:
     fact = Fact(version=record.version, attempt=record.attempt, voided=False, clients=names)
     link.send("lost", fact.to_bytes())
     _require_word(session, aggregator, record.version, record.attempt)
-    session.store.write_off(record.attempt)
+    session.store.attempts.write_off(record.attempt)
 
 
 def _learn_lost(session: Session, aggregator: Aggregator, view: PreparedView) -> None:
@@ -168,16 +168,16 @@ def _learn_lost(session: Session, aggregator: Aggregator, view: PreparedView) ->
     version = session.shelf.current.version
     if (fact.version, fact.attempt, fact.voided) != (version, view.attempt, False):
         raise PeerViolation("the other server shows another attempt than the one it has prepared")
-    session.store.learn([fact])
+    session.store.attempts.learn([fact])
     _require_word(session, aggregator, version, view.attempt)
 
 
 def _require_word(session: Session, aggregator: Aggregator, version: int, attempt: int) -> None:
-    own = session.store.allowed(Word.WRITE_OFF, version) >= attempt
+    own = session.store.versions.allowed(Permission.WRITE_OFF, version) >= attempt
     theirs = aggregator.link.exchange("word", bytes([own]))
     if not own or theirs != bytes([True]):
         what = f"a database was replaced, and attempt {attempt} may have left"
-        raise NeedsOperators(Word.WRITE_OFF, version, what)
+        raise NeedsOperators(Permission.WRITE_OFF, version, what)
 
 
 def _serve(session: Session, aggregator: Aggregator) -> None:
@@ -186,7 +186,7 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     body = ModelBody(
         task=str(session.task.digest), version=current.version, digest=str(current.digest)
     )
-    kept = (session.store.model_seal(current.version), session.shelf.seal())
+    kept = (session.store.versions.model_seal(current.version), session.shelf.seal())
     sealed = next((each for each in kept if each and _says(each, body)), None)
     if sealed is None:
         raise PeerViolation(
@@ -218,15 +218,15 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     expected = ModelBody(task=str(task.digest), version=transfer.version, digest=str(digest))
     if not body == theirs == expected:
         raise PeerViolation("the other server's model isn't the one that both servers signed")
-    pending, newest = store.pending(), transfer.version - 1
+    pending, newest = store.attempts.pending(), transfer.version - 1
     for version in range(session.shelf.current.version, newest + 1):
-        charged = [fact for fact in store.facts(version) if not fact.voided]
+        charged = [fact for fact in store.ledger.facts(version) if not fact.voided]
         if not charged:
             raise PeerViolation(
                 f"this server's ledger has no charge for version {version}, which is over: model "
                 "and ledger don't belong together. Restore this server's newest state"
             )
-    store.keep_model_seal(transfer.version, transfer.own)
+    store.versions.keep_model_seal(transfer.version, transfer.own)
     if pending is not None and pending.version == newest:
         keep(session, _prepared_again(pending).counted, theta, digest, Steps(session.clock))
     else:
@@ -244,7 +244,7 @@ def _prepared_again(record: ReleaseRecord) -> Prepared:
 
 
 def _pending(session: Session) -> ReleaseRecord:
-    record = session.store.pending()
+    record = session.store.attempts.pending()
     if record is None:
         raise AssertionError("a prepared attempt has no record")
     return record

@@ -4,13 +4,13 @@ import logging
 import secrets
 
 from precad.aggregator.peer_link import SETUP_ATTEMPT, PeerLink
+from precad.aggregator.rounds.attempt_state import BOUND
 from precad.aggregator.rounds.history import (
     adoptable,
     history_after,
     history_start,
     settled,
 )
-from precad.aggregator.rounds.journal import BOUND
 from precad.aggregator.rounds.recovery import Recovery, compare
 from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.server_messages import (
@@ -63,13 +63,13 @@ def meet(session: Session, link: PeerLink) -> Recovery:
 def position_of(session: Session) -> Position:
     """Where this server stands, from its durable state."""
     store, current = session.store, session.shelf.current
-    pending, head = store.pending(), store.head()
+    pending, head = store.attempts.pending(), store.ledger.head()
     return Position(
         role="server-a" if session.role is Role.SERVER_A else "server-b",
         version=current.version,
         model=str(current.digest),
-        next_attempt=max(store.next_attempt(), session.progress.next_attempt),
-        opened=store.opened(current.version),
+        next_attempt=max(store.attempts.next_number(), session.progress.next_attempt),
+        opened=store.versions.opened(current.version),
         prepared=None
         if pending is None
         else PreparedView(
@@ -110,27 +110,27 @@ def _stale(position: Position) -> bool:
 
 def _settle(session: Session) -> None:
     """A stale attempt that the other server hasn't voided is charged, and over."""
-    pending = session.store.pending()
+    pending = session.store.attempts.pending()
     if pending is not None and pending.version < session.shelf.current.version:
-        session.store.settle(pending.attempt)
+        session.store.attempts.settle(pending.attempt)
 
 
 def _take_larger(session: Session, theirs: Position) -> None:
     """An attempt that either knows is used; an opened one that either counts was opened."""
     progress = session.progress
     progress.frozen_there = theirs.frozen
-    own = session.store.next_attempt()
+    own = session.store.attempts.next_number()
     progress.next_attempt = max(progress.next_attempt, own, theirs.next_attempt)
     if theirs.version == session.shelf.current.version:
-        session.store.raise_opened(theirs.version, theirs.opened)
+        session.store.versions.raise_opened(theirs.version, theirs.opened)
 
 
 def _same_history(session: Session, link: PeerLink, own: Position, theirs: Position) -> bool:
     """Whether both ledgers hold alike what is settled, under a salt of this greeting."""
     version = min(own.version, theirs.version)
     pending = [None if p.prepared is None else p.prepared.attempt for p in (own, theirs)]
-    facts = settled(session.store.facts(version), *pending)
-    digest = history_after(session.store.history(version), facts)
+    facts = settled(session.store.ledger.facts(version), *pending)
+    digest = history_after(session.store.ledger.history(version), facts)
     a, b = (own, theirs) if session.role is Role.SERVER_A else (theirs, own)
     parts = (bytes.fromhex(a.nonce), bytes.fromhex(b.nonce), digest.value)
     salted = Digest.of(encode_context("greeting-history", *parts))
@@ -155,9 +155,9 @@ def _learn(session: Session, link: PeerLink) -> None:
         if sealed.task != str(session.task.digest):
             raise PeerViolation("the other server shows a head of another task")
     # What this server has heard of and doesn't know was, and may have left.
-    heard = range(store.unused_here(), store.next_attempt())
+    heard = range(store.attempts.unused_here(), store.attempts.next_number())
     found = adoptable(history_start(session.task.digest), theirs, sealed, heard)
-    if learned := store.learn(found):
+    if learned := store.attempts.learn(found):
         log.warning(
             "this server had forgotten %d charges that it signed: they are in its ledger again. "
             "Its database was put back from an old copy, or changed",
@@ -167,7 +167,7 @@ def _learn(session: Session, link: PeerLink) -> None:
 
 def _evidence(session: Session) -> list[Evidence]:
     store, version = session.store, session.shelf.current.version
-    pending, witness = store.pending(), store.witness()
+    pending, witness = store.attempts.pending(), store.attempts.their_head()
     attempt = None if pending is None else pending.attempt
     bound: Fact | None = None
     stale = pending is not None and pending.version < version
@@ -176,12 +176,12 @@ def _evidence(session: Session) -> list[Evidence]:
         bound = Fact(version=pending.version, attempt=pending.attempt, voided=False, clients=names)
     elif pending is None or stale:
         # What the journal gave back after a restore: the other may have lost it too.
-        remembered = [fact for fact in store.facts(version) if not fact.voided]
+        remembered = [fact for fact in store.ledger.facts(version) if not fact.voided]
         bound = max(remembered, key=lambda fact: fact.attempt, default=None)
     return [
         Evidence(
             versions=version + 1,
-            facts=settled(store.facts(each), attempt),
+            facts=settled(store.ledger.facts(each), attempt),
             sealed=None if each else witness,
             pending=bound if not each else None,
         )

@@ -10,7 +10,7 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.aggregator.store import Shown
+from precad.aggregator.store import ShownStatement
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest
@@ -39,8 +39,10 @@ def remember(session: Session, client: ClientId, shown: pb.Signed) -> pb.Stateme
     if (body.task_digest, body.client) != (session.task.digest.value, client.name):
         raise PeerViolation("the statement that was shown is another client's or task's")
     digest = Digest(body.model_digest)
-    told = Shown(client, body.version, digest, body.attempt, tuple(body.charged), body.opened)
-    if session.store.remember(told):
+    told = ShownStatement(
+        client, body.version, digest, body.attempt, tuple(body.charged), body.opened
+    )
+    if session.store.statements.keep(told):
         log.warning(
             "%s shows a statement of this server on version %d that its ledger doesn't hold: its "
             "database was put back from an old copy. What it states counts again",
@@ -63,7 +65,7 @@ def hear_of(session: Session, client: ClientId, opening: pb.Signed) -> None:
         return
     if (body.task_digest, body.client) != (session.task.digest.value, client.name):
         raise PeerViolation("the opening that was shown is another client's or task's")
-    session.store.hear(body.attempt)
+    session.store.attempts.hear(body.attempt)
 
 
 def give_back(
@@ -106,7 +108,7 @@ def require_nothing_lost(session: Session) -> None:
         PeerUnavailable: a version that owners may have heard of would be released again; or its
             model has just come back.
     """
-    version, promised = session.shelf.current.version, session.store.promised_version()
+    version, promised = session.shelf.current.version, session.store.statements.promised_version()
     if session.progress.given_back is not None:
         raise PeerUnavailable("a lost model has come back; going on from it")
     if promised > version:

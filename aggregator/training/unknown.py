@@ -43,7 +43,7 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
         theirs = aggregator.link.exchange("unknown", fact.to_bytes())
         if Fact.from_bytes(theirs) != fact:
             raise PeerViolation("the other server charges a forgotten attempt in another way")
-        session.store.charge_unknown(fact)
+        session.store.attempts.charge_unknown(fact)
         log.warning(
             "attempt %d was forgotten by both servers, and may have left: whoever it may have held "
             "is charged for version %d",
@@ -55,18 +55,18 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
 def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
     """Attempts and the versions that they are charged for."""
     store, link = session.store, aggregator.link
-    own = Remembered(unused=store.unused_here(), unheard=store.next_attempt())
+    own = Remembered(unused=store.attempts.unused_here(), unheard=store.attempts.next_number())
     theirs = Remembered.from_bytes(link.exchange("remembered", own.to_bytes()))
     unused, unheard = max(own.unused, theirs.unused), max(own.unheard, theirs.unheard)
     if unheard - unused > MOST:
         raise PeerViolation(f"{unheard - unused} attempts are said to be forgotten")
     current = session.shelf.current.version
-    versions = list(store.uncharged_versions(current))
+    versions = list(store.ledger.uncharged_versions(current))
     lost = max(unheard - unused, len(versions))
     newest = min(current, session.task.training.rounds - 1)
     versions += [newest] * (lost - len(versions))
     # Durable on both, so that a server that breaks off knows that these attempts existed.
-    store.hear(unused + lost - 1)
+    store.attempts.hear(unused + lost - 1)
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, unused + lost)
     return list(zip(range(unused, unused + lost), versions, strict=True))

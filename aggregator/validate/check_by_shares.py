@@ -47,7 +47,7 @@ class ByShares:
             role=server.role,
             link=server.link,
             randomness=server.randomness(request),
-            spent=server.journal,
+            spent=server.spent,
             label=label(submissions),
         )
 

@@ -90,7 +90,7 @@ class Server(Protocol):
         """Of the servers' link: dealt randomness is bound to them."""
 
     @property
-    def journal(self) -> SpentTriples:
+    def spent(self) -> SpentTriples:
         """Remembers, durably, which randomness was used."""
 
     def randomness(self, request: DealRequest) -> DealtRandomness:

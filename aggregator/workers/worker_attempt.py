@@ -65,7 +65,7 @@ class WorkerPart:
     dealing: Dealing
     dealer_key: Secret = field(repr=False)
     nonces: bytes
-    journal: Recorded
+    spent: Recorded
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
         """Binary triples for one batch of decisions."""

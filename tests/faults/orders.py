@@ -34,7 +34,7 @@ class Strike:
 
     @classmethod
     def parse(cls, text: str) -> "Strike":
-        """From ``"server-a crash after: store.prepare"``."""
+        """From ``"server-a crash after: store.attempts.prepare"``."""
         who, _, step = text.partition(": ")
         party, _, fault = who.partition(" ")
         return cls(party, Fault(fault), step)

@@ -31,8 +31,9 @@ from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
 from precad.aggregator.rounds.states import Prepared, Sent
-from precad.aggregator.store import Store, attempts
-from precad.aggregator.store.outside import OutsideJournal, Remembered
+from precad.aggregator.store import attempts
+from precad.aggregator.store.journal_file import JournalEntries, JournalFile
+from precad.aggregator.store.versions import Versions
 from precad.aggregator.training import conduct, finish, meet
 from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.check_by_shares import all_signs
@@ -81,31 +82,30 @@ def voids_what_it_countersigned(patch: Patch) -> None:
         return replace(found, remedy=instead.get(found.remedy, found.remedy))
 
     patch.setattr(meet, "compare", voiding)
-    patch.setattr(attempts, "BOUND", ())
 
 
 def tries_again_what_is_prepared(patch: Patch) -> None:
     """Both are prepared; in place of going on, one more attempt releases the version."""
-    prepare = attempts.prepare
+    prepare = attempts.Attempts.prepare
 
     def starting_over(own: Any, theirs: Any) -> Recovery:
         found = compare(own, theirs)
         return Recovery(Remedy.NOTHING) if found.remedy is Remedy.RELEASE else found
 
-    def prepared_anew(connection: Any, task: Any, attempt: int, *rest: Any) -> None:
-        if (older := attempts.pending(connection)) is not None:
-            attempts.write_off(connection, task, older.attempt)
-        prepare(connection, task, attempt, *rest)
+    def prepared_anew(own: Any, attempt: int, *rest: Any) -> None:
+        if (older := own.pending()) is not None:
+            own.write_off(older.attempt)
+        prepare(own, attempt, *rest)
 
     patch.setattr(meet, "compare", starting_over)
-    patch.setattr(attempts, "prepare", prepared_anew)
+    patch.setattr(attempts.Attempts, "prepare", prepared_anew)
 
 
 def forgets_charges(patch: Patch) -> None:
     """After a database was put back neither the file outside nor the other server is asked."""
     same = meet._same_history
     patch.setattr(meet, "_same_history", lambda *given: same(*given) or True)
-    patch.setattr(OutsideJournal, "read", lambda _: Remembered())
+    patch.setattr(JournalFile, "read", lambda _: JournalEntries())
 
 
 # --- release ------------------------------------------------------------------------------------
@@ -135,10 +135,10 @@ def noises_again_after_a_restart(patch: Patch) -> None:
 def server_b_adds_no_noise(patch: Patch) -> None:
     """One server's noise is all that one curious server doesn't know."""
 
-    def unnoised(journal: Any, noised: Any) -> Prepared:
-        if journal._role is Role.SERVER_B:
+    def unnoised(store: Any, noised: Any) -> Prepared:
+        if store.role is Role.SERVER_B:
             noised = replace(noised, noisy_share=sums.pop())
-        return release.prepare(journal, noised)
+        return release.prepare(store, noised)
 
     sums: list[Any] = []
 
@@ -203,7 +203,7 @@ def draws_in_each_attempt(patch: Patch) -> None:
     """Whoever can cut the servers' link cuts it until its client is drawn."""
 
     def anew(aggregator: Any, version: int) -> Any:
-        tried = aggregator.journal.attempts_of(version)
+        tried = aggregator.store.attempts.count_of(version)
         return derive(agree_coin(aggregator, version), "anew", tried)
 
     for module in (lead, follow):
@@ -212,7 +212,7 @@ def draws_in_each_attempt(patch: Patch) -> None:
 
 def forgets_opened_attempts(patch: Patch) -> None:
     """More than three attempts of a version have their comparisons opened, and nobody is asked."""
-    patch.setattr(Store, "opened", lambda *_: 0)
+    patch.setattr(Versions, "opened", lambda *_: 0)
 
 
 def samples_in_each_attempt(patch: Patch) -> None:
@@ -242,7 +242,7 @@ BREAKS_IN_RELEASE: Plan = {"rounds": 1, "orders": ["server-b crash before: send 
 LOSES_ITS_ENTRY: Plan = {**BREAKS_IN_RELEASE, "restores": BOTH[1:]}
 PUT_BACK: tuple[Plan, ...] = tuple({"rounds": 2, "restores": r} for r in (BOTH[:1], BOTH[1:]))
 CUT: Plan = {"rounds": 1, "orders": ["server-a cut: send held"]}
-OFTEN: Plan = {"rounds": 1, "orders": ["server-b crash before: store.prepare"] * 4}
+OFTEN: Plan = {"rounds": 1, "orders": ["server-b crash before: store.attempts.prepare"] * 4}
 PAIRS: Plan = {"rounds": 1, "workers": 2, "bad": 1}
 BUGS = {
     bug.plant.__name__: bug

@@ -16,9 +16,9 @@ from tests.rig.keys import identity, verifier
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rpc.limits import Limits, OpenCalls
-from precad.aggregator.store import Store, engine, open_store
+from precad.aggregator.store import Store, open_store, transaction
 from precad.aggregator.training.conduct import Outside
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import Event, EventLog
@@ -39,26 +39,17 @@ if TYPE_CHECKING:
     from tests.faults.world import World
 
 MODEL = "model.safetensors"
-STORE_STEPS = (
-    "claim",
-    "freeze",
-    "keep_commitment",
-    "keep_opening",
-    "begin_attempt",
-    "abandon_open",
-    "count_opened",
-    "raise_opened",
-    "spend",
-    "prepare",
-    "countersign",
-    "sent",
-    "keep_model_seal",
-    "finish_attempt",
-    "void",
-    "learn",
-    "hear",
-    "charge_unknown",
-)
+STORE_STEPS = {
+    "enrolment": ("claim", "freeze"),
+    "versions": (
+        *("keep_commitment", "keep_opening", "count_opened", "raise_opened", "keep_model_seal"),
+    ),
+    "attempts": (
+        *("begin", "abandon_open", "spend", "prepare", "countersign", "sent", "finish", "void"),
+        *("learn", "hear", "charge_unknown"),
+    ),
+}
+"""What a server writes, by store."""
 
 
 class Server:
@@ -131,8 +122,8 @@ class Server:
 
     def _observe(self, store: Store) -> None:
         seen, role = self.world.seen, self.role
-        spend, prepare, finish = store.spend, store.prepare, store.finish_attempt
-        count = store.count_opened
+        attempts, count = store.attempts, store.versions.count_opened
+        spend, prepare, finish = attempts.spend, attempts.prepare, attempts.finish
 
         def observed_count(version: int, attempt: int) -> int:
             counted = count(version, attempt)
@@ -155,10 +146,12 @@ class Server:
             if state == AttemptState.DONE.value:
                 seen.models[version + 1].add((role, model))
 
-        changed = cast("Any", store)
+        changed = cast("Any", attempts)
         changed.spend, changed.prepare = observed_spend, observed_prepare
-        changed.finish_attempt, changed.count_opened = observed_finish, observed_count
-        self.world.name_steps(store, "store", STORE_STEPS)
+        changed.finish = observed_finish
+        cast("Any", store.versions).count_opened = observed_count
+        for name, steps in STORE_STEPS.items():
+            self.world.name_steps(getattr(store, name), f"store.{name}", steps)
 
 
 _COMPILED: dict[Any, Any] = {}
@@ -171,17 +164,17 @@ def compiled_once() -> Iterator[None]:
     A server that starts again has a new engine, and SQLAlchemy compiles all statements anew for
     each: a fifth of a simulated training. Its cache is by dialect, so all of SQLite's are alike.
     """
-    made = cast("Any", engine).create_engine
+    made = cast("Any", transaction).create_engine
     # For good, and not for the block alone: the cache is looked up for as long as an engine lives.
     dialect = cast("Any", SQLiteDialect_pysqlite)
     dialect.__eq__ = lambda self, other: type(self) is type(other)
     dialect.__hash__ = lambda self: hash(type(self))
     shared = functools.partial(made, execution_options={"compiled_cache": _COMPILED})
     try:
-        cast("Any", engine).create_engine = shared
+        cast("Any", transaction).create_engine = shared
         yield
     finally:
-        cast("Any", engine).create_engine = made
+        cast("Any", transaction).create_engine = made
 
 
 class Notices:

@@ -235,7 +235,10 @@ def test_who_enrols_at_one_server_or_otherwise_at_the_other_is_left_out_also_aft
 
     caplog.set_level(logging.INFO, "precad")
     # The second line: after the roster is frozen, in a round.
-    orders = ["server-a crash after: store.freeze", "server-a crash before: store.count_opened"]
+    orders = [
+        "server-a crash after: store.enrolment.freeze",
+        "server-a crash before: store.versions.count_opened",
+    ]
     world = Troubled(task, folder, enrols, orders=orders)
     world.play()
     assert f"are left out: {world.clients[0]}" in caplog.text

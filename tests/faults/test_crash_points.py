@@ -19,13 +19,20 @@ from precad.common.identifiers import Role
 A, B = Role.SERVER_A.value, Role.SERVER_B.value
 WARD = "ward-0"
 CHUNKS = 6
+WRITES = {f"store.{name}.{step}" for name, steps in STORE_STEPS.items() for step in steps}
 DURABLE = ("store.", "shelf.", "account.", "pending.")
 """After these something stands on a disk that didn't before; after any other step a death is as
 one before the next step."""
-AT_THE_BEGINNING = {"call server-a", "call server-b", "store.claim", "store.freeze", "dial"}
+AT_THE_BEGINNING = {
+    "call server-a",
+    "call server-b",
+    "store.enrolment.claim",
+    "store.enrolment.freeze",
+    "dial",
+}
 AT_THE_END = {"publish TrainingDone", "notice finished"}
 OF_A_LINK = {
-    "watch", "dealer.join", "store.abandon_open", "store.hear",
+    "watch", "dealer.join", "store.attempts.abandon_open", "store.attempts.hear",
     *(
         f"{way} {step}"
         for way in ("send", "receive")
@@ -56,7 +63,7 @@ def lines(world: World, party: str) -> list[str]:
         kinds = [Fault.CRASH_BEFORE]
         if step.startswith(DURABLE):
             kinds.append(Fault.CRASH_AFTER)
-        if step.removeprefix("store.") in STORE_STEPS:
+        if step in WRITES:
             kinds.append(Fault.DISK)
         found += [f"{other}{party} {kind.value}: {step}" for kind in kinds]
     return found
@@ -88,31 +95,34 @@ def test_a_party_that_dies_while_clients_enrol_or_at_the_end(
 
 RECOVERIES = (
     # Prepared here, nothing there: both sign that it is void.
-    "{b} crash before: store.prepare, {a} crash before: receive void",
-    "{b} crash before: store.prepare, {a} crash before: store.void",
-    "{b} crash before: store.prepare, {a} crash after: store.void",
-    "{b} crash before: store.prepare, {b} crash before: store.void",
-    "{b} crash before: store.prepare, {b} crash after: store.void",
-    "{b} crash before: store.prepare, {b} crash after: send void",
-    "{a} crash before: store.prepare, {a} crash before: store.void",
-    "{a} crash before: store.prepare, {b} crash before: store.void",
-    "{a} crash before: store.prepare, {a} crash after: store.void, {b} crash after: store.void",
+    "{b} crash before: store.attempts.prepare, {a} crash before: receive void",
+    "{b} crash before: store.attempts.prepare, {a} crash before: store.attempts.void",
+    "{b} crash before: store.attempts.prepare, {a} crash after: store.attempts.void",
+    "{b} crash before: store.attempts.prepare, {b} crash before: store.attempts.void",
+    "{b} crash before: store.attempts.prepare, {b} crash after: store.attempts.void",
+    "{b} crash before: store.attempts.prepare, {b} crash after: send void",
+    "{a} crash before: store.attempts.prepare, {a} crash before: store.attempts.void",
+    "{a} crash before: store.attempts.prepare, {b} crash before: store.attempts.void",
+    (
+        "{a} crash before: store.attempts.prepare, {a} crash after: store.attempts.void, "
+        "{b} crash after: store.attempts.void"
+    ),
     # Done there, not here: the model, on one's own signature.
     "{b} crash before: shelf.put, {a} crash before: send transfer",
     "{b} crash before: shelf.put, {b} crash after: receive transfer",
     "{b} crash before: shelf.put, {a} crash after: send model-bytes",
-    "{b} crash before: shelf.put, {b} crash after: store.keep_model_seal",
+    "{b} crash before: shelf.put, {b} crash after: store.versions.keep_model_seal",
     "{b} crash before: shelf.put, {b} crash after: shelf.put",
     "{a} crash before: shelf.put, {a} crash before: shelf.put",
     "{a} crash before: shelf.put, {b} crash after: send transfer",
     # Prepared on both: on with the release where it stopped.
-    "{a} crash after: store.countersign, {a} crash after: send noisy-share",
+    "{a} crash after: store.attempts.countersign, {a} crash after: send noisy-share",
     "{b} crash after: receive head, {b} crash before: send noisy-share",
-    "{b} crash after: store.sent, {a} crash before: store.sent",
-    "{a} crash after: send countersignature, {b} crash before: store.countersign",
+    "{b} crash after: store.attempts.sent, {a} crash before: store.attempts.sent",
+    "{a} crash after: send countersignature, {b} crash before: store.attempts.countersign",
     # All at once.
     (
-        "{b} crash after: store.prepare, {a} crash after: store.prepare, "
+        "{b} crash after: store.attempts.prepare, {a} crash after: store.attempts.prepare, "
         "{a} dealer restarts: dealer.join"
     ),
     "ward-0 crash after: submit server-b, ward-1 crash after: submit server-a",

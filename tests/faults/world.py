@@ -346,11 +346,15 @@ class World:
                     session = self.servers[role].session
                     if (needs := session.progress.needs) is not None:
                         until = session.progress.next_attempt + 2
-                        self.seen.words.append(f"{role.value}: {needs.word.value} {needs.version}")
+                        self.seen.words.append(
+                            f"{role.value}: {needs.permission.value} {needs.version}"
+                        )
                         for each in self.servers.values():
                             if each.life.alive:
                                 with self.turns.acting(each.life):
-                                    each.session.store.allow(needs.word, needs.version, until)
+                                    each.session.store.versions.allow(
+                                        needs.permission, needs.version, until
+                                    )
 
     # --- parties -------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ from precad.aggregator.rpc.dealer_client import (
 from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.audit import read_task
-from precad.aggregator.store.outside import OutsideJournal
+from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.validate.check_by_gates import dealt_keys
 from precad.aggregator.validate.validation import deal_request
 from precad.certify.curves import Floats
@@ -436,13 +436,13 @@ def _head() -> dict[str, Any]:
 
 
 def _outside(data: bytes) -> None:
-    OutsideJournal(stage().file(data, ".jsonl"), stage().task.digest).read()
+    JournalFile(stage().file(data, ".jsonl"), stage().task.digest).read()
 
 
 def _outside_seeds() -> list[bytes]:
     path = stage().folder / "seed.jsonl"
     path.unlink(missing_ok=True)
-    journal = OutsideJournal(path, stage().task.digest)
+    journal = JournalFile(path, stage().task.digest)
     journal.countersigned(1, 2, [CLIENT])
     journal.opened(1, 2)
     return [path.read_bytes()]

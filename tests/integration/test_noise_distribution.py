@@ -87,7 +87,7 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
         roster,
         np.zeros(task.dimension),
         updates,
-        journal=partial(open_store, "sqlite://", task),
+        store=partial(open_store, "sqlite://", task),
         signers={name: signer(name) for name in names},
         verifier=verifier(),
         seals=partial(seals, task.digest),
@@ -103,10 +103,10 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
 
 def test_a_round_draws_the_tasks_noise_unless_told_otherwise(task: Task) -> None:
     roster = Roster({ClientId("a"): Enrolment(ClientId("a"), 100, 0.1)})
-    journal = partial(open_store, "sqlite://", task)
+    store = partial(open_store, "sqlite://", task)
     theta = np.zeros(task.dimension)
     given: Any = {"signers": {}, "verifier": verifier(), "seals": partial(seals, task.digest)}
-    finished, _ = run_round(task, roster, theta, {}, journal=journal, **given)
+    finished, _ = run_round(task, roster, theta, {}, store=store, **given)
     # The system's randomness: within 20 standard errors, so that no luck decides.
     drawn = np.std(finished.noisy_sum) / (math.sqrt(2) * task.noise_units)
     assert drawn == pytest.approx(1.0, abs=20 / math.sqrt(2 * SAMPLES))

@@ -66,7 +66,7 @@ def play(
         roster(task),
         theta(task),
         updates,
-        journal=partial(open_store, "sqlite://", task),
+        store=partial(open_store, "sqlite://", task),
         signers={client: signer(client) for client in updates},
         verifier=verifier(),
         seals=partial(seals, task.digest),
@@ -250,9 +250,9 @@ def test_later_rounds_are_bound_to_their_number(make_task: Maker) -> None:
 
 def test_with_its_own_noise_two_rounds_differ(make_task: Maker) -> None:
     task = make_task(D)
-    journal = partial(open_store, "sqlite://", task)
+    store = partial(open_store, "sqlite://", task)
     pens = partial(seals, task.digest)
-    given: Any = {"journal": journal, "signers": {}, "verifier": verifier(), "seals": pens}
+    given: Any = {"store": store, "signers": {}, "verifier": verifier(), "seals": pens}
     a, b = run_round(task, roster(task), theta(task), {}, **given)
     again, _ = run_round(task, roster(task), theta(task), {}, **given)
     assert (a.noisy_sum == b.noisy_sum).all()

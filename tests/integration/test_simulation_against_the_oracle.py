@@ -112,7 +112,7 @@ def test_the_models_are_the_protocols_bit_for_bit(
             roster,
             theta,
             {names[name]: update for name, update in updates.items()},
-            journal=partial(open_store, "sqlite://", task),
+            store=partial(open_store, "sqlite://", task),
             signers={client: signer(client) for client in names.values()},
             verifier=verifier(),
             seals=partial(seals, task.digest),

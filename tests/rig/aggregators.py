@@ -27,7 +27,7 @@ def link_over(end: Any, task: Task, timeout_s: float = PATIENCE_S) -> PeerLink:
 def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggregator:
     """A server of ``task`` over a link's ``end``, with its own seals."""
     names = (
-        "roster", "dealing", "dealer_key", "set_secret", "coin_key", "noise", "journal"
+        "roster", "dealing", "dealer_key", "set_secret", "coin_key", "noise", "store"
     )  # fmt: skip
     parts: dict[str, Any] = {name: Untouched() for name in names} | {
         "link": link_over(end, task),

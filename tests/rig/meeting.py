@@ -18,8 +18,8 @@ from tests.rig.keys import seals
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.joint_coin import CoinKey
-from precad.aggregator.rounds.journal import AttemptState
 from precad.aggregator.rounds.recovery import Recovery, Remedy
 from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import open_store
@@ -108,7 +108,7 @@ class Servers:
             transport = Breaking(end, cut, self.frames)
             own = aggregator(
                 self.task, role, transport, roster=ROSTER, coin_key=session.coin_key,
-                journal=session.store,
+                store=session.store,
             )  # fmt: skip
             try:
                 return play(session, own)
@@ -147,9 +147,9 @@ class Servers:
 
         def play(session: Session, own: Aggregator) -> Any:
             current = session.shelf.current
-            session.store.begin_attempt(number, current.version, 3, current.digest)
+            session.store.attempts.begin(number, current.version, 3, current.digest)
             if own.role not in prepared:
-                session.store.abandon_open()
+                session.store.attempts.abandon_open()
                 return None
             opened = Opened(
                 number, current.version, (ANN, BEN, CLEO), current.digest, frozenset(valid)
@@ -168,18 +168,18 @@ class Servers:
         return self.on_a_link(play, cuts)
 
     def states(self, number: int) -> tuple[AttemptState | None, ...]:
-        return tuple(self.sessions[role].store.states().get(number) for role in SERVERS)
+        return tuple(self.sessions[role].store.attempts.states().get(number) for role in SERVERS)
 
     def versions(self) -> tuple[int, ...]:
         return tuple(self.sessions[role].shelf.current.version for role in SERVERS)
 
     def charged(self) -> list[dict[ClientId, int]]:
-        return [dict(self.sessions[role].store.participations()) for role in SERVERS]
+        return [dict(self.sessions[role].store.ledger.participations()) for role in SERVERS]
 
     def agree(self) -> None:
         """Both know the same: models, ledgers' facts, and chains that nobody changed."""
         a, b = (self.sessions[role] for role in SERVERS)
         assert a.shelf.current.digest == b.shelf.current.digest
         newest = a.shelf.current.version + 1
-        assert a.store.history(newest) == b.store.history(newest)
-        assert a.store.pending() is b.store.pending() is None
+        assert a.store.ledger.history(newest) == b.store.ledger.history(newest)
+        assert a.store.attempts.pending() is b.store.attempts.pending() is None

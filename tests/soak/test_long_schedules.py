@@ -44,7 +44,7 @@ def test_a_party_that_dies_at_any_step_in_other_orders_of_turns(
 
 def by_both(line: str) -> bool:
     """Whether gates have this step too."""
-    return not any(step in line for step in ("all-reduce", "dealer.deal", "store.spend"))
+    return not any(step in line for step in ("all-reduce", "dealer.deal", "store.attempts.spend"))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -185,7 +185,7 @@ def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: TokenBook)
     token = issue(book)
     for admission in (ByToken(book), Listed(Roster({TWO: OTHER})), anybody):
         store = open_store("sqlite://", task, Role.SERVER_B)
-        store.claim(CLAIM)
+        store.enrolment.claim(CLAIM)
         enrolling = Register(task, store, admission)
         enrolling.freeze(Roster({ONE: CLAIM}))
         with pytest.raises(Misconfiguration, match="too late"):

@@ -18,7 +18,7 @@ from tests.rig import noise_run
 from tests.unit.test_documents import ROOT, flat, text_of
 
 from precad.accounting.guarantees import advantages
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rpc.connections import BESIDE_CLIENTS, descriptors_for
 from precad.aggregator.training.event_log import KEPT_EVENTS
 from precad.aggregator.training.shelf import KEPT_MODELS

@@ -17,8 +17,8 @@ from tests.rig.keys import seals
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.attempt_state import Permission
 from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of, commitment_to, joint_coin
-from precad.aggregator.rounds.journal import Word
 from precad.aggregator.rounds.server_messages import CoinReveal, CoinState
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store, open_store
@@ -58,7 +58,7 @@ class Pair:
         self.keys[role] = CoinKey(Secret.random())
 
     def server(self, role: Role, end: Any) -> Aggregator:
-        given = {"coin_key": self.keys[role], "journal": self.stores[role]}
+        given = {"coin_key": self.keys[role], "store": self.stores[role]}
         return aggregator(self.task, role, end, **given)
 
     def against(self, role: Role, version: int = 0, **said: bytes) -> None:
@@ -170,7 +170,7 @@ def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
         with pytest.raises(PeerViolation, match="another coin"):
             pair.against(A, commitment=committed, opening=other)
         # Nothing of it was kept: the opening that was committed to is still taken.
-        assert pair.stores[A].coin_opening(0, own=False) is None
+        assert pair.stores[A].versions.coin_opening(0, own=False) is None
     # Nor is it taken from a stranger, or from the asker itself.
     with pytest.raises(PeerViolation):
         pair.against(A, commitment=committed, opening=opening(pair, own, of=A))
@@ -216,8 +216,8 @@ def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -
         order.append("keeps")
 
     store: Any = pair.stores[A]
-    kept = store.keep_commitment
-    store.keep_commitment = keep
+    kept = store.versions.keep_commitment
+    store.versions.keep_commitment = keep
     with ThreadPoolExecutor(2) as threads:
         at_b = threads.submit(agree_coin, pair.server(B, b_end), 0)
         agree_coin(pair.server(A, Watched(a_end, None)), 0)
@@ -251,12 +251,12 @@ def test_bytes_that_nobody_opened_are_lost_until_both_operators_say_so(
     pair.lose_key(lost)
     for words in ((), (A,), (B,)):
         for role in words:
-            pair.stores[role].allow(Word.COIN, 0, 0)
+            pair.stores[role].versions.allow(Permission.COIN, 0, 0)
         if words == (B,):
             break
         for error in pair.agree(0):
             assert isinstance(error, NeedsOperators), words
-            assert (error.word, error.version) == (Word.COIN, 0)
+            assert (error.permission, error.version) == (Permission.COIN, 0)
             assert "precad allow coin HOST:PORT --server a|b --version 0" in str(error)
     # Both have given it: both servers take new coins, the one that lost nothing too.
     before = [key.opening(pair.task.digest, 0) for key in pair.keys.values()]
@@ -264,7 +264,7 @@ def test_bytes_that_nobody_opened_are_lost_until_both_operators_say_so(
         assert isinstance(error, PeerUnavailable)
         assert "new coins" in str(error)
     # The certificate counts it.
-    assert [pair.stores[role].redrawn_coins() for role in SERVERS] == [1, 1]
+    assert [pair.stores[role].versions.redrawn_coins() for role in SERVERS] == [1, 1]
     after = [key.opening(pair.task.digest, 0) for key in pair.keys.values()]
     assert all(old != new for old, new in zip(before, after, strict=True))
     assert pair.coin(0) == joint_coin(after[0], after[1]).reveal()
@@ -301,16 +301,16 @@ def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(pair: Pair, ful
         assert isinstance(outcome, PrecadError)
     pair.lose_key(B if full is A else A)
     for role in SERVERS:
-        pair.stores[role].allow(Word.COIN, 0, 0)
+        pair.stores[role].versions.allow(Permission.COIN, 0, 0)
     outcomes = dict(zip(SERVERS, pair.agree(0), strict=True))
     assert isinstance(outcomes[full], StorageFailure)
-    assert pair.stores[full].redrawn_coins() == 0
+    assert pair.stores[full].versions.redrawn_coins() == 0
     # With room again, and started again: the operators of both are asked once more.
     pair.keys[full] = CoinKey(key)
     for error in pair.agree(0):
         assert isinstance(error, NeedsOperators)
     for role in SERVERS:
-        pair.stores[role].allow(Word.COIN, 0, 0)
+        pair.stores[role].versions.allow(Permission.COIN, 0, 0)
     for error in pair.agree(0):
         assert isinstance(error, PeerUnavailable)
     assert pair.coin(0)
@@ -324,13 +324,13 @@ def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair)
     held = seals(pair.task.digest, A).write(SignedKind.COIN_OPENING, old)
     known = commitment_to(old, A).digest
     for store in pair.stores.values():
-        store.discard_coin(0)
+        store.versions.discard_coin(0)
     pair.keys[A].renew()
     new = pair.coin(0)
     committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
     with pytest.raises(NeedsOperators):
         pair.against(A, commitment=commitment(pair, committed, known=known, held=held))
-    assert pair.stores[A].coin_opening(0, own=True) is None
+    assert pair.stores[A].versions.coin_opening(0, own=True) is None
     assert pair.coin(0) == new
 
 
@@ -352,14 +352,14 @@ def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
     committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
     with pytest.raises(PeerViolation):
         pair.against(A, commitment=commitment(pair, committed, known="ab" * 32, held=held))
-    assert pair.stores[A].coin_opening(0, own=True) is None
+    assert pair.stores[A].versions.coin_opening(0, own=True) is None
 
 
 def test_a_server_that_commits_anew_alone_changes_nothing(pair: Pair) -> None:
     """Its operators' word alone, and an opening that the other holds: the old bytes stay."""
     first = pair.coin(0)
     pair.lose_key(B)
-    pair.stores[B].allow(Word.COIN, 0, 0)
+    pair.stores[B].versions.allow(Permission.COIN, 0, 0)
     for error in pair.agree(0):
         assert isinstance(error, PeerUnavailable)
     assert pair.coin(0) == first

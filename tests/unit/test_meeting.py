@@ -16,7 +16,7 @@ from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.journal import AttemptState, Word
+from precad.aggregator.rounds.attempt_state import AttemptState, Permission
 from precad.aggregator.rounds.recovery import Recovery, Remedy
 from precad.aggregator.rounds.server_messages import Fact, HeadBody, ModelBody, Position
 from precad.aggregator.rounds.start_attempt import NeedsOperators
@@ -58,13 +58,13 @@ def test_servers_that_stand_alike_have_nothing_to_do(servers: Servers) -> None:
 
 def test_the_newest_attempt_and_the_larger_count_are_both_servers(servers: Servers) -> None:
     a, b = (servers.sessions[role] for role in SERVERS)
-    a.store.begin_attempt(6, 0, 0, VALID_SET)
-    a.store.abandon_open()
-    b.store.count_opened(0, 2)
-    b.store.count_opened(0, 3)
+    a.store.attempts.begin(6, 0, 0, VALID_SET)
+    a.store.attempts.abandon_open()
+    b.store.versions.count_opened(0, 2)
+    b.store.versions.count_opened(0, 3)
     servers.meet()
     assert (a.progress.next_attempt, b.progress.next_attempt) == (7, 7)
-    assert (a.store.opened(0), b.store.opened(0)) == (2, 2)
+    assert (a.store.versions.opened(0), b.store.versions.opened(0)) == (2, 2)
 
 
 def greeted(servers: Servers, **said: Any) -> None:
@@ -92,15 +92,15 @@ def test_servers_of_one_role_refuse_each_other(servers: Servers) -> None:
 
 def test_no_more_attempts_were_opened_than_either_server_knows_of(servers: Servers) -> None:
     a = servers.sessions[A]
-    a.store.begin_attempt(6, 0, 0, VALID_SET)
-    a.store.abandon_open()
+    a.store.attempts.begin(6, 0, 0, VALID_SET)
+    a.store.attempts.abandon_open()
     with pytest.raises(PeerViolation, match=r"8 opened attempts .* at most 7"):
         greeted(servers, next_attempt=3, opened=8)
-    assert a.store.opened(0) == 0
+    assert a.store.versions.opened(0) == 0
     # It may know of attempts by this server alone.
     with pytest.raises(PeerUnavailable, match="sent nothing"):
         greeted(servers, next_attempt=3, opened=7)
-    assert a.store.opened(0) == 7
+    assert a.store.versions.opened(0) == 7
 
 
 def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
@@ -113,7 +113,7 @@ def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
         seen += [f.payload for f in servers.frames if f.step == "history"]
     assert len(seen) == 6
     assert len(set(seen)) == 3
-    assert servers.sessions[A].store.history(1).value not in seen
+    assert servers.sessions[A].store.ledger.history(1).value not in seen
 
 
 # --- both prepared -----------------------------------------------------------------------------
@@ -213,18 +213,20 @@ def test_an_attempt_that_one_countersigned_and_the_other_lost_waits_for_both_ope
     assert servers.states(1)[SERVERS.index(loser)] is None
     for words in ((), (A,), (B,)):
         for role in SERVERS:
-            servers.sessions[role].store.allow(Word.WRITE_OFF, 1, 1 if role in words else -1)
+            servers.sessions[role].store.versions.allow(
+                Permission.WRITE_OFF, 1, 1 if role in words else -1
+            )
         for error in servers.mend():
             assert isinstance(error, NeedsOperators), words
-            assert (error.word, error.version) == (Word.WRITE_OFF, 1)
+            assert (error.permission, error.version) == (Permission.WRITE_OFF, 1)
         # The charge stands at once on both, whatever the operators say.
         assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
     # A word for an older attempt reaches this one no more than none.
     for role in SERVERS:
-        servers.sessions[role].store.allow(Word.WRITE_OFF, 1, 0)
+        servers.sessions[role].store.versions.allow(Permission.WRITE_OFF, 1, 0)
     assert all(isinstance(error, NeedsOperators) for error in servers.mend())
     for role in SERVERS:
-        servers.sessions[role].store.allow(Word.WRITE_OFF, 1, 1)
+        servers.sessions[role].store.versions.allow(Permission.WRITE_OFF, 1, 1)
     assert servers.mend() == [Remedy.NOTHING] * 2
     states = dict(zip(SERVERS, servers.states(1), strict=True))
     assert states == {holder: AttemptState.WRITTEN_OFF, loser: AttemptState.LEARNED}
@@ -234,7 +236,7 @@ def test_an_attempt_that_one_countersigned_and_the_other_lost_waits_for_both_ope
     servers.attempt(2, valid=(BEN, CLEO))
     assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
     for role in SERVERS:
-        assert servers.sessions[role].store.upgrades() == {BEN: {1: 1}}
+        assert servers.sessions[role].store.ledger.re_releases() == {BEN: {1: 1}}
     servers.agree()
 
 
@@ -279,7 +281,9 @@ def test_without_its_journal_it_learns_from_the_other_what_it_had_signed(
     assert servers.charged() == [{ANN: 3, BEN: 1, CLEO: 2}] * 2
     assert servers.versions() == (3, 3)
     # Number 1 was voided: forgotten, and learned again as that.
-    assert servers.sessions[loser].store.facts(1)[0] == Fact(version=1, attempt=1, voided=True)
+    assert servers.sessions[loser].store.ledger.facts(1)[0] == Fact(
+        version=1, attempt=1, voided=True
+    )
     servers.agree()
     # No number is used twice, whoever forgot it.
     assert all(session.progress.next_attempt >= 4 for session in servers.sessions.values())
@@ -307,7 +311,7 @@ def test_both_restored_to_one_moment_go_on_from_there(servers: Servers, *, journ
 def test_a_charge_that_this_server_never_signed_is_not_learned(servers: Servers) -> None:
     servers.attempt(0)
     made_up = Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))
-    servers.sessions[A].store.learn([made_up])
+    servers.sessions[A].store.attempts.learn([made_up])
     before = servers.charged()[1]
     for error in servers.meet():
         assert isinstance(error, PeerViolation)
@@ -328,15 +332,15 @@ def test_a_head_of_another_task_stands_for_nothing(servers: Servers) -> None:
         history="00" * 32,
     )
     foreign = seals(servers.task.digest, B).write(SignedKind.HEAD, head)
-    servers.sessions[A].store.learn(
+    servers.sessions[A].store.attempts.learn(
         [Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))]
     )
     shown: Any = servers.sessions[A].store
-    shown.witness = lambda: foreign
+    shown.attempts.their_head = lambda: foreign
     _, at_b = servers.meet()
     assert isinstance(at_b, PeerViolation)
     assert "another task" in str(at_b)
-    assert b.store.participations() == {ANN: 1, BEN: 1}
+    assert b.store.ledger.participations() == {ANN: 1, BEN: 1}
 
 
 @pytest.mark.parametrize("lie", ["bytes", "digest", "signature"])
@@ -348,9 +352,9 @@ def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, li
     if lie == "signature":
         # A's own word in place of B's.
         own = seals(servers.task.digest, A)
-        sealed = a.store.model_seal(1)
+        sealed = a.store.versions.model_seal(1)
         body = own.read(B, SignedKind.MODEL, sealed, ModelBody)
-        a.store.keep_model_seal(1, own.write(SignedKind.MODEL, body))
+        a.store.versions.keep_model_seal(1, own.write(SignedKind.MODEL, body))
     else:
         theta = a.shelf.theta()
         theta[0] += 1
@@ -366,7 +370,7 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
     servers.attempt(0)
     backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(1)
-    signed = servers.sessions[A].store.model_seal(2)
+    signed = servers.sessions[A].store.versions.model_seal(2)
     assert signed is not None
     newer = servers.folder / "newer.safetensors"
     shutil.copy(servers.folder / A.value / "model.safetensors", newer)
@@ -377,7 +381,7 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
     # Not even A's word that B has signed it is kept; and with it B still has no charge for it.
     at_a, _ = servers.mend()
     assert "its signature over it isn't kept" in str(at_a)
-    servers.sessions[A].store.keep_model_seal(2, signed)
+    servers.sessions[A].store.versions.keep_model_seal(2, signed)
     _, at_b = servers.mend()
     assert isinstance(at_b, PeerViolation)
     assert "don't belong together" in str(at_b)
@@ -387,7 +391,7 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
 def test_different_valid_sets_are_prepared_and_never_released(servers: Servers) -> None:
     def play(session: Session, own: Aggregator) -> Any:
         current = session.shelf.current
-        session.store.begin_attempt(0, 0, 2, current.digest)
+        session.store.attempts.begin(0, 0, 2, current.digest)
         valid = (ANN,) if own.role is A else (ANN, BEN)
         opened = Opened(0, 0, (ANN, BEN), current.digest, frozenset((ANN, BEN)))
         counted = Counted(opened, valid, VALID_SET, {})

@@ -15,8 +15,8 @@ from precad.accounting.exact import record_epsilon
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.attempt_state import AttemptState, Permission
 from precad.aggregator.rounds.client_lists import Places
-from precad.aggregator.rounds.journal import AttemptState, Word
 from precad.aggregator.rounds.server_messages import Cohort, Fact, OpenedCount, Verdict
 from precad.aggregator.rounds.start_attempt import (
     OPENED_CAP,
@@ -46,8 +46,8 @@ def roster(names: list[ClientId]) -> Roster:
 
 
 def states(server: Aggregator) -> dict[int, AttemptState]:
-    assert isinstance(server.journal, Store)
-    return server.journal.states()
+    assert isinstance(server.store, Store)
+    return server.store.attempts.states()
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def pair(make_task: TaskMaker, tmp_path: Path) -> Pair:
     task = make_task()
     made = []
     for role, end in zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True):
-        journal = open_store(f"sqlite:///{tmp_path}/{role.value}.db", task, role)
-        given = {"roster": roster(NAMES), "journal": journal, "set_secret": Secret(bytes(32))}
+        store = open_store(f"sqlite:///{tmp_path}/{role.value}.db", task, role)
+        given = {"roster": roster(NAMES), "store": store, "set_secret": Secret(bytes(32))}
         made.append(aggregator(task, role, end, **given))
     return made[0], made[1]
 
@@ -147,7 +147,7 @@ def test_b_takes_no_part_in_what_can_not_be(
 
 @pytest.mark.parametrize("number", [0, 3, 4])
 def test_b_refuses_an_attempt_that_was_used(pair: Pair, number: int) -> None:
-    pair[1].journal.begin_attempt(4, 0, 0, MODEL)
+    pair[1].store.attempts.begin(4, 0, 0, MODEL)
     proposed(pair, attempt=number)
     # An owner may just have shown B a later one: the servers meet again, and nothing stops.
     with pytest.raises(PeerUnavailable, match=f"attempt {number} was used"):
@@ -166,10 +166,10 @@ def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(pair: Pair, 
     if more:
         with pytest.raises(PeerViolation, match=f"{number + 2} opened attempts of version 3"):
             count_opened(server, attempt)
-        assert server.journal.opened(3) == 1
+        assert server.store.versions.opened(3) == 1
     else:
         count_opened(server, attempt)
-        assert server.journal.opened(3) == number + 1
+        assert server.store.versions.opened(3) == number + 1
 
 
 def test_a_proposal_that_names_one_twice_or_a_number_beyond_all_is_none() -> None:
@@ -190,9 +190,9 @@ def test_only_whom_both_ledgers_allow_takes_part(
     servers = [dataclasses.replace(each, task=task) for each in pair]
     fact = Fact(version=0, attempt=0, voided=False, clients=("c1",))
     several = [fact.model_copy(update={"version": t, "attempt": t}) for t in range(3)]
-    journal = servers[tight].journal
-    journal.learn(several)
-    assert journal.participations() == {NAMES[1]: 3}
+    journal = servers[tight].store
+    journal.attempts.learn(several)
+    assert journal.ledger.participations() == {NAMES[1]: 3}
     assert servers[tight].within_budget(NAMES, 3) == (NAMES[0], *NAMES[2:])
     assert servers[1 - tight].within_budget(NAMES, 3) == tuple(NAMES)
     a, b = opened((servers[0], servers[1]), NAMES, lambda _: None)
@@ -247,27 +247,27 @@ def test_the_end_of_training_is_no_end_for_a_before_b_agrees(
 
 
 def may_have_left(journal: Any) -> None:
-    journal.learn([Fact(version=3, attempt=1, voided=False, clients=("c0",))])
+    journal.attempts.learn([Fact(version=3, attempt=1, voided=False, clients=("c0",))])
 
 
 def opened_often(journal: Any) -> None:
     for attempt in range(OPENED_CAP):
-        journal.count_opened(3, attempt)
+        journal.versions.count_opened(3, attempt)
 
 
 def tried_often(journal: Any, tries: int = 10) -> None:
     for attempt in range(tries):
-        journal.begin_attempt(attempt, 3, 0, MODEL)
-    journal.abandon_open()
+        journal.attempts.begin(attempt, 3, 0, MODEL)
+    journal.attempts.abandon_open()
 
 
 def test_by_gates_attempts_are_counted_and_nobody_is_asked(
     pair: Pair, make_task: TaskMaker
 ) -> None:
     """What a server that departs from the protocol hears in each, it could have computed."""
-    journal: Any = pair[0].journal
+    journal: Any = pair[0].store
     opened_often(journal)
-    assert journal.opened(3) == OPENED_CAP
+    assert journal.versions.opened(3) == OPENED_CAP
     shares, gates = (make_task(8, {"validation": check}) for check in ("crypten", "fss"))
     assert "were opened" in doubt(journal, shares, 4, 3)
     assert doubt(journal, gates, 4, 3) == ""
@@ -289,7 +289,7 @@ def test_another_attempt_needs_both_operators_word(
     cause, attempt = CAUSES[why]
     task = make_task(8, {"training.attempts": 10})
     servers = [dataclasses.replace(each, task=task) for each in pair]
-    cause(servers[at].journal)
+    cause(servers[at].store)
     before = [states(each) for each in servers]
 
     def go() -> Any:
@@ -297,23 +297,23 @@ def test_another_attempt_needs_both_operators_word(
 
     for error in go():
         assert isinstance(error, NeedsOperators)
-        assert (error.word, error.version) == (Word.ATTEMPTS, 3)
+        assert (error.permission, error.version) == (Permission.ATTEMPTS, 3)
         assert why in str(error)
         assert "precad allow attempts HOST:PORT --server a|b --version 3" in str(error)
     assert [states(each) for each in servers] == before
     # The word of the one who knows is what is missing; it reaches no further than it says.
-    servers[at].journal.allow(Word.ATTEMPTS, 3, attempt - 1)
+    servers[at].store.versions.allow(Permission.ATTEMPTS, 3, attempt - 1)
     assert isinstance(go()[0], NeedsOperators)
-    servers[at].journal.allow(Word.ATTEMPTS, 3, attempt)
+    servers[at].store.versions.allow(Permission.ATTEMPTS, 3, attempt)
     a, b = go()
     assert a == b
     assert a.attempt == attempt
 
 
 def test_a_word_for_another_version_allows_nothing(pair: Pair) -> None:
-    opened_often(pair[0].journal)
-    pair[0].journal.allow(Word.ATTEMPTS, 2, 100)
-    pair[0].journal.allow(Word.WRITE_OFF, 3, 100)
+    opened_often(pair[0].store)
+    pair[0].store.versions.allow(Permission.ATTEMPTS, 2, 100)
+    pair[0].store.versions.allow(Permission.WRITE_OFF, 3, 100)
     for error in opened(pair, NAMES, never):
         assert isinstance(error, NeedsOperators)
 

@@ -60,13 +60,13 @@ def store(task: Task) -> Iterator[Store]:
 
 def aggregator_of(task: Task, store: Store) -> Aggregator:
     roster = Roster({c: Enrolment(c, 100, rate) for c, rate in RATES.items()})
-    return aggregator(task, Role.SERVER_A, roster=roster, journal=store)
+    return aggregator(task, Role.SERVER_A, roster=roster, store=store)
 
 
 def play(store: Store, number: int, *clients: ClientId) -> None:
-    store.begin_attempt(number, number, len(clients), MODEL)
-    store.prepare(number, clients, VALID_SET, {}, bytes(64))
-    store.finish_attempt(number, MODEL)
+    store.attempts.begin(number, number, len(clients), MODEL)
+    store.attempts.prepare(number, clients, VALID_SET, {}, bytes(64))
+    store.attempts.finish(number, MODEL)
 
 
 def test_the_cap_is_the_last_participation_within_the_limit(task: Task) -> None:
@@ -122,11 +122,13 @@ def test_a_release_that_was_lost_counts_against_the_limit(
         play(store, number, OFTEN)
     assert OFTEN in aggregator_of(task, store).within_budget(RATES, cap)
     if lost == "written off":
-        store.begin_attempt(cap - 1, cap - 1, 1, MODEL)
-        store.prepare(cap - 1, [OFTEN], VALID_SET, {}, bytes(64))
-        store.write_off(cap - 1)
+        store.attempts.begin(cap - 1, cap - 1, 1, MODEL)
+        store.attempts.prepare(cap - 1, [OFTEN], VALID_SET, {}, bytes(64))
+        store.attempts.write_off(cap - 1)
     else:
-        store.learn([Fact(version=cap - 1, attempt=cap - 1, voided=False, clients=(OFTEN.name,))])
+        store.attempts.learn(
+            [Fact(version=cap - 1, attempt=cap - 1, voided=False, clients=(OFTEN.name,))]
+        )
     assert OFTEN not in aggregator_of(task, store).within_budget(RATES, cap)
 
 
@@ -181,9 +183,9 @@ def test_a_version_released_again_is_charged_before_the_release(
     for limit, within in ((twice * 1.001, True), (twice * 0.999, False)):
         task = limited(make_task, limit)
         store = open_store("sqlite://", task, Role.SERVER_A)
-        store.begin_attempt(0, 0, 1, MODEL)
-        store.prepare(0, [OFTEN], VALID_SET, {}, bytes(64))
-        store.write_off(0)
+        store.attempts.begin(0, 0, 1, MODEL)
+        store.attempts.prepare(0, [OFTEN], VALID_SET, {}, bytes(64))
+        store.attempts.write_off(0)
         server = aggregator_of(task, store)
         server.begin_accounts(0)
         known(task, 0.2, ((1, 1),))
@@ -290,7 +292,7 @@ def test_a_round_asks_for_no_account(task: Task, store: Store, accounts: Account
 def test_a_server_that_starts_again_has_its_accounts_before_the_next_round(
     task: Task, store: Store, accounts: Accounts
 ) -> None:
-    store.claim(Enrolment(SELDOM, 100, 0.1))
+    store.enrolment.claim(Enrolment(SELDOM, 100, 0.1))
     Register(task, store).prepare_accounts()
     assert {rate for rate, _ in accounts.asked} == {0.2, 0.1}
     assert may_take_part(task, 0.1, 0)

@@ -12,7 +12,6 @@ from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import aggregate, countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.history import history_after, history_start
-from precad.aggregator.rounds.journal import Head
 from precad.aggregator.rounds.server_messages import (
     Fact,
     HeadBody,
@@ -22,6 +21,7 @@ from precad.aggregator.rounds.server_messages import (
     SetCheck,
 )
 from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
+from precad.aggregator.store.ledger import Head
 from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
@@ -37,7 +37,7 @@ MODEL, SET, OTHER = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
 FACT = Fact(version=3, attempt=7, voided=False, clients=(WARD.name,))
 
 
-class Journal:
+class Written:
     """What A's ledger says, and what it was asked to write."""
 
     def __init__(self, task: Task) -> None:
@@ -69,7 +69,7 @@ class Release:
     """Server A of a release, and a server B that says what a test lets it say, beforehand."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.journal = task, Journal(task)
+        self.task, self.written = task, Written(task)
         end, other = memory_pair()
         self.b = PeerLink(other, task.digest, max_message_bytes=1 << 20, timeout_s=60)
         unused: Any = None
@@ -85,7 +85,9 @@ class Release:
             seals=seals(task.digest, A),
             coin_key=unused,
             noise=unused,
-            journal=self.journal,  # type: ignore[arg-type]
+            store=SimpleNamespace(  # type: ignore[arg-type]
+                attempts=self.written, versions=self.written, ledger=self.written
+            ),
         )
         counted = Counted(Opened(7, 3, (WARD,), MODEL, frozenset({WARD})), (WARD,), SET, {})
         self.share = np.arange(task.dimension, dtype=np.int64)
@@ -119,7 +121,7 @@ def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(release:
     release.says("head", SignedKind.HEAD, release.head(length=6, head=str(SET)))
     release.says("countersignature", SignedKind.COUNTERSIGNATURE, release.head())
     assert countersign(release.a, release.prepared).noisy_share is release.share
-    assert release.journal.written == ["countersigned", "sent"]
+    assert release.written.written == ["countersigned", "sent"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_a_head_of_another_set_history_or_attempt_is_not_countersigned(
     release.says("head", SignedKind.HEAD, release.head(**other))
     with pytest.raises(PeerViolation, match="disagree on what they have prepared"):
         countersign(release.a, release.prepared)
-    assert release.journal.written == []
+    assert release.written.written == []
 
 
 @pytest.mark.parametrize("other", [{"length": 6}, {"head": str(SET)}], ids=["length", "head"])
@@ -145,7 +147,7 @@ def test_a_countersignature_over_another_head_lets_no_share_leave(
     release.says("countersignature", SignedKind.COUNTERSIGNATURE, release.head(**other))
     with pytest.raises(PeerViolation, match="another head"):
         countersign(release.a, release.prepared)
-    assert release.journal.written == ["countersigned"]
+    assert release.written.written == ["countersigned"]
 
 
 def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: Release) -> None:
@@ -155,7 +157,7 @@ def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: R
     release.says("model", SignedKind.MODEL, body)
     with pytest.raises(PeerViolation, match="different models of version 4"):
         reconstruct(release.a, release.sent, theta)
-    assert release.journal.written == []
+    assert release.written.written == []
 
 
 def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:

@@ -16,7 +16,7 @@ from tests.conftest import TaskMaker
 from tests.rig.keys import earlier_identity, identity, revoke, seals, verifier
 from tests.rig.meeting import ANN, BEN, SERVERS, A, B, Servers
 
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.recovery import Remedy
 from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.server_messages import HeadBody, ModelBody, SealMessage
@@ -119,10 +119,10 @@ def test_an_owners_old_statement_and_opening_count(servers: Servers) -> None:
     statement, opening = shown_by_ann(servers, earlier_pen(A))
     body = remember(session, ANN, statement)
     assert body is not None
-    assert session.store.next_attempt() == body.attempt + 1 == 6
+    assert session.store.attempts.next_number() == body.attempt + 1 == 6
     hear_of(session, ANN, opening)
-    assert session.store.next_attempt() == 7
-    assert session.store.participations() == {ANN: 2}
+    assert session.store.attempts.next_number() == 7
+    assert session.store.ledger.participations() == {ANN: 2}
 
 
 def test_a_revoked_certificates_statements_are_not_believed_and_keep_nobody_out(
@@ -135,5 +135,5 @@ def test_a_revoked_certificates_statements_are_not_believed_and_keep_nobody_out(
     statement, opening = shown_by_ann(servers, CertificateSigner(stolen))
     said = pb.StatementBody.FromString(statement_of(session, ANN, statement, opening).body)
     assert list(said.charged) == []
-    assert session.store.next_attempt() == 0
+    assert session.store.attempts.next_number() == 0
     assert "isn't believed" in caplog.text

@@ -13,7 +13,7 @@ from tests.rig.clock import LeapingClock, LonelyClock
 from tests.rig.keys import verifier
 
 from precad.aggregator.collect import Inbox
-from precad.aggregator.store.awaited import START_S, wait_for_database
+from precad.aggregator.store.transaction import START_S, wait_for_database
 from precad.aggregator.training.persist import persist
 from precad.aggregator.training.session import Progress, Session
 from precad.client.participant import outlast

@@ -9,7 +9,7 @@ from tests.rig.keys import seals, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
 
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.rounds.start_attempt import doubt
 from precad.aggregator.store import compare_ledgers
@@ -51,7 +51,7 @@ def lose_all(servers: Servers, backups: dict[Role, Path]) -> None:
 
 
 def facts(servers: Servers, version: int) -> list[tuple[Fact, ...]]:
-    return [servers.sessions[role].store.facts(version) for role in SERVERS]
+    return [servers.sessions[role].store.ledger.facts(version) for role in SERVERS]
 
 
 def opening(servers: Servers, role: Role, attempt: int) -> pb.Signed:
@@ -68,7 +68,7 @@ def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(
     servers.attempt(0)
     lose_all(servers, backups)
     assert servers.charged() == [{}, {}]
-    servers.sessions[B].store.hear(0)
+    servers.sessions[B].store.attempts.hear(0)
     assert settle(servers) == [None, None]
     assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
     assert servers.states(0) == (AttemptState.LEARNED,) * 2
@@ -76,8 +76,8 @@ def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(
     # A second release of this version is one more for each, and the operators' affair.
     for role in SERVERS:
         session = servers.sessions[role]
-        assert session.store.charges_of(CLEO, 0) == 1
-        assert session.progress.next_attempt == session.store.next_attempt() == 1
+        assert session.store.ledger.charges_in(0).get(CLEO, 0) == 1
+        assert session.progress.next_attempt == session.store.attempts.next_number() == 1
         assert "left already" in doubt(session.store, servers.task, 1, 0)
     # Once is enough.
     assert settle(servers) == [None, None]
@@ -99,7 +99,7 @@ def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None
     # Nobody knows any more whether the two were of one version.
     assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0, 1]] * 2
     assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
-    assert servers.sessions[A].store.upgrades()[CLEO] == {1: 1}
+    assert servers.sessions[A].store.ledger.re_releases()[CLEO] == {1: 1}
     servers.agree()
 
 
@@ -115,7 +115,7 @@ def test_a_version_that_is_over_without_a_charge_is_charged_first(servers: Serve
     assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
     assert facts(servers, 1) == [(), ()]
     assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
-    servers.sessions[A].store.hear(2)
+    servers.sessions[A].store.attempts.hear(2)
     assert settle(servers) == [None, None]
     assert [[f.attempt for f in found] for found in facts(servers, 1)] == [[1, 2]] * 2
     servers.agree()
@@ -130,7 +130,7 @@ def test_a_cut_between_the_two_ledgers_leaves_one_entry_an_attempt(
     servers.attempt(0)
     servers.attempt(1)
     lose_all(servers, backups)
-    servers.sessions[A].store.hear(1)
+    servers.sessions[A].store.attempts.hear(1)
     settle(servers, (at_a, at_b))
     assert settle(servers) == [None, None]
     assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
@@ -152,19 +152,19 @@ def test_a_server_that_dies_before_its_entry_takes_it_over(
     lose_all(servers, backups)
     for role in SERVERS:
         servers.sessions[role].shelf.put(1, model)
-    servers.sessions[A].store.hear(1)
+    servers.sessions[A].store.attempts.hear(1)
     store: Any = servers.sessions[behind].store
-    charge, calls = store.charge_unknown, iter(range(first + 1))
+    charge, calls = store.attempts.charge_unknown, iter(range(first + 1))
 
     def dies(fact: Fact) -> None:
         if next(calls) == first:
             raise StorageFailure("killed")
         charge(fact)
 
-    store.charge_unknown = dies
+    store.attempts.charge_unknown = dies
     settle(servers)
     assert len({tuple(each.items()) for each in servers.charged()}) == 2
-    store.charge_unknown = charge
+    store.attempts.charge_unknown = charge
     assert settle(servers) == [None, None]
     assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
     assert [[f.attempt for f in found] for found in facts(servers, 1)] == [[1]] * 2
@@ -179,7 +179,7 @@ def test_one_server_alone_that_forgot_charges_nobody_anew(servers: Servers, role
     servers.attempt(1)
     servers.put_back(role, backup, journal=True)
     for each in SERVERS:
-        servers.sessions[each].store.hear(1)
+        servers.sessions[each].store.attempts.hear(1)
     servers.mend()
     assert settle(servers) == [None, None]
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
@@ -190,5 +190,5 @@ def test_an_opening_of_another_server_or_owner_names_no_attempt(servers: Servers
     for shown, client in ((opening(servers, B, 5), ANN), (opening(servers, A, 5), BEN)):
         with pytest.raises(PeerViolation):
             hear_of(servers.sessions[A], client, shown)
-    assert servers.sessions[A].store.next_attempt() == 0
+    assert servers.sessions[A].store.attempts.next_number() == 0
     assert check_opening(verifier(), A, opening(servers, A, 5)).attempt == 5

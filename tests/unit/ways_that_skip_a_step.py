@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.journal import Journal
 from precad.aggregator.rounds.states import Matched, Noised, Prepared, Sent, Summed
+from precad.aggregator.store import Store
 
 Theta = NDArray[np.float64]
 
 
 def the_way(
-    matched: Matched, noise: NoiseSource, journal: Journal, server: Aggregator, theta: Theta
+    matched: Matched, noise: NoiseSource, store: Store, server: Aggregator, theta: Theta
 ) -> None:
     """As it is taken."""
     noised = add_noise(aggregate(server, matched), noise)
-    reconstruct(server, countersign(server, prepare(journal, noised)), theta)
+    reconstruct(server, countersign(server, prepare(store, noised)), theta)
 
 
 def noises_what_nobody_validated(matched: Matched, noise: NoiseSource) -> None:
@@ -29,9 +29,9 @@ def noises_what_nobody_validated(matched: Matched, noise: NoiseSource) -> None:
     add_noise(matched, noise)  # type: ignore[arg-type]
 
 
-def prepares_without_noise(summed: Summed, journal: Journal) -> None:
+def prepares_without_noise(summed: Summed, store: Store) -> None:
     """One server's noise would be missing."""
-    prepare(journal, summed)  # type: ignore[arg-type]
+    prepare(store, summed)  # type: ignore[arg-type]
 
 
 def countersigns_what_nobody_charged(server: Aggregator, noised: Noised) -> None:

@@ -90,7 +90,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             roster,
             theta,
             {names[number]: x for number, x in updates.items()},
-            journal=partial(open_store, "sqlite://", task),
+            store=partial(open_store, "sqlite://", task),
             signers={name: signer(name) for name in names},
             verifier=verifier(),
             seals=partial(seals, task.digest),

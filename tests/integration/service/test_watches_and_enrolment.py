@@ -186,7 +186,7 @@ def test_after_round_0_no_token_helps(deploy: Deploy, tmp_path: Path) -> None:
     for role, book in books.items():
         book.add(token_digest(token))
         other = Enrolment(TWO, 1, 0.1)
-        deployed.sessions[role].store.claim(other)
+        deployed.sessions[role].store.enrolment.claim(other)
         deployed.sessions[role].register.freeze(Roster({TWO: other}))
     with (
         deployed.connect(ONE) as servers,
@@ -201,7 +201,7 @@ def test_who_comes_when_the_training_is_finished_hears_that_and_an_owner_of_it_i
 ) -> None:
     claim = Enrolment(ONE, 100, 0.2)
     for session in deployed.sessions.values():
-        session.store.claim(claim)
+        session.store.enrolment.claim(claim)
         session.register.freeze(Roster({ONE: claim}))
         session.shelf.put(deployed.task.training.rounds, session.shelf.theta())
     for name, kind, said in (

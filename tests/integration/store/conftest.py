@@ -152,8 +152,8 @@ def enrolled(roster: Roster) -> Callable[[Store], Store]:
 
     def enrol(store: Store) -> Store:
         for enrolment in roster.values():
-            store.claim(enrolment)
-        store.freeze(roster)
+            store.enrolment.claim(enrolment)
+        store.enrolment.freeze(roster)
         return store
 
     return enrol
@@ -164,8 +164,8 @@ def prepared() -> Callable[..., None]:
     """Play one attempt until it is prepared: two wards valid, the third absent."""
 
     def play(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) -> None:
-        store.begin_attempt(number, version, 3, MODEL)
-        store.prepare(number, WARDS[:2], VALID_SET, {WARDS[2]: Rejection.ABSENT}, share)
+        store.attempts.begin(number, version, 3, MODEL)
+        store.attempts.prepare(number, WARDS[:2], VALID_SET, {WARDS[2]: Rejection.ABSENT}, share)
 
     return play
 
@@ -176,7 +176,7 @@ def bind() -> Callable[..., None]:
 
     def countersign(store: Store, number: int = 0, version: int = 0, *, sent: bool = True) -> None:
         head = HeadBody(
-            task=str(store._task.digest),
+            task=str(store.task.digest),
             version=version,
             attempt=number,
             valid_set=str(VALID_SET),
@@ -184,9 +184,9 @@ def bind() -> Callable[..., None]:
             head=str(MODEL),
             history=str(MODEL),
         )
-        other = seals(store._task.digest, Role.SERVER_B)
-        store.countersign(number, head, other.write(SignedKind.HEAD, head))
+        other = seals(store.task.digest, Role.SERVER_B)
+        store.attempts.countersign(number, head, other.write(SignedKind.HEAD, head))
         if sent:
-            store.sent(number, other.write(SignedKind.COUNTERSIGNATURE, head))
+            store.attempts.sent(number, other.write(SignedKind.COUNTERSIGNATURE, head))
 
     return countersign

@@ -35,7 +35,7 @@ def arm(store: Store, point: int) -> None:
         if next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    dialect = store._engine.dialect
+    dialect = store.transaction.engine.dialect
     commit = dialect.do_commit
 
     def commit_and_pass(connection: Any) -> None:
@@ -43,55 +43,61 @@ def arm(store: Store, point: int) -> None:
         pass_point()
 
     # After one statement is before the next, or before the commit.
-    event.listen(store._engine, "before_cursor_execute", pass_point)
-    event.listen(store._engine, "commit", pass_point)
+    event.listen(store.transaction.engine, "before_cursor_execute", pass_point)
+    event.listen(store.transaction.engine, "commit", pass_point)
     setattr(dialect, "do_commit", commit_and_pass)  # noqa: B010 -- mypy refuses the assignment
 
 
 def write(url: str, task: Task, operation: str, point: int) -> None:
     """One round, whose number and model are ``point``, killed at that point."""
     store = open_store(url, task, Role.SERVER_A)
-    store.begin_attempt(point, point, 3, MODEL)
+    store.attempts.begin(point, point, 3, MODEL)
     if operation == "confirm":
-        store.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)
-        store.finish_attempt(point, MODEL)
+        store.attempts.prepare(
+            point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096
+        )
+        store.attempts.finish(point, MODEL)
     arm(store, point)
     if operation == "confirm":
-        store.confirm(point + 1)
-        store.drop_shares()
+        store.versions.confirm(point + 1)
+        store.attempts.drop_shares(store.versions.confirmed())
     elif operation == "prepare":
-        store.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)
+        store.attempts.prepare(
+            point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096
+        )
     elif operation == "learn":
-        store.learn([Fact(version=point, attempt=point, voided=False, clients=(A.name, B.name))])
+        store.attempts.learn(
+            [Fact(version=point, attempt=point, voided=False, clients=(A.name, B.name))]
+        )
     else:
-        store.void(point, point)
+        store.attempts.void(point, point)
 
 
 def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, Any]:
     """What the next process finds of the round."""
     store = open_store(url, task, Role.SERVER_A)
-    record, audit = store.pending(), audit_ledger(url)
+    record, audit = store.attempts.pending(), audit_ledger(url)
     found = {
         "operation": operation,
         "point": point,
-        "state": store.states()[point].value,
-        "charged": sum(store.participations().values()),
-        "rejected": sum(store.rejections().values()),
+        "state": store.attempts.states()[point].value,
+        "charged": sum(store.ledger.participations().values()),
+        "rejected": sum(store.attempts.rejections().values()),
         "share": record is not None and record.noisy_share == bytes([point]) * 4096,
         "kept": kept(store, point),
-        "confirmed": store.confirmed() == point + 1,
+        "confirmed": store.versions.confirmed() == point + 1,
         "entries": audit.entries,
         "findings": [finding.what for finding in audit.findings],
     }
-    store.abandon_open()
+    store.attempts.abandon_open()
     # So that the next point's may be the one that is pending.
-    store.finish_attempt(point, MODEL)
+    store.attempts.finish(point, MODEL)
     store.close()
     return found
 
 
 def kept(store: Store, point: int) -> bool:
-    with store._transaction() as connection:
+    with store.transaction.write() as connection:
         return share_of(connection, point) is not None
 
 

@@ -46,7 +46,7 @@ def test_the_copy_is_what_the_server_had_and_no_more(state: Path, tmp_path: Path
 
 def test_a_server_opens_the_copy(state: Path, tmp_path: Path, opener: Opener) -> None:
     back_up(state, tmp_path / "copy")
-    assert len(opener(f"sqlite:///{tmp_path / 'copy' / 'state.db'}").participations()) == 2
+    assert len(opener(f"sqlite:///{tmp_path / 'copy' / 'state.db'}").ledger.participations()) == 2
 
 
 def test_a_copy_is_never_written_over(state: Path, tmp_path: Path) -> None:

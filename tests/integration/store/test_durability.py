@@ -16,7 +16,7 @@ import pytest
 from tests.integration.store.conftest import DISK, MODEL, VALID_SET, A, B, Opener
 
 from precad.aggregator.release import prepare
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import audit_ledger
 from precad.common.errors import StorageFailure
@@ -116,20 +116,20 @@ def files_no_longer_than(limit: int) -> Iterator[None]:
 def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, opener: Opener) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
     store = opener(url)
-    store.begin_attempt(0, 0, 3, MODEL)
+    store.attempts.begin(0, 0, 3, MODEL)
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     share = bytes(1 << 20)
     with files_no_longer_than(size + 8192), pytest.raises(StorageFailure, match="make room"):
-        store.prepare(0, [A, B], VALID_SET, {}, share)
-    assert store.states() == {0: AttemptState.OPEN}
-    assert store.participations() == {}
+        store.attempts.prepare(0, [A, B], VALID_SET, {}, share)
+    assert store.attempts.states() == {0: AttemptState.OPEN}
+    assert store.ledger.participations() == {}
     store.close()
     # After the restart too; and with room again the attempt can be prepared.
     again = opener(url)
-    assert again.states() == {0: AttemptState.OPEN}
-    again.prepare(0, [A, B], VALID_SET, {}, share)
-    assert again.participations() == {A: 1, B: 1}
-    assert again.rejections() == {}
+    assert again.attempts.states() == {0: AttemptState.OPEN}
+    again.attempts.prepare(0, [A, B], VALID_SET, {}, share)
+    assert again.ledger.participations() == {A: 1, B: 1}
+    assert again.attempts.rejections() == {}
     again.close()
     assert [f.what for f in audit_ledger(url).findings] == [
         "of a cohort of 3, 2 are charged and 0 rejected"
@@ -139,18 +139,18 @@ def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, opener: Opener) -> N
 def test_a_release_that_cannot_be_kept_is_never_sent(tmp_path: Path, opener: Opener) -> None:
     """The round's own step: the noisy share isn't handed to what would send it."""
     store = opener(f"sqlite:///{tmp_path}/state.db")
-    store.begin_attempt(0, 0, 2, MODEL)
+    store.attempts.begin(0, 0, 2, MODEL)
     d = 1 << 17
     counted = Counted(Opened(0, 0, (A, B), MODEL, frozenset((A, B))), (A, B), VALID_SET, {})
     noised = Noised(counted, np.ones(d, dtype=np.int64))
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     with files_no_longer_than(size + 8192), pytest.raises(StorageFailure):
         prepare(store, noised)
-    assert store.states() == {0: AttemptState.OPEN}
-    assert store.participations() == {}
+    assert store.attempts.states() == {0: AttemptState.OPEN}
+    assert store.ledger.participations() == {}
     # Room again: the share that may leave is the one that was kept.
     done = prepare(store, noised)
-    record = store.pending()
+    record = store.attempts.pending()
     assert record is not None
     assert record.noisy_share == done.noisy_share.astype("<i8").tobytes()
 
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_an_error_and_not_an_empty_state(
     data[start : start + length] = b"\xa5" * length
     prepared_file.write_bytes(data)
     with pytest.raises(StorageFailure, match="damaged"):
-        opener(f"sqlite:///{prepared_file}").pending()
+        opener(f"sqlite:///{prepared_file}").attempts.pending()
     with pytest.raises(StorageFailure, match="damaged"):
         audit_ledger(f"sqlite:///{prepared_file}")
 
@@ -189,7 +189,7 @@ def test_one_changed_bit_of_a_share_is_noticed(prepared_file: Path, opener: Open
     data[place] ^= 1
     prepared_file.write_bytes(data)
     with pytest.raises(StorageFailure, match="attempt 0"):
-        opener(f"sqlite:///{prepared_file}").pending()
+        opener(f"sqlite:///{prepared_file}").attempts.pending()
     (finding,) = audit_ledger(f"sqlite:///{prepared_file}").findings
     assert finding.where == "attempt 0"
 
@@ -197,11 +197,11 @@ def test_one_changed_bit_of_a_share_is_noticed(prepared_file: Path, opener: Open
 def test_a_truncated_file_is_an_error(prepared_file: Path, opener: Opener) -> None:
     os.truncate(prepared_file, 8192)
     with pytest.raises(StorageFailure, match="damaged"):
-        opener(f"sqlite:///{prepared_file}").pending()
+        opener(f"sqlite:///{prepared_file}").attempts.pending()
 
 
 def test_a_commit_survives_a_power_cut(tmp_path: Path, opener: Opener) -> None:
     store = opener(f"sqlite:///{tmp_path}/state.db")
-    with store._engine.connect() as connection:
+    with store.transaction.engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL

@@ -19,7 +19,7 @@ from precad.accounting.exact import ExactAccountant, most_participations
 from precad.aggregator.rounds.privacy_cap import epsilon_spent
 from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.store import Store, audit_ledger, open_store, read_ledger
-from precad.aggregator.store.engine import parse_url, reading_engine
+from precad.aggregator.store.transaction import parse_url, reading_engine
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
 from precad.common.identifiers import Role
@@ -39,19 +39,19 @@ def play(
         store = enrolled(open_store(url, task, Role.SERVER_A, None))
         prepared(store, 0, version=0)
         bind(store, 0)
-        store.finish_attempt(0, NEXT)
-        store.begin_attempt(1, 1, 2, NEXT)
+        store.attempts.finish(0, NEXT)
+        store.attempts.begin(1, 1, 2, NEXT)
         reasons = {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}
-        store.prepare(1, [], VALID_SET, reasons, bytes(64))
-        store.finish_attempt(1, NEXT)
-        store.begin_attempt(2, 2, 3, NEXT)
-        store.abandon_open()
+        store.attempts.prepare(1, [], VALID_SET, reasons, bytes(64))
+        store.attempts.finish(1, NEXT)
+        store.attempts.begin(2, 2, 3, NEXT)
+        store.attempts.abandon_open()
         prepared(store, 3, version=2)
         bind(store, 3, 2)
-        store.write_off(3)
-        store.learn([Fact(version=2, attempt=5, voided=False, clients=(C.name,))])
+        store.attempts.write_off(3)
+        store.attempts.learn([Fact(version=2, attempt=5, voided=False, clients=(C.name,))])
         prepared(store, 6, version=2)
-        store.void(2, 6)
+        store.attempts.void(2, 6)
         prepared(store, 7, version=2)
         bind(store, 7, 2)
         store.close()
@@ -245,6 +245,20 @@ def test_an_entrys_hash_is_as_documented(
         ("UPDATE attempt SET state = 'odd' WHERE attempt = 2", "what no server writes"),
         ("DELETE FROM rejection WHERE attempt = 1 AND client = 'ward-b'", "attempt 1: of a cohort"),
         ("UPDATE enrolment SET record_rate = 0.15 WHERE client = 'ward-b'", "entry 1: charges"),
+        # The sums that rounds go by are of the charges, and nothing else.
+        (
+            "UPDATE participation SET versions = 9 WHERE client = 'ward-a' AND re_releases = 0",
+            "sums of ward-a: name 9 versions that were released 1 + 0 times, the charges 1",
+        ),
+        ("DELETE FROM participation WHERE re_releases = 1", "sums of ward-b: name 0 versions"),
+        ("UPDATE task SET opened = 5", "opened attempts: their sum is 5, the versions have 0"),
+        (
+            (
+                "INSERT INTO shown (client, version, model, attempt, charged, opened, known) "
+                "SELECT 'ward-a', 2, model, 1, '[1]', 0, 7 FROM attempt WHERE attempt = 0"
+            ),
+            "statement of ward-a: counts 7 charged versions, the ledger 1",
+        ),
     ],
 )
 def test_a_change_shows(played_url: str, statement: str, found: str) -> None:
@@ -260,8 +274,8 @@ def test_a_noisy_share_may_be_gone_once_both_servers_hold_the_model_and_no_soone
     store = opener(url)
     for number in range(3):
         prepared(store, number, version=number)
-        store.finish_attempt(number, NEXT)
-    store.confirm(2)
+        store.attempts.finish(number, NEXT)
+    store.versions.confirm(2)
     store.close()
     assert findings(url) == []
     gone = "its noisy share isn't the one that was released"
@@ -296,6 +310,8 @@ def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: s
         "DELETE FROM rejection WHERE attempt = 7",
         "DELETE FROM noisy_share WHERE attempt = 7",
         "DELETE FROM attempt WHERE attempt = 7",
+        "DELETE FROM participation WHERE re_releases = 1",
+        "UPDATE participation SET versions = 2 WHERE client != 'ward-c'",
         "UPDATE task SET ledger_length = 7, "
         "ledger_head = (SELECT hash FROM ledger WHERE sequence = 7)",
     )
@@ -311,7 +327,7 @@ def test_a_head_noted_earlier_stays_in_a_ledger_that_grew(
     heads = [audit_ledger(url).head]
     for number in range(3):
         prepared(store, number, version=number)
-        store.finish_attempt(number, NEXT)
+        store.attempts.finish(number, NEXT)
         heads.append(audit_ledger(url).head)
     assert len(set(heads)) == 4
     assert all(audit_ledger(url, head).findings == () for head in heads)
@@ -324,7 +340,7 @@ def test_a_sound_chain_over_another_noise_shows(
     prepared: Prepare,
 ) -> None:
     store = opener(url)
-    store._task = make_task(8, {"privacy.noise_multiplier": 4.0})
+    store.ledger._task = make_task(8, {"privacy.noise_multiplier": 4.0})
     prepared(store)
     assert findings(url) == ["entry 1: has noise multiplier 4.0, the task 2.0"]
 
@@ -346,7 +362,7 @@ def test_reading_changes_nothing_and_needs_no_lock(
     store = opener(durable_url)
     prepared(store)
     assert read_ledger(durable_url).entries == 1
-    store.finish_attempt(0, NEXT)
+    store.attempts.finish(0, NEXT)
     prepared(store, 1, version=1)
     assert read_ledger(durable_url).entries == 2
     assert audit_ledger(durable_url).findings == ()
@@ -416,7 +432,7 @@ def test_show_tells_what_remains_below_the_limit(
     _, output = invoke("show", str(tmp_path), "--client", "ward-b", "--json")
     (row,) = json.loads(output)["clients"]
     assert (row["client"], row["cap"], row["remaining"]) == ("ward-b", cap, cap - 1)
-    store.write_off(0)
+    store.attempts.write_off(0)
     prepared(store, 1)
     # The same version may have left twice: it costs more than one participation of the cap.
     _, output = invoke("show", str(tmp_path), "--client", "ward-b", "--json")

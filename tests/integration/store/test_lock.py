@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, event
 from tests.integration.store.conftest import MODEL, VALID_SET, A, Opener, Prepare
 
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.task import Task
 
@@ -24,7 +24,7 @@ from precad.common.identifiers import Role
 from precad.aggregator.store import open_store
 from precad.aggregator.store.audit import read_task
 store = open_store(sys.argv[1], read_task(sys.argv[2].encode()), Role.SERVER_A)
-store.spend(0, 0)
+store.attempts.spend(0, 0)
 print("open", flush=True)
 sys.stdin.read()
 store.close()
@@ -71,7 +71,7 @@ def test_one_process_does_not_open_a_database_twice(durable_url: str, opener: Op
     first = opener(durable_url)
     with pytest.raises(Misconfiguration, match="works with this database"):
         opener(durable_url)
-    first.spend(0, 0)
+    first.attempts.spend(0, 0)
     first.close()
     first.close()
     opener(durable_url)
@@ -100,11 +100,11 @@ def test_a_broken_connection_takes_the_lock_anew(
             )
 
     cut()
-    store.spend(0, 0)
+    store.attempts.spend(0, 0)
     cut()
     opener(postgres_url)
     with pytest.raises(Misconfiguration, match="works with this database"):
-        store.spend(0, 1)
+        store.attempts.spend(0, 1)
     admin.dispose()
 
 
@@ -112,16 +112,16 @@ def test_a_connection_that_breaks_inside_a_prepare_is_an_error_and_no_charge(
     postgres_url: str, opener: Opener, prepared: Prepare
 ) -> None:
     store = opener(postgres_url)
-    store.begin_attempt(0, 0, 3, MODEL)
+    store.attempts.begin(0, 0, 3, MODEL)
 
     def cut(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         if statement.startswith("INSERT INTO charge"):
             connection.connection.dbapi_connection.close()
 
-    event.listen(store._engine, "before_cursor_execute", cut)
+    event.listen(store.transaction.engine, "before_cursor_execute", cut)
     with pytest.raises(StorageFailure, match="can't be used"):
-        store.prepare(0, [A], VALID_SET, {}, bytes(64))
-    event.remove(store._engine, "before_cursor_execute", cut)
-    assert store.states() == {0: AttemptState.OPEN}
-    assert store.participations() == {}
+        store.attempts.prepare(0, [A], VALID_SET, {}, bytes(64))
+    event.remove(store.transaction.engine, "before_cursor_execute", cut)
+    assert store.attempts.states() == {0: AttemptState.OPEN}
+    assert store.ledger.participations() == {}
     prepared(store, 1, version=1)

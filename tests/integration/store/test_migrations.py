@@ -11,9 +11,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
-from precad.aggregator.store import Store, audit_ledger, read_ledger, tables
-from precad.aggregator.store.engine import parse_url, writing_engine
+from precad.aggregator.store import Store, audit_ledger, read_ledger, schema
 from precad.aggregator.store.migrate import NEWEST, migrate, require_current
+from precad.aggregator.store.transaction import parse_url, writing_engine
 from precad.aggregator.store.upgrade import MIGRATIONS, upgrade
 from precad.common.errors import Misconfiguration
 
@@ -22,7 +22,7 @@ NEXT_STEP = """
 from alembic import op
 import sqlalchemy as sa
 revision = "next"
-down_revision = "0005"
+down_revision = "0006"
 
 def upgrade():
     op.add_column("charge", sa.Column("note", sa.String(8)))
@@ -83,7 +83,7 @@ def test_the_migrated_schema_is_the_one_that_the_code_uses(
         migrate(connection)
         require_current(connection)
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, tables.metadata) == []
+        assert compare_metadata(context, schema.metadata) == []
         # As Alembic sees it, whoever has stamped it.
         (head,) = ScriptDirectory(str(MIGRATIONS)).get_heads()
         assert context.get_current_heads() == (head,)
@@ -102,9 +102,9 @@ def test_the_migrated_schema_is_the_one_that_the_code_uses(
 def test_a_database_made_in_memory_is_the_same(opener: Opener) -> None:
     """It is made without migrations, for speed."""
     store = opener("sqlite://")
-    with store._transaction() as connection:
+    with store.transaction.write() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, tables.metadata) == []
+        assert compare_metadata(context, schema.metadata) == []
 
 
 def test_an_older_database_is_brought_up_to_date_with_its_data(
@@ -127,7 +127,7 @@ def test_a_migration_that_fails_leaves_the_old_database(
         upgrade(connection, NEWEST, broken)
     assert "note" not in columns(engine, "charge")
     engine.dispose()
-    assert len(opener(filled_url).participations()) == 2
+    assert len(opener(filled_url).ledger.participations()) == 2
 
 
 def test_a_newer_database_is_refused_and_stays_as_it_is(
@@ -137,7 +137,7 @@ def test_a_newer_database_is_refused_and_stays_as_it_is(
     with engine.begin() as connection:
         upgrade(connection, NEWEST, next_version())
     for use in (opener, read_ledger, audit_ledger):
-        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0005"):
+        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0006"):
             use(filled_url)
     assert "note" in columns(engine, "charge")
     engine.dispose()
@@ -158,7 +158,7 @@ def test_other_tables_beside_are_no_obstacle(durable_url: str, opener: Opener) -
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE other (name VARCHAR(8))"))
     engine.dispose()
-    assert opener(durable_url).states() == {}
+    assert opener(durable_url).attempts.states() == {}
 
 
 def test_reading_an_empty_database_says_so(durable_url: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 from tests.integration.store.conftest import NEXT, A, B, Bind, Opener, Prepare
 
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.common.errors import AlreadyReleased, Misconfiguration, PeerViolation, StorageFailure
 from precad.common.task import Task
 
@@ -46,25 +46,25 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
     store = opener(old_copy(), outside=outside)
     prepared(store, 2)
     bind(store, 2)
-    store.finish_attempt(2, NEXT)
+    store.attempts.finish(2, NEXT)
     # Never countersigned: not in the file.
     prepared(store, 3, version=1)
-    store.void(1, 3)
-    store.begin_attempt(5, 1, 3, NEXT)
-    store.count_opened(1, 5)
+    store.attempts.void(1, 3)
+    store.attempts.begin(5, 1, 3, NEXT)
+    store.versions.count_opened(1, 5)
     store.close()
     again = opener(old_copy(), outside=outside)
-    assert again.states() == {2: AttemptState.LEARNED}
-    assert again.participations() == {A: 1, B: 1}
-    assert (again.opened(0), again.opened(1)) == (0, 1)
+    assert again.attempts.states() == {2: AttemptState.LEARNED}
+    assert again.ledger.participations() == {A: 1, B: 1}
+    assert (again.versions.opened(0), again.versions.opened(1)) == (0, 1)
     # Its number was used, though the database doesn't know.
-    assert again.next_attempt() == 6
+    assert again.attempts.next_number() == 6
     with pytest.raises(PeerViolation, match="isn't above 5"):
-        again.begin_attempt(5, 1, 3, NEXT)
-    length = again.head().length
+        again.attempts.begin(5, 1, 3, NEXT)
+    length = again.ledger.head().length
     again.close()
     same = opener(f"sqlite:///{outside.parent.parent}/state.db", outside=outside)
-    assert same.head().length == length
+    assert same.ledger.head().length == length
 
 
 def test_what_both_servers_voided_after_a_put_back_stays_voided(
@@ -76,17 +76,17 @@ def test_what_both_servers_voided_after_a_put_back_stays_voided(
     bind(store, 2)
     store.close()
     again = opener(old_copy(), outside=outside)
-    assert again.states() == {2: AttemptState.LEARNED}
-    again.void(0, 2)
+    assert again.attempts.states() == {2: AttemptState.LEARNED}
+    again.attempts.void(0, 2)
     again.close()
     # At the next start, and where the same old copy is put back once more.
     started = opener(f"sqlite:///{outside.parent.parent}/state.db", outside=outside)
-    assert started.states() == {2: AttemptState.VOIDED}
-    assert started.participations() == {}
+    assert started.attempts.states() == {2: AttemptState.VOIDED}
+    assert started.ledger.participations() == {}
     started.close()
     put_back = opener(old_copy(), outside=outside)
-    assert put_back.participations() == {}
-    assert put_back.next_attempt() == 3, "an attempt's number would be used again"
+    assert put_back.ledger.participations() == {}
+    assert put_back.attempts.next_number() == 3, "an attempt's number would be used again"
 
 
 def test_what_the_file_holds_is_never_voided(
@@ -101,16 +101,16 @@ def test_what_the_file_holds_is_never_voided(
         if statement.startswith("UPDATE attempt"):
             raise OSError("no")
 
-    event.listen(store._engine, "before_cursor_execute", fail)
+    event.listen(store.transaction.engine, "before_cursor_execute", fail)
     with pytest.raises(OSError, match="no"):
         bind(store)
-    event.remove(store._engine, "before_cursor_execute", fail)
-    assert store.states() == {0: AttemptState.PREPARED}
+    event.remove(store.transaction.engine, "before_cursor_execute", fail)
+    assert store.attempts.states() == {0: AttemptState.PREPARED}
     store.close()
     again = opener(url, outside=outside)
-    assert again.states() == {0: AttemptState.COUNTERSIGNED}
+    assert again.attempts.states() == {0: AttemptState.COUNTERSIGNED}
     with pytest.raises(AlreadyReleased, match="never voided"):
-        again.void(0, 0)
+        again.attempts.void(0, 0)
 
 
 def test_no_word_leaves_that_the_file_could_not_take(
@@ -118,14 +118,14 @@ def test_no_word_leaves_that_the_file_could_not_take(
 ) -> None:
     store = opener(url, outside=outside)
     prepared(store)
-    for attempt in (lambda: bind(store), lambda: store.count_opened(0, 0)):
+    for attempt in (lambda: bind(store), lambda: store.versions.count_opened(0, 0)):
         with pytest.raises(StorageFailure, match="can't be written"):
             attempt()
-    assert store.states() == {0: AttemptState.PREPARED}
-    assert store.opened(0) == 0
+    assert store.attempts.states() == {0: AttemptState.PREPARED}
+    assert store.versions.opened(0) == 0
     outside.parent.mkdir()
     bind(store)
-    assert store.states() == {0: AttemptState.SENT}
+    assert store.attempts.states() == {0: AttemptState.SENT}
 
 
 @pytest.mark.parametrize("cut", [1, 10])
@@ -142,19 +142,19 @@ def test_a_line_that_a_crash_cut_short_is_dropped(
     prepared(store, 0)
     bind(store, 0)
     whole = outside.read_bytes()
-    store.finish_attempt(0, NEXT)
+    store.attempts.finish(0, NEXT)
     prepared(store, 1, version=1)
     bind(store, 1, 1)
     store.close()
     outside.write_bytes(outside.read_bytes()[:-cut])
     again = opener(old_copy(), outside=outside)
-    assert again.states() == {0: AttemptState.LEARNED}
+    assert again.attempts.states() == {0: AttemptState.LEARNED}
     assert outside.read_bytes() == whole
     # What is written next is a line of its own.
     prepared(again, 1, version=1)
     bind(again, 1, 1)
     again.close()
-    assert len(opener(old_copy(), outside=outside).states()) == 2
+    assert len(opener(old_copy(), outside=outside).attempts.states()) == 2
 
 
 OWN = b'{"task":"TASK",'
@@ -193,4 +193,4 @@ def test_another_tasks_lines_do_not_count(
     store = opener(f"sqlite:///{tmp_path}/other.db", task=other, outside=outside)
     prepared(store, 3)
     bind(store, 3)
-    assert opener(url, outside=outside).next_attempt() == 0
+    assert opener(url, outside=outside).attempts.next_number() == 0

@@ -19,7 +19,7 @@ from precad.accounting.adversaries import MALICIOUS_SERVER
 from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import advantages, honest_rejection
-from precad.aggregator.store import Shown, Store, open_store, read_ledger
+from precad.aggregator.store import ShownStatement, Store, open_store, read_ledger
 from precad.aggregator.store.course import read_course
 from precad.cli.main import app
 from precad.cli.report_facts import Guarantee, Report, guarantee_sentence, least, most
@@ -66,7 +66,7 @@ def finished(
         for number in range(ROUNDS):
             prepared(store, number, version=number)
             bind(store, number, number)
-            store.finish_attempt(number, NEXT)
+            store.attempts.finish(number, NEXT)
         store.close()
     rows = "".join(f"{n},{0.5 + n / 10}\n" for n in range(1, ROUNDS + 1))
     (folder / "history.csv").write_text(f"round,accuracy\n{rows}")
@@ -256,14 +256,14 @@ def test_the_course_counts_broken_attempts_and_repeats(
     url = f"sqlite:///{tmp_path}/state.db"
     store = opener(url)
     enrolled(store)
-    store.begin_attempt(0, 0, 3, NEXT)
-    store.abandon_open()
+    store.attempts.begin(0, 0, 3, NEXT)
+    store.attempts.abandon_open()
     prepared(store, 1)
     bind(store, 1)
-    store.write_off(1)
+    store.attempts.write_off(1)
     prepared(store, 2)
     bind(store, 2)
-    store.finish_attempt(2, NEXT)
+    store.attempts.finish(2, NEXT)
     store.close()
     course = read_course(url)
     assert course.attempts == 3
@@ -306,7 +306,9 @@ def test_what_only_an_owner_remembers_counts(run: Path, tmp_path: Path, opener: 
     """Both databases were put back, and the owner has the servers' word for two rounds more."""
     store = opener(f"sqlite:///{run}/state/server-a/state.db", role=Role.SERVER_A)
     owner = ClientId("ward-a")
-    store.remember(Shown(owner, ROUNDS + 2, NEXT, ROUNDS + 2, (ROUNDS + 2,), ROUNDS + 2))
+    store.statements.keep(
+        ShownStatement(owner, ROUNDS + 2, NEXT, ROUNDS + 2, (ROUNDS + 2,), ROUNDS + 2)
+    )
     store.close()
     assert facts(run, tmp_path / "x.json").guarantees[0].participations == ROUNDS + 2
     view = read_ledger(f"sqlite:///{run}/state/server-a/state.db")
@@ -373,7 +375,7 @@ def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
     store = enrolled(opener(f"sqlite:///{tmp_path}/state.db", task=task))
     prepared(store)
     bind(store)
-    store.finish_attempt(0, NEXT)
+    store.attempts.finish(0, NEXT)
     store.close()
     found = facts(tmp_path, tmp_path / "x.json").guarantees
     malicious = [each.against == MALICIOUS_SERVER for each in found]
@@ -402,8 +404,8 @@ def test_a_version_that_was_released_twice_raises_what_is_guaranteed(
             prepared(store, number, version=ROUNDS)
             bind(store, number, ROUNDS)
             if number == ROUNDS:
-                store.write_off(number)
-        store.finish_attempt(ROUNDS + 1, NEXT)
+                store.attempts.write_off(number)
+        store.attempts.finish(ROUNDS + 1, NEXT)
         store.close()
     after = facts(run, tmp_path / "after.json")
     assert before.guarantees[0].participations == ROUNDS

@@ -24,9 +24,9 @@ from tests.integration.store.conftest import (
 )
 from tests.rig.keys import seals
 
-from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.server_messages import Fact, VoidBody
-from precad.aggregator.store import Store, tables
+from precad.aggregator.store import Store, schema
 from precad.common.errors import (
     AlreadyReleased,
     Misconfiguration,
@@ -41,8 +41,8 @@ from precad.common.task import Task
 
 
 def noisy_shares(store: Store) -> list[bytes | None]:
-    rounds, kept = tables.attempts, tables.noisy_share
-    with store._transaction() as connection:
+    rounds, kept = schema.attempts, schema.noisy_share
+    with store.transaction.write() as connection:
         return list(
             connection.execute(
                 select(kept.c.share).select_from(rounds.outerjoin(kept)).order_by(rounds.c.attempt)
@@ -57,8 +57,8 @@ def failing_at(store: Store, statement: str) -> Callable[[], None]:
         if found.startswith(statement):
             raise OSError("no")
 
-    event.listen(store._engine, "before_cursor_execute", fail)
-    return lambda: event.remove(store._engine, "before_cursor_execute", fail)
+    event.listen(store.transaction.engine, "before_cursor_execute", fail)
+    return lambda: event.remove(store.transaction.engine, "before_cursor_execute", fail)
 
 
 # --- whose database it is ----------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_another_roles_or_tasks_database_is_refused(
 def test_two_databases_in_memory_are_two(opener: Opener, prepared: Prepare) -> None:
     one, other = opener("sqlite://"), opener("sqlite://", role=Role.SERVER_B)
     prepared(one)
-    assert other.states() == {}
+    assert other.attempts.states() == {}
 
 
 @pytest.mark.parametrize(
@@ -144,40 +144,42 @@ class Ward:
         self.number += 1
         number, store = self.number, self.store
         if state in ("open", "abandoned"):
-            store.begin_attempt(number, number, 3, MODEL)
+            store.attempts.begin(number, number, 3, MODEL)
         elif state in (*PENDING, "done", "written-off"):
             self.prepared(store, number, number)
         elif state == "voided":
-            store.void(number, number)
+            store.attempts.void(number, number)
         elif state == "learned":
-            store.learn([charge(number, number, A, B)])
+            store.attempts.learn([charge(number, number, A, B)])
         if state in ("countersigned", "sent", "written-off"):
             self.bind(store, number, number, sent=state != "countersigned")
         if state == "abandoned":
-            store.abandon_open()
+            store.attempts.abandon_open()
         elif state == "done":
-            store.finish_attempt(number, NEXT)
+            store.attempts.finish(number, NEXT)
         elif state == "written-off":
-            store.write_off(number)
+            store.attempts.write_off(number)
         assert self.state(number) == state
         return number
 
     def state(self, number: int) -> str:
-        states = self.store.states()
+        states = self.store.attempts.states()
         return states[number].value if number in states else "unknown"
 
     def take(self, step: str, number: int) -> None:
         store = self.store
-        other = seals(store._task.digest, Role.SERVER_B)
+        other = seals(store.task.digest, Role.SERVER_B)
         body = VoidBody(task="00" * 32, version=number, attempt=number)
         {
-            "prepare": lambda: store.prepare(number, [A, B], VALID_SET, {}, SHARE),
+            "prepare": lambda: store.attempts.prepare(number, [A, B], VALID_SET, {}, SHARE),
             "countersign": lambda: self.bind(store, number, number, sent=False),
-            "send": lambda: store.sent(number, other.write(SignedKind.COUNTERSIGNATURE, body)),
-            "finish": lambda: store.finish_attempt(number, NEXT),
-            "settle": lambda: store.settle(number),
-            "write off": lambda: store.write_off(number),
-            "void": lambda: store.void(number, number),
+            "send": lambda: store.attempts.sent(
+                number, other.write(SignedKind.COUNTERSIGNATURE, body)
+            ),
+            "finish": lambda: store.attempts.finish(number, NEXT),
+            "settle": lambda: store.attempts.settle(number),
+            "write off": lambda: store.attempts.write_off(number),
+            "void": lambda: store.attempts.void(number, number),
         }[step]()
 
 
@@ -196,24 +198,24 @@ def test_an_attempt_goes_one_way(each_store: Store, prepared: Prepare, bind: Bin
     for state, outcomes in BECOMES.items():
         for step, outcome in zip(STEPS, outcomes, strict=True):
             number = ward.bring(state)
-            head = store.head()
+            head = store.ledger.head()
             try:
                 ward.take(step, number)
             except AlreadyReleased:
                 assert outcome == NO, (state, step)
-                assert store.head() == head
+                assert store.ledger.head() == head
             else:
                 assert ward.state(number) == outcome, (state, step)
             now = ward.state(number)
             assert outcome != NO or now == state, (state, step)
             cost = {} if now in UNCHARGED else {A: 1, B: 1}
-            assert store.charges_in(number) == cost, (state, step)
+            assert store.ledger.charges_in(number) == cost, (state, step)
             # A step that comes again changes nothing, and stands once in the ledger.
-            head = store.head()
+            head = store.ledger.head()
             if outcome not in (NO, "prepared"):
                 ward.take(step, number)
-            assert (ward.state(number), store.head()) == (now, head), (state, step)
-            store.finish_attempt(number, NEXT)
+            assert (ward.state(number), store.ledger.head()) == (now, head), (state, step)
+            store.attempts.finish(number, NEXT)
 
 
 def test_what_the_other_server_shows_is_learned_once_and_no_charge_is_unlearned(
@@ -224,21 +226,21 @@ def test_what_the_other_server_shows_is_learned_once_and_no_charge_is_unlearned(
         for told, outcome in zip((charge, voided), outcomes, strict=True):
             number = ward.bring(state)
             fact = charge(number, number, A, B) if told is charge else voided(number, number)
-            assert store.learn([fact]) == (outcome != state), (state, fact)
+            assert store.attempts.learn([fact]) == (outcome != state), (state, fact)
             assert ward.state(number) == outcome
-            assert store.charges_in(number) == ({} if outcome in UNCHARGED else {A: 1, B: 1})
-            assert store.facts(number)[0].voided is (outcome == "voided")
-            head = store.head()
-            assert store.learn([fact]) == 0
-            assert store.head() == head
+            assert store.ledger.charges_in(number) == ({} if outcome in UNCHARGED else {A: 1, B: 1})
+            assert store.ledger.facts(number)[0].voided is (outcome == "voided")
+            head = store.ledger.head()
+            assert store.attempts.learn([fact]) == 0
+            assert store.ledger.head() == head
             if outcome == "learned":
                 with pytest.raises(AlreadyReleased):
                     ward.take("prepare", number)
             if outcome not in UNCHARGED:
                 # Somebody whom this ledger lacks is charged beside the others.
-                assert store.learn([charge(number, number, A, B, C)]) == 1
-                assert store.charges_in(number) == {A: 1, B: 1, C: 1}
-            store.finish_attempt(number, NEXT)
+                assert store.attempts.learn([charge(number, number, A, B, C)]) == 1
+                assert store.ledger.charges_in(number) == {A: 1, B: 1, C: 1}
+            store.attempts.finish(number, NEXT)
 
 
 @pytest.mark.parametrize("earlier", [*PENDING, "done"])
@@ -248,25 +250,25 @@ def test_a_model_gets_one_release_whatever_the_attempts_number(
     """A fresh noise on the same sum would average the noise away."""
     store = each_store
     version = Ward(store, prepared, bind).bring(earlier)
-    store.begin_attempt(1, version, 3, MODEL)
+    store.attempts.begin(1, version, 3, MODEL)
     with pytest.raises(AlreadyReleased, match="version 0 has its release already, of attempt 0"):
-        store.prepare(1, [A], VALID_SET, {}, SHARE[::-1])
-    assert store.participations() == {A: 1, B: 1}
+        store.attempts.prepare(1, [A], VALID_SET, {}, SHARE[::-1])
+    assert store.ledger.participations() == {A: 1, B: 1}
     # The database itself refuses too.
-    with pytest.raises(IntegrityError), store._transaction() as connection:
+    with pytest.raises(IntegrityError), store.transaction.write() as connection:
         connection.execute(text("UPDATE attempt SET state = 'prepared' WHERE attempt = 1"))
 
 
 def test_attempts_numbers_are_never_used_twice(store: Store, prepared: Prepare) -> None:
-    assert store.next_attempt() == 0
+    assert store.attempts.next_number() == 0
     prepared(store, 4)
-    assert store.next_attempt() == 5
+    assert store.attempts.next_number() == 5
     # The other server has named a newer one.
-    store.void(1, 6)
-    assert store.next_attempt() == 7
+    store.attempts.void(1, 6)
+    assert store.attempts.next_number() == 7
     for number in (0, 4, 6):
         with pytest.raises(PeerViolation, match="isn't above 6"):
-            store.begin_attempt(number, 1, 3, MODEL)
+            store.attempts.begin(number, 1, 3, MODEL)
 
 
 def test_an_attempt_of_another_version_is_neither_voided_nor_learned(
@@ -274,21 +276,21 @@ def test_an_attempt_of_another_version_is_neither_voided_nor_learned(
 ) -> None:
     prepared(store, 0, version=1)
     with pytest.raises(AlreadyReleased):
-        store.void(0, 0)
+        store.attempts.void(0, 0)
     with pytest.raises(StorageFailure, match="attempt 0 stands here for another version"):
-        store.learn([charge(1, 1, A), charge(0, 2, A)])
+        store.attempts.learn([charge(1, 1, A), charge(0, 2, A)])
     # All of it or nothing.
-    assert store.states() == {0: AttemptState.PREPARED}
-    assert store.participations() == {A: 1, B: 1}
+    assert store.attempts.states() == {0: AttemptState.PREPARED}
+    assert store.ledger.participations() == {A: 1, B: 1}
 
 
 def test_a_voided_attempt_leaves_its_version_to_another(store: Store, prepared: Prepare) -> None:
     prepared(store)
-    store.void(0, 0)
-    assert store.pending() is None
-    assert store.facts(0) == (voided(0, 0),)
+    store.attempts.void(0, 0)
+    assert store.attempts.pending() is None
+    assert store.ledger.facts(0) == (voided(0, 0),)
     prepared(store, 1)
-    assert store.participations() == {A: 1, B: 1}
+    assert store.ledger.participations() == {A: 1, B: 1}
 
 
 def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
@@ -297,18 +299,18 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
     for number in range(3):
         prepared(store, number, version=4)
         bind(store, number, 4)
-        store.write_off(number)
-        assert store.pending() is None
-    store.begin_attempt(3, 4, 3, MODEL)
-    store.prepare(3, [B, C], VALID_SET, {A: Rejection.ABSENT}, SHARE)
-    assert store.participations() == {A: 1, B: 1, C: 1}
-    assert store.upgrades() == {A: {2: 1}, B: {3: 1}}
-    assert [store.charges_of(ward, 4) for ward in (A, B, C)] == [3, 4, 1]
-    assert (store.charges_in(4), store.charges_in(3)) == ({A: 3, B: 4, C: 1}, {})
-    assert [store.charges_of(ward, 3) for ward in (A, B, C)] == [0, 0, 0]
-    account = store.account_of(B, 5)
+        store.attempts.write_off(number)
+        assert store.attempts.pending() is None
+    store.attempts.begin(3, 4, 3, MODEL)
+    store.attempts.prepare(3, [B, C], VALID_SET, {A: Rejection.ABSENT}, SHARE)
+    assert store.ledger.participations() == {A: 1, B: 1, C: 1}
+    assert store.ledger.re_releases() == {A: {2: 1}, B: {3: 1}}
+    assert [store.ledger.charges_in(4).get(ward, 0) for ward in (A, B, C)] == [3, 4, 1]
+    assert (store.ledger.charges_in(4), store.ledger.charges_in(3)) == ({A: 3, B: 4, C: 1}, {})
+    assert [store.ledger.charges_in(3).get(ward, 0) for ward in (A, B, C)] == [0, 0, 0]
+    account = store.statements.account_of(B, 5)
     assert (account.charged, account.counted) == ((0, 0, 0, 1), True)
-    assert store.account_of(B, 4).charged == ()
+    assert store.statements.account_of(B, 4).charged == ()
 
 
 # --- what is prepared --------------------------------------------------------------------------
@@ -317,13 +319,13 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
 def test_preparing_charges_the_valid_and_counts_the_rejected(
     store: Store, prepared: Prepare
 ) -> None:
-    assert store.pending() is None
+    assert store.attempts.pending() is None
     prepared(store, 0, version=7)
-    assert store.participations() == {A: 1, B: 1}
-    assert store.rejections() == {Rejection.ABSENT: 1}
+    assert store.ledger.participations() == {A: 1, B: 1}
+    assert store.attempts.rejections() == {Rejection.ABSENT: 1}
     # Absence is not held against a client.
-    assert store.rejected_clients() == {}
-    record = store.pending()
+    assert store.attempts.rejected_clients() == {}
+    record = store.attempts.pending()
     assert record is not None
     assert (record.attempt, record.version, record.state) == (0, 7, AttemptState.PREPARED)
     assert (record.model, record.valid_set, record.valid) == (MODEL, VALID_SET, (A, B))
@@ -332,21 +334,21 @@ def test_preparing_charges_the_valid_and_counts_the_rejected(
     # Whatever is asked afterwards: the first stays.
     for valid, share in (([A, B, C], SHARE), ([], bytes(64)), ([A], SHARE[::-1])):
         with pytest.raises(AlreadyReleased):
-            store.prepare(0, valid, Digest(bytes(32)), {}, share)
-    assert store.participations() == {A: 1, B: 1}
+            store.attempts.prepare(0, valid, Digest(bytes(32)), {}, share)
+    assert store.ledger.participations() == {A: 1, B: 1}
     assert noisy_shares(store) == [SHARE]
-    assert store.pending() == record
+    assert store.attempts.pending() == record
 
 
 def test_the_ledger_counts_every_version_and_an_empty_one(store: Store) -> None:
     for number in range(6):
-        store.begin_attempt(number, number, 3, MODEL)
+        store.attempts.begin(number, number, 3, MODEL)
         valid = [] if number == 5 else [A] if number % 2 else [A, B]
-        store.prepare(number, valid, VALID_SET, {C: Rejection.NORM_EXCEEDED}, SHARE)
-        store.finish_attempt(number, NEXT)
-    assert store.participations() == {A: 5, B: 3}
-    assert store.rejections() == {Rejection.NORM_EXCEEDED: 6}
-    assert store.rejected_clients() == {C: 6}
+        store.attempts.prepare(number, valid, VALID_SET, {C: Rejection.NORM_EXCEEDED}, SHARE)
+        store.attempts.finish(number, NEXT)
+    assert store.ledger.participations() == {A: 5, B: 3}
+    assert store.attempts.rejections() == {Rejection.NORM_EXCEEDED: 6}
+    assert store.attempts.rejected_clients() == {C: 6}
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_the_database_refuses_what_belongs_to_nothing(
     each_store: Store, prepared: Prepare, orphan: str
 ) -> None:
     prepared(each_store)
-    with pytest.raises(IntegrityError), each_store._transaction() as connection:
+    with pytest.raises(IntegrityError), each_store.transaction.write() as connection:
         connection.execute(text(orphan))
 
 
@@ -379,16 +381,16 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
 ) -> None:
     """Share, charge and rejections are one transaction: no share without its charge."""
     store = each_store
-    store.begin_attempt(0, 0, 3, MODEL)
+    store.attempts.begin(0, 0, 3, MODEL)
     given = {"valid": [A, B], "rejections": {C: Rejection.ABSENT}} | broken
     with pytest.raises((IntegrityError, AttributeError)):
-        store.prepare(0, given["valid"], VALID_SET, given["rejections"], SHARE)
+        store.attempts.prepare(0, given["valid"], VALID_SET, given["rejections"], SHARE)
     assert noisy_shares(store) == [None]
-    assert (store.participations(), store.rejections()) == ({}, {})
-    assert store.states() == {0: AttemptState.OPEN}
+    assert (store.ledger.participations(), store.attempts.rejections()) == ({}, {})
+    assert store.attempts.states() == {0: AttemptState.OPEN}
     # And it can still be prepared, once.
-    store.prepare(0, [A, B], VALID_SET, {C: Rejection.ABSENT}, SHARE)
-    assert store.participations() == {A: 1, B: 1}
+    store.attempts.prepare(0, [A, B], VALID_SET, {C: Rejection.ABSENT}, SHARE)
+    assert store.ledger.participations() == {A: 1, B: 1}
 
 
 def test_a_charge_that_cannot_be_written_keeps_the_share_from_being_written(
@@ -396,14 +398,14 @@ def test_a_charge_that_cannot_be_written_keeps_the_share_from_being_written(
 ) -> None:
     for number, broken_at in enumerate(("INSERT INTO ledger", "INSERT INTO charge", "UPDATE task")):
         store = opener(durable_url)
-        store.begin_attempt(number, 0, 3, MODEL)
+        store.attempts.begin(number, 0, 3, MODEL)
         failing_at(store, broken_at)
         with pytest.raises(OSError, match="no"):
-            store.prepare(number, [A], VALID_SET, {}, SHARE)
+            store.attempts.prepare(number, [A], VALID_SET, {}, SHARE)
         store.close()
         again = opener(durable_url)
         assert noisy_shares(again) == [None] * (number + 1)
-        assert again.states()[number] is AttemptState.OPEN
+        assert again.attempts.states()[number] is AttemptState.OPEN
         again.close()
 
 
@@ -427,15 +429,15 @@ def kept(store: Store) -> dict[int, bool]:
 
 def confirm(store: Store, version: int) -> None:
     """And then, while others upload."""
-    store.confirm(version)
-    store.drop_shares()
+    store.versions.confirm(version)
+    store.attempts.drop_shares(store.versions.confirmed())
 
 
 def test_noisy_shares_go_once_both_servers_hold_the_model(
     store: Store, prepared: Prepare, bind: Bind
 ) -> None:
     prepared(store, 0, version=0)
-    store.finish_attempt(0, NEXT)
+    store.attempts.finish(0, NEXT)
     assert kept(store) == {0: True}
     prepared(store, 1, version=1)
     bind(store, 1, version=1)
@@ -444,14 +446,14 @@ def test_noisy_shares_go_once_both_servers_hold_the_model(
     assert kept(store) == {0: False, 1: True}
     confirm(store, 2)
     assert kept(store) == {0: False, 1: True}
-    record = store.pending()
+    record = store.attempts.pending()
     assert record is not None
     assert record.noisy_share == SHARE
-    store.finish_attempt(1, NEXT)
+    store.attempts.finish(1, NEXT)
     confirm(store, 2)
     assert kept(store) == {0: False, 1: False}
     # What was charged for stays charged, and is still sound.
-    assert store.participations() == {A: 2, B: 2}
+    assert store.ledger.participations() == {A: 2, B: 2}
 
 
 @pytest.mark.parametrize("end", ["voided", "written-off", "learned"])
@@ -463,7 +465,7 @@ def test_a_noisy_share_of_an_attempt_that_came_to_nothing_goes_with_its_version(
     ward.take({"voided": "void", "written-off": "write off", "learned": "settle"}[end], 0)
     assert ward.state(0) == end
     prepared(store, 1, version=0)
-    store.finish_attempt(1, NEXT)
+    store.attempts.finish(1, NEXT)
     assert kept(store) == {0: True, 1: True}
     confirm(store, 1)
     assert kept(store) == {0: False, 1: False}
@@ -473,7 +475,7 @@ def test_of_many_noisy_shares_a_few_go_with_each_version(store: Store, prepared:
     """As a version before left them: no round waits for all."""
     for number in range(20):
         prepared(store, number, version=number)
-        store.finish_attempt(number, NEXT)
+        store.attempts.finish(number, NEXT)
     left = []
     for version in (20, 20, 20):
         confirm(store, version)
@@ -487,7 +489,7 @@ def test_the_disk_of_a_long_training_does_not_grow_by_a_share_a_round(
     store, share = opener(f"sqlite:///{tmp_path}/state.db"), bytes(1 << 18)
     for number in range(40):
         prepared(store, number, version=number, share=share)
-        store.finish_attempt(number, NEXT)
+        store.attempts.finish(number, NEXT)
         confirm(store, number + 1)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20 * len(share)
 
@@ -497,10 +499,10 @@ def test_a_share_that_changed_in_the_database_is_never_sent_again(
     store: Store, prepared: Prepare, spoilt: bytes
 ) -> None:
     prepared(store)
-    with store._transaction() as connection:
-        connection.execute(tables.noisy_share.update().values(share=spoilt))
+    with store.transaction.write() as connection:
+        connection.execute(schema.noisy_share.update().values(share=spoilt))
     with pytest.raises(StorageFailure, match="attempt 0"):
-        store.pending()
+        store.attempts.pending()
 
 
 # --- correlated randomness, enrolment ----------------------------------------------------------
@@ -512,53 +514,53 @@ def test_randomness_is_spent_once_and_stays_spent_after_a_restart(
     store = opener(durable_url)
     spent = ((0, 0), (0, 1), (1, 0))
     for number, batch in spent:
-        store.spend(number, batch)
+        store.attempts.spend(number, batch)
     for again in range(2):
         for number, batch in spent:
             with pytest.raises(PeerViolation, match="spent before"):
-                store.spend(number, batch)
+                store.attempts.spend(number, batch)
         if not again:
             store.close()
             store = opener(durable_url)
 
 
 def test_a_client_claims_once(each_store: Store) -> None:
-    each_store.claim(Enrolment(A, 100, 0.1))
+    each_store.enrolment.claim(Enrolment(A, 100, 0.1))
     with pytest.raises(IntegrityError):
-        each_store.claim(Enrolment(A, 200, 0.1))
-    assert each_store.claims()[A].records == 100
-    assert each_store.roster() is None
+        each_store.enrolment.claim(Enrolment(A, 200, 0.1))
+    assert each_store.enrolment.claims()[A].records == 100
+    assert each_store.enrolment.roster() is None
 
 
 def test_the_roster_is_frozen(store: Store, roster: Roster) -> None:
     for enrolment in roster.values():
-        store.claim(enrolment)
+        store.enrolment.claim(enrolment)
     smaller = Roster({A: roster[A], B: roster[B]})
-    store.freeze(smaller)
-    store.freeze(smaller)
+    store.enrolment.freeze(smaller)
+    store.enrolment.freeze(smaller)
     for other in (roster, Roster({A: roster[A]}), Roster({**smaller, A: Enrolment(A, 101, 0.2)})):
         with pytest.raises(PeerViolation, match="frozen"):
-            store.freeze(other)
-    kept = store.roster()
+            store.enrolment.freeze(other)
+    kept = store.enrolment.roster()
     assert kept is not None
     assert kept.digest() == smaller.digest()
-    assert store.claims().digest() == roster.digest()
+    assert store.enrolment.claims().digest() == roster.digest()
 
 
 @pytest.mark.parametrize("claimed", [None, Enrolment(B, 100, 0.1000001)])
 def test_only_claims_that_were_kept_here_are_frozen(
     store: Store, roster: Roster, claimed: Enrolment | None
 ) -> None:
-    store.claim(roster[A])
+    store.enrolment.claim(roster[A])
     if claimed is not None:
-        store.claim(claimed)
+        store.enrolment.claim(claimed)
     with pytest.raises(PeerViolation, match="ward-b"):
-        store.freeze(Roster({A: roster[A], B: roster[B]}))
-    assert store.roster() is None
+        store.enrolment.freeze(Roster({A: roster[A], B: roster[B]}))
+    assert store.enrolment.roster() is None
 
 
 def test_rates_are_kept_to_the_last_bit(each_store: Store) -> None:
     rates = [0.1, 1 / 3, 5e-324, 0.30000000000000004]
     for number, rate in enumerate(rates):
-        each_store.claim(Enrolment(ClientId(f"c{number}"), 1, rate))
-    assert [e.record_rate for e in each_store.claims().values()] == rates
+        each_store.enrolment.claim(Enrolment(ClientId(f"c{number}"), 1, rate))
+    assert [e.record_rate for e in each_store.enrolment.claims().values()] == rates

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, make_url
 from tests.integration.store.conftest import MODEL, NEXT, SHARE, A, B, Bind, C, Opener, Prepare
 from tests.rig.keys import seals
 
-from precad.aggregator.rounds.journal import Word
+from precad.aggregator.rounds.attempt_state import Permission
 from precad.aggregator.rounds.server_messages import CoinCommitment, Fact, SealMessage
 from precad.aggregator.store import Store
 from precad.common.identifiers import ClientId, Role
@@ -28,45 +28,45 @@ def test_what_owners_ask_is_as_new_as_the_last_write(store: Store, prepared: Pre
     """Looks are kept from one write to the next."""
 
     def asked() -> tuple[object, ...]:
-        account = store.account_of(A, 1)
+        account = store.statements.account_of(A, 1)
         return (
-            (store.charges_of(A, 0), store.charges_of(C, 0)),
-            (store.opened(0), account.opened, account.charged),
-            (store.next_attempt(), store.promised_version()),
+            (store.ledger.charges_in(0).get(A, 0), store.ledger.charges_in(0).get(C, 0)),
+            (store.versions.opened(0), account.opened, account.charged),
+            (store.attempts.next_number(), store.statements.promised_version()),
         )
 
     assert asked() == asked() == ((0, 0), (0, 0, ()), (0, 0))
     prepared(store)
     assert asked() == asked() == ((1, 0), (0, 0, (1,)), (1, 0))
-    store.count_opened(0, 0)
+    store.versions.count_opened(0, 0)
     assert asked() == ((1, 0), (1, 1, (1,)), (1, 0))
-    store.finish_attempt(0, NEXT)
-    store.confirm(1)
-    store.hear(6)
+    store.attempts.finish(0, NEXT)
+    store.versions.confirm(1)
+    store.attempts.hear(6)
     assert asked() == asked() == ((1, 0), (1, 1, (1,)), (7, 1))
 
 
 def test_the_witness_is_the_newest_head_of_the_other_server(
     store: Store, prepared: Prepare, bind: Bind
 ) -> None:
-    assert store.witness() is None
+    assert store.attempts.their_head() is None
     prepared(store, 0)
     bind(store, 0)
-    first = store.witness()
+    first = store.attempts.their_head()
     assert first is not None
-    store.finish_attempt(0, NEXT)
+    store.attempts.finish(0, NEXT)
     prepared(store, 1, version=1)
-    assert store.witness() == first
+    assert store.attempts.their_head() == first
     bind(store, 1, 1)
-    assert store.witness() not in (None, first)
+    assert store.attempts.their_head() not in (None, first)
 
 
 def test_a_charge_that_was_forgotten_counts_its_attempt_as_used(store: Store) -> None:
-    assert store.learn([charge(9, 4, A, C)]) == 1
-    assert store.participations() == {A: 1, C: 1}
-    assert store.next_attempt() == 10
-    assert store.pending() is None
-    assert store.facts(4) == (charge(9, 4, A, C),)
+    assert store.attempts.learn([charge(9, 4, A, C)]) == 1
+    assert store.ledger.participations() == {A: 1, C: 1}
+    assert store.attempts.next_number() == 10
+    assert store.attempts.pending() is None
+    assert store.ledger.facts(4) == (charge(9, 4, A, C),)
 
 
 def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(
@@ -76,19 +76,19 @@ def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(
     for store in (a, b):
         prepared(store, 0)
         bind(store, 0)
-        store.finish_attempt(0, NEXT)
+        store.attempts.finish(0, NEXT)
     # One has voided, one has learned it: another order, the same facts.
     prepared(a, 1, version=1)
-    a.void(1, 1)
-    b.learn([charge(2, 1, A), Fact(version=1, attempt=1, voided=True)])
-    a.learn([charge(2, 1, A)])
-    before = [a.history(t) for t in range(4)]
-    assert before == [b.history(t) for t in range(4)]
+    a.attempts.void(1, 1)
+    b.attempts.learn([charge(2, 1, A), Fact(version=1, attempt=1, voided=True)])
+    a.attempts.learn([charge(2, 1, A)])
+    before = [a.ledger.history(t) for t in range(4)]
+    assert before == [b.ledger.history(t) for t in range(4)]
     assert len(set(before)) == 4
-    assert a.head().head != b.head().head
+    assert a.ledger.head().head != b.ledger.head().head
     # What is learned changes the history after it alone.
-    a.learn([charge(5, 2, C)])
-    after = [a.history(t) for t in range(4)]
+    a.attempts.learn([charge(5, 2, C)])
+    after = [a.ledger.history(t) for t in range(4)]
     assert before[:3] == after[:3]
     assert before[3] != after[3]
 
@@ -98,28 +98,32 @@ def test_the_head_does_not_tell_who_was_charged(opener: Opener) -> None:
     heads = set()
     for _ in range(3):
         store = opener("sqlite://")
-        store.learn([charge(0, 0, A)])
-        heads.add(store.head().head)
+        store.attempts.learn([charge(0, 0, A)])
+        heads.add(store.ledger.head().head)
     assert len(heads) == 3
 
 
 def test_opened_attempts_are_counted_by_version(store: Store) -> None:
-    assert store.opened(3) == 0
-    assert [store.count_opened(3, attempt) for attempt in (0, 1)] == [1, 2]
-    assert store.count_opened(4, 2) == 1
+    assert store.versions.opened(3) == 0
+    assert [store.versions.count_opened(3, attempt) for attempt in (0, 1)] == [1, 2]
+    assert store.versions.count_opened(4, 2) == 1
     # The other server has counted more, or fewer: the larger number stays.
-    store.raise_opened(3, 5)
-    store.raise_opened(3, 2)
-    assert [store.opened(t) for t in (3, 4)] == [5, 1]
-    assert store.account_of(A, 0).opened == 6
+    store.versions.raise_opened(3, 5)
+    store.versions.raise_opened(3, 2)
+    assert [store.versions.opened(t) for t in (3, 4)] == [5, 1]
+    assert store.statements.account_of(A, 0).opened == 6
 
 
 def test_a_word_reaches_as_far_as_it_says(store: Store) -> None:
-    assert store.allowed(Word.ATTEMPTS, 2) == -1
-    store.allow(Word.ATTEMPTS, 2, 7)
-    store.allow(Word.ATTEMPTS, 2, 9)
-    assert store.allowed(Word.ATTEMPTS, 2) == 9
-    assert store.allowed(Word.ATTEMPTS, 3) == store.allowed(Word.COIN, 2) == -1
+    assert store.versions.allowed(Permission.ATTEMPTS, 2) == -1
+    store.versions.allow(Permission.ATTEMPTS, 2, 7)
+    store.versions.allow(Permission.ATTEMPTS, 2, 9)
+    assert store.versions.allowed(Permission.ATTEMPTS, 2) == 9
+    assert (
+        store.versions.allowed(Permission.ATTEMPTS, 3)
+        == store.versions.allowed(Permission.COIN, 2)
+        == -1
+    )
 
 
 def coins(task: Task) -> tuple[SealMessage, SealMessage]:
@@ -137,21 +141,24 @@ def test_the_first_commitment_to_a_coin_stays_until_both_operators_discard_it(
     store: Store, task: Task
 ) -> None:
     first, second = coins(task)
-    store.keep_commitment(2, first)
-    store.keep_commitment(2, second)
-    assert store.commitment(2) == first
-    assert store.commitment(1) is None
-    store.keep_opening(2, first, own=False)
-    store.keep_opening(2, second, own=True)
-    assert (store.coin_opening(2, own=False), store.coin_opening(2, own=True)) == (first, second)
-    assert store.redrawn_coins() == 0
-    store.discard_coin(2)
-    assert store.redrawn_coins() == 1
-    assert store.commitment(2) is None
-    assert store.coin_opening(2, own=False) is None
-    assert store.coin_opening(2, own=True) is None
-    store.keep_commitment(2, second)
-    assert store.commitment(2) == second
+    store.versions.keep_commitment(2, first)
+    store.versions.keep_commitment(2, second)
+    assert store.versions.commitment(2) == first
+    assert store.versions.commitment(1) is None
+    store.versions.keep_opening(2, first, own=False)
+    store.versions.keep_opening(2, second, own=True)
+    assert (
+        store.versions.coin_opening(2, own=False),
+        store.versions.coin_opening(2, own=True),
+    ) == (first, second)
+    assert store.versions.redrawn_coins() == 0
+    store.versions.discard_coin(2)
+    assert store.versions.redrawn_coins() == 1
+    assert store.versions.commitment(2) is None
+    assert store.versions.coin_opening(2, own=False) is None
+    assert store.versions.coin_opening(2, own=True) is None
+    store.versions.keep_commitment(2, second)
+    assert store.versions.commitment(2) == second
 
 
 # --- every database ----------------------------------------------------------------------------
@@ -168,33 +175,33 @@ def live(
     enrol(store)
     prepared(store, 0)
     bind(store, 0)
-    store.finish_attempt(0, NEXT)
-    store.confirm(1)
-    store.drop_shares()
-    store.begin_attempt(1, 1, 3, NEXT)
-    store.abandon_open()
+    store.attempts.finish(0, NEXT)
+    store.versions.confirm(1)
+    store.attempts.drop_shares(store.versions.confirmed())
+    store.attempts.begin(1, 1, 3, NEXT)
+    store.attempts.abandon_open()
     prepared(store, 2, version=1)
-    store.void(1, 2)
+    store.attempts.void(1, 2)
     prepared(store, 3, version=1)
     bind(store, 3, 1)
-    store.write_off(3)
+    store.attempts.write_off(3)
     prepared(store, 4, version=1)
-    store.settle(4)
-    store.learn([charge(6, 1, C), Fact(version=1, attempt=7, voided=True)])
-    store.charge_unknown(charge(8, 0, A))
-    store.hear(9)
+    store.attempts.settle(4)
+    store.attempts.learn([charge(6, 1, C), Fact(version=1, attempt=7, voided=True)])
+    store.attempts.charge_unknown(charge(8, 0, A))
+    store.attempts.hear(9)
     for number in (1, 2, 3):
-        store.count_opened(1, number)
-    store.raise_opened(1, 9)
-    store.allow(Word.ATTEMPTS, 1, 9)
-    store.allow(Word.COIN, 2, 4)
+        store.versions.count_opened(1, number)
+    store.versions.raise_opened(1, 9)
+    store.versions.allow(Permission.ATTEMPTS, 1, 9)
+    store.versions.allow(Permission.COIN, 2, 4)
     first, second = coins(task)
     for version, commitment in ((1, first), (2, first), (2, second)):
-        store.keep_commitment(version, commitment)
-        store.keep_opening(version, commitment, own=False)
-    store.discard_coin(1)
-    store.keep_model_seal(1, first)
-    store.spend(3, 0)
+        store.versions.keep_commitment(version, commitment)
+        store.versions.keep_opening(version, commitment, own=False)
+    store.versions.discard_coin(1)
+    store.versions.keep_model_seal(1, first)
+    store.attempts.spend(3, 0)
     prepared(store, 11, version=2, share=SHARE[::-1])
     bind(store, 11, 2)
     return store
@@ -203,28 +210,50 @@ def live(
 def answers(store: Store) -> dict[str, Any]:
     """All that it can be asked, but for what depends on random salts."""
     versions, clients = range(4), (A, B, C)
-    pending, roster, witness = store.pending(), store.roster(), store.witness()
+    pending, roster, witness = (
+        store.attempts.pending(),
+        store.enrolment.roster(),
+        store.attempts.their_head(),
+    )
     return {
-        "enrolment": (store.claims().digest(), None if roster is None else roster.digest()),
-        "attempts": (store.states(), store.attempt_states(), store.next_attempt()),
-        "unused": (store.unused_here(), [store.attempts_of(t) for t in versions]),
+        "enrolment": (
+            store.enrolment.claims().digest(),
+            None if roster is None else roster.digest(),
+        ),
+        "attempts": (
+            store.attempts.states(),
+            store.attempts.by_state(),
+            store.attempts.next_number(),
+        ),
+        "unused": (store.attempts.unused_here(), [store.attempts.count_of(t) for t in versions]),
         "pending": pending,
-        "cost": (store.participations(), store.upgrades()),
-        "charges": [(dict(store.charges_in(t)), store.facts(t)) for t in versions],
-        "owners": [(store.charges_of(c, 1), store.account_of(c, 3)) for c in clients],
-        "rejected": (store.rejections(), store.rejected_clients()),
-        "history": [store.history(t) for t in versions],
-        "length": store.head().length,
+        "cost": (store.ledger.participations(), store.ledger.re_releases()),
+        "charges": [(dict(store.ledger.charges_in(t)), store.ledger.facts(t)) for t in versions],
+        "owners": [
+            (store.ledger.charges_in(1).get(c, 0), store.statements.account_of(c, 3))
+            for c in clients
+        ],
+        "rejected": (store.attempts.rejections(), store.attempts.rejected_clients()),
+        "history": [store.ledger.history(t) for t in versions],
+        "length": store.ledger.head().length,
         "witness": witness is not None,
-        "uncharged": store.uncharged_versions(3),
-        "opened": [store.opened(t) for t in versions],
+        "uncharged": store.ledger.uncharged_versions(3),
+        "opened": [store.versions.opened(t) for t in versions],
         "coin": [
-            (store.commitment(t), store.coin_opening(t, own=False), store.was_redrawn(t))
+            (
+                store.versions.commitment(t),
+                store.versions.coin_opening(t, own=False),
+                store.versions.was_redrawn(t),
+            )
             for t in versions
         ],
-        "redrawn": store.redrawn_coins(),
-        "allowed": [store.allowed(word, t) for word in Word for t in versions],
-        "model": (store.model_seal(1), store.confirmed(), store.promised_version()),
+        "redrawn": store.versions.redrawn_coins(),
+        "allowed": [store.versions.allowed(word, t) for word in Permission for t in versions],
+        "model": (
+            store.versions.model_seal(1),
+            store.versions.confirmed(),
+            store.statements.promised_version(),
+        ),
     }
 
 
@@ -248,11 +277,11 @@ def test_every_database_gives_the_same_answers_also_after_a_restart(
         k: v for k, v in expected.items() if k not in unlike
     }
     assert [found["coin"][t][2] for t in range(4)] == [expected["coin"][t][2] for t in range(4)]
-    kept = store.head(), store.witness()
+    kept = store.ledger.head(), store.attempts.their_head()
     store.close()
     again = opener(durable_url)
     assert answers(again) == found
-    assert (again.head(), again.witness()) == kept
+    assert (again.ledger.head(), again.attempts.their_head()) == kept
 
 
 def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener: Opener) -> None:
@@ -267,6 +296,6 @@ def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener:
     engine.dispose()
     url = make_url(postgres).set(database="plain").render_as_string(hide_password=False)
     store = opener(url)
-    store.begin_attempt(0, 0, 1, MODEL)
+    store.attempts.begin(0, 0, 1, MODEL)
     store.close()
-    assert opener(url).next_attempt() == 1
+    assert opener(url).attempts.next_number() == 1

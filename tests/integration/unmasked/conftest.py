@@ -202,7 +202,7 @@ def _play(
             view = views[Role.SERVER_A]
             super().forget(_Overheard(deliver, Role.SERVER_A, view, of_dealer))
 
-    def journal(role: Role) -> Store:
+    def store(role: Role) -> Store:
         (folder / role.value).mkdir(parents=True, exist_ok=True)
         return open_store(f"sqlite:///{folder / role.value / 'state.db'}", task, role)
 
@@ -216,7 +216,7 @@ def _play(
         roster,
         theta,
         updates,
-        journal=journal,
+        store=store,
         signers={name: signer(name) for name in updates},
         verifier=verifier(),
         seals=partial(seals, task.digest),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -79,16 +80,6 @@ def submissions_of(
     return halves
 
 
-class Journal:
-    """What aggregating asks of a journal."""
-
-    def __init__(self) -> None:
-        self._spent = MemorySpentTriples()
-
-    def spend(self, attempt: int, batch: int) -> None:
-        self._spent.spend(attempt, batch)
-
-
 def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole) -> Aggregator:
     """A server that can aggregate, and nothing else."""
     nothing = cast("Any", None)
@@ -104,7 +95,7 @@ def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole) ->
         seals=nothing,
         coin_key=nothing,
         noise=nothing,
-        journal=cast("Any", Journal()),
+        store=cast("Any", SimpleNamespace(attempts=MemorySpentTriples())),
     )
 
 

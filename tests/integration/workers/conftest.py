@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -178,7 +179,7 @@ class Site:
             seals=nothing,
             coin_key=nothing,
             noise=nothing,
-            journal=cast("Any", _Journal(self.spent.setdefault(role, []))),
+            store=cast("Any", SimpleNamespace(attempts=_Spent(self.spent.setdefault(role, [])))),
         )
 
     def all_up(self) -> None:
@@ -217,7 +218,7 @@ class _Link(MemoryTransport):
         self._outgoing.put(cast("Frame", None))
 
 
-class _Journal:
+class _Spent:
     """Spends, and notes it."""
 
     def __init__(self, notes: list[tuple[int, int]]) -> None:

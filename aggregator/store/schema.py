@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from precad.aggregator.rounds.journal import AttemptState, Word
+from precad.aggregator.rounds.attempt_state import AttemptState, Permission
 from precad.common.errors import PrecadError, Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 
@@ -54,7 +54,7 @@ class _Kept(TypeDecorator[Any]):
 _DIGEST = _Kept(sa.LargeBinary(), Digest)
 _CLIENT = _Kept(sa.String(63), ClientId, "name")
 _ROLE, _STATE = _Kept(sa.String(16), Role), _Kept(sa.String(16), AttemptState)
-_REASON, _WORD = _Kept(sa.String(32), Rejection), _Kept(sa.String(16), Word)
+_REASON, _PERMISSION = _Kept(sa.String(32), Rejection), _Kept(sa.String(16), Permission)
 
 ONE_RELEASE = "state IN ('prepared', 'countersigned', 'sent', 'done')"
 
@@ -74,6 +74,8 @@ task = sa.Table(
     sa.Column("roster_seal", sa.LargeBinary),
     # The newest attempt that anybody else has named: the dealer, an owner, the other server.
     sa.Column("heard", sa.Integer),
+    # Opened attempts of all versions: the sum of `version.opened`.
+    sa.Column("opened", sa.Integer, nullable=False, server_default="0"),
 )
 
 enrolment = sa.Table(
@@ -99,6 +101,8 @@ attempts = sa.Table(
     sa.Column("their_head", sa.LargeBinary),
     sa.Column("countersignature", sa.LargeBinary),
     sa.UniqueConstraint("attempt", "version", name="round_of_a_version"),
+    # Rounds ask for their version's attempts: not by looking at all earlier ones.
+    sa.Index("attempts_of_a_version", "version"),
     # The last line of defence: no model gets two releases, whatever the code above does.
     sa.Index(
         "one_release_of_a_version",
@@ -130,7 +134,7 @@ versions = sa.Table(
 )
 
 # This server's own statements, as owners have shown them: the newest of each.
-shown = sa.Table(
+shown_statement = sa.Table(
     "shown",
     metadata,
     sa.Column("client", _CLIENT, primary_key=True),
@@ -139,14 +143,16 @@ shown = sa.Table(
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("charged", sa.Text, nullable=False),
     sa.Column("opened", sa.Integer, nullable=False),
+    # Versions before it that the ledger holds a charge of this client for: a sum, kept.
+    sa.Column("known", sa.Integer, nullable=False, server_default="0"),
 )
 
-word = sa.Table(
+permission = sa.Table(
     "word",
     metadata,
-    sa.Column("word", _WORD, primary_key=True),
+    sa.Column("word", _PERMISSION, primary_key=True),
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    # The newest attempt that the operators' word reaches to.
+    # The newest attempt that the operators' permission reaches to.
     sa.Column("until", sa.Integer, nullable=False),
 )
 
@@ -195,6 +201,16 @@ charge = sa.Table(
     ),
     # Every owner asks for its own, in every round: not by looking at everybody's.
     sa.Index("charges_of_a_client", "client", "attempt"),
+)
+
+# Sums of the charges that count, kept with them: of each client, how many versions may have been
+# released 1 + m times with it in them.
+participation = sa.Table(
+    "participation",
+    metadata,
+    sa.Column("client", _CLIENT, primary_key=True),
+    sa.Column("re_releases", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("versions", sa.Integer, nullable=False),
 )
 
 rejection = sa.Table(

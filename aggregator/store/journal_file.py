@@ -20,7 +20,7 @@ from precad.common.identifiers import ClientId, Digest
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class JournalEntries:
     """What the file holds of one task."""
 
     facts: tuple[Fact, ...] = ()
@@ -41,7 +41,7 @@ class Remembered:
         return Counter(version for version, _ in set(self.opened))
 
 
-class OutsideJournal:
+class JournalFile:
     """Appends lines, each whole and on the disk before the call returns.
 
     Args:
@@ -53,7 +53,7 @@ class OutsideJournal:
         self._path = path
         self._task = str(task)
 
-    def read(self) -> Remembered:
+    def read(self) -> JournalEntries:
         """What was written for this task. A line that a crash cut short is removed.
 
         Raises:
@@ -62,7 +62,7 @@ class OutsideJournal:
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
-            return Remembered()
+            return JournalEntries()
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.truncate(self._path, len(whole))
@@ -91,7 +91,7 @@ class OutsideJournal:
                 "journal", str(self._path), "can't be read; put this server's newest file back"
             ) from None
         stands = (fact for fact in facts if fact.attempt not in voided)
-        return Remembered(tuple(stands), tuple(opened), frozenset(voided))
+        return JournalEntries(tuple(stands), tuple(opened), frozenset(voided))
 
     def countersigned(self, version: int, attempt: int, clients: Iterable[ClientId]) -> None:
         """This server is about to countersign the other's head over this attempt."""

@@ -1,12 +1,18 @@
-"""Connecting to the database: which ones there are, how commits become durable, what fails."""
+"""The database behind a server's stores: which kinds there are, and transactions in them.
 
+Commits are durable, a failure of the database is a StorageFailure, and one that starts beside the
+server or again is waited for.
+"""
+
+import logging
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -16,13 +22,84 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, StorageFailure
 
+log = logging.getLogger("precad")
+
+START_S = 60.0
+"""A database that was killed first reads what it had logged."""
+_WAITS = RetryPolicy(0.5, 5.0)
 _BACKENDS = "give sqlite:///path/to/state.db or postgresql://user@host/database"
+Found = TypeVar("Found")
+
+
+class Transaction:
+    """Blocks in which one server's database is read and written, each all of it or nothing.
+
+    Threads take turns: there is one connection, which is also what the lock hangs on. A block
+    inside another one of the same thread is part of it.
+
+    Args:
+        engine: of the one server that owns the database (``writing_engine``).
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._turn = threading.RLock()
+        self._connection: Connection | None = None
+        self._broken = False
+        self._looks: dict[Hashable, Any] = {}
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A block that changes something, durable at its end. Raises StorageFailure."""
+        with self.read() as connection:
+            self._looks.clear()
+            try:
+                yield connection
+            finally:
+                self._looks.clear()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A block that changes nothing. Raises StorageFailure."""
+        with self._turn:
+            if self._connection is not None:
+                try:
+                    yield self._connection
+                except BaseException:
+                    self._broken = True
+                    raise
+                return
+            try:
+                with storage_errors(), self.engine.begin() as self._connection:
+                    yield self._connection
+                    if self._broken:
+                        raise AssertionError("a transaction goes on after a part of it has failed")
+            finally:
+                self._connection, self._broken = None, False
+
+    def look(self, what: Hashable, find: Callable[[Connection], Found]) -> Found:
+        """What ``find`` finds, kept until the next write: every owner of a cohort asks for it.
+
+        This server alone writes its database (``lock``).
+        """
+        with self._turn:
+            if what not in self._looks:
+                with self.read() as connection:
+                    self._looks[what] = find(connection)
+            found: Found = self._looks[what]
+            return found
+
+    def close(self) -> None:
+        """Let go of the database."""
+        with self._turn:
+            self.engine.dispose()
 
 
 def parse_url(text: str) -> URL:
-    """A URL of a kind of database that precad keeps its state in.
+    """Return the URL of a kind of database that precad keeps its state in.
 
     Raises:
         Misconfiguration: another kind of database, or no URL.
@@ -42,19 +119,19 @@ def parse_url(text: str) -> URL:
 
 
 def is_in_memory(url: URL) -> bool:
-    """Whether the database ends with its connection."""
+    """Return whether the database ends with its connection."""
     return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
 
 
 def file_of(url: URL) -> Path | None:
-    """The file of an SQLite database; None for the others."""
+    """Return the file of an SQLite database; None for the others."""
     if url.get_backend_name() != "sqlite" or is_in_memory(url):
         return None
     return Path(url.database or "").resolve()
 
 
 def writing_engine(url: URL) -> Engine:
-    """An engine with one connection, for the one server that owns the database.
+    """Return an engine with one connection, for the one server that owns the database.
 
     One, because a session's lock on PostgreSQL must live and die with the connection that
     writes (``lock``), and because an SQLite database in memory exists once per connection.
@@ -73,7 +150,7 @@ def writing_engine(url: URL) -> Engine:
 
 
 def reading_engine(url: URL) -> Engine:
-    """An engine that changes nothing, beside a running server; one transaction, one snapshot.
+    """Return an engine that changes nothing, beside a running server; a transaction is a snapshot.
 
     Raises:
         Misconfiguration: there is no such file.
@@ -93,9 +170,27 @@ def reading_engine(url: URL) -> Engine:
     return engine
 
 
+def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
+    """Wait until it takes a connection; a file takes one at once, or never.
+
+    Raises:
+        StorageFailure: it took none for ``START_S``.
+    """
+    if engine.dialect.name == "sqlite":
+        return
+    patience = Retries(START_S, _WAITS, clock)
+    while True:
+        try:
+            with storage_errors(), engine.connect():
+                return
+        except StorageFailure as error:
+            log.warning("%s; trying again for %.0f s", error, max(0.0, patience.remaining()))
+            patience.wait(error)
+
+
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """The database's failures as StorageFailure; mistakes in statements stay what they are."""
+    """Raise the database's failures as StorageFailure; mistakes in statements stay the same."""
     try:
         yield
     except (IntegrityError, ProgrammingError, DataError):

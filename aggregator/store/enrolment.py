@@ -1,0 +1,97 @@
+"""Who has enrolled at a server, and the frozen roster."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import bindparam, delete, insert, select, update
+
+from precad.aggregator.rounds.server_messages import SealMessage
+from precad.aggregator.store import schema
+from precad.aggregator.store.transaction import Transaction
+from precad.common.errors import PeerViolation
+from precad.common.roster import Enrolment, Roster
+
+_ALL = select(schema.enrolment)
+_FROZEN = _ALL.where(schema.enrolment.c.in_roster)
+
+
+class Enrolments:
+    """One server's enrolments. Each method is one transaction.
+
+    Args:
+        transaction: of the server's database.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def claims(self) -> Roster:
+        """Return everybody who has enrolled here, in the frozen roster or not."""
+        with self._transaction.read() as connection:
+            return _roster(connection.execute(_ALL))
+
+    def claim(self, enrolment: Enrolment) -> None:
+        """Keep one client's claim."""
+        with self._transaction.write() as connection:
+            connection.execute(insert(schema.enrolment), _row(enrolment))
+
+    def roster(self) -> Roster | None:
+        """Return the frozen roster, or None before round 0."""
+        with self._transaction.read() as connection:
+            return _roster(connection.execute(_FROZEN)) or None
+
+    def roster_seal(self) -> SealMessage | None:
+        """Return what the other server signed of the frozen roster."""
+        with self._transaction.read() as connection:
+            found = connection.scalar(select(schema.task.c.roster_seal))
+        return None if found is None else SealMessage.from_json(found)
+
+    def keep_roster_seal(self, sealed: SealMessage) -> None:
+        """Keep what the other server signed of the frozen roster."""
+        with self._transaction.write() as connection:
+            connection.execute(update(schema.task).values(roster_seal=sealed.to_json()))
+
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
+        """Keep the roster; it never changes again.
+
+        Args:
+            roster: everybody in it.
+            taken_back: this server has signed it, and may have lost claims of it since.
+
+        Raises:
+            PeerViolation: it would change, or isn't made of claims that were kept here.
+        """
+        with self._transaction.write() as connection:
+            if kept := self.roster():
+                if kept.digest() != roster.digest():
+                    raise PeerViolation("the roster is frozen and can't change")
+                return
+            claims = self.claims()
+            for client, claim in roster.items():
+                if claims.get(client) == claim:
+                    continue
+                if not taken_back:
+                    raise PeerViolation(f"client {client} didn't enrol here with this claim")
+                connection.execute(
+                    delete(schema.enrolment).where(schema.enrolment.c.client == client)
+                )
+                connection.execute(insert(schema.enrolment), _row(claim))
+            connection.execute(
+                update(schema.enrolment)
+                .where(schema.enrolment.c.client == bindparam("name"))
+                .values(in_roster=True),
+                [{"name": client} for client in roster],
+            )
+
+
+def _row(claim: Enrolment) -> dict[str, object]:
+    return {
+        "client": claim.client,
+        "records": claim.records,
+        "record_rate": claim.record_rate,
+        "in_roster": False,
+    }
+
+
+def _roster(rows: Iterable[Any]) -> Roster:
+    return Roster({r.client: Enrolment(r.client, r.records, r.record_rate) for r in rows})

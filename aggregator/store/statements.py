@@ -1,0 +1,115 @@
+"""What a server has stated to owners, and what owners have shown it of that.
+
+A statement that an owner shows may say more than the database does, which was put back then.
+"""
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from precad.aggregator.store import schema
+from precad.aggregator.store.attempts import Attempts, note_heard
+from precad.aggregator.store.ledger import Ledger
+from precad.aggregator.store.transaction import Transaction
+from precad.aggregator.store.versions import Versions
+from precad.common.identifiers import ClientId, Digest
+
+_SHOWN = schema.shown_statement.c
+
+
+@dataclass(frozen=True, slots=True)
+class ShownStatement:
+    """What this server once signed for one owner."""
+
+    client: ClientId
+    version: int
+    """How many versions were over."""
+    model: Digest
+    """Of that version's model."""
+    attempt: int
+    """The newest attempt that this server knew."""
+    charged: tuple[int, ...]
+    """Versions that the client was charged for, by their further releases m."""
+    opened: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAccount:
+    """What a server's ledger says of one client, for the client itself."""
+
+    charged: tuple[int, ...]
+    """Versions that it was charged for, by their further releases m = 0, 1, …"""
+    opened: int
+    """Attempts of the training whose comparisons were opened."""
+    counted: bool
+    """Whether it was in the counted set of the newest version that is over."""
+
+
+class Statements:
+    """One server's statements. Each method is one transaction."""
+
+    def __init__(
+        self, transaction: Transaction, attempts: Attempts, versions: Versions, ledger: Ledger
+    ) -> None:
+        self._transaction = transaction
+        self._attempts = attempts
+        self._versions = versions
+        self._ledger = ledger
+
+    def keep(self, shown: ShownStatement) -> bool:
+        """Keep a statement that says more than this server's database; return whether it does.
+
+        Of servers that lost nothing none does.
+        """
+        known = self._ledger.charged_before(shown.version).get(shown.client, {})
+        more = (
+            shown.version > self._versions.confirmed()
+            or shown.attempt > self._attempts.newest()
+            or sum(shown.charged) > sum(known.values())
+        )
+        if more:
+            with self._transaction.write() as connection:
+                self._replace(connection, shown, sum(known.values()))
+                note_heard(connection, shown.attempt)
+        return more
+
+    def promised_version(self) -> int:
+        """Return the newest version that owners may have heard of; 0 before the first."""
+        stated = self._transaction.look(
+            "stated", lambda connection: connection.scalar(select(func.max(_SHOWN.version)))
+        )
+        return max(stated or 0, self._versions.confirmed())
+
+    def account_of(self, client: ClientId, version: int) -> OwnerAccount:
+        """Return what one client was charged for in the versions before ``version``.
+
+        And in those that this server has stated to be over, however far it was put back since.
+        """
+        over = max(version, self.promised_version())
+        by_m = self._ledger.charged_before(over).get(client, {})
+        charged = [by_m.get(m, 0) for m in range(max(by_m, default=-1) + 1)]
+        if lost := self._ledger.forgotten().get(client, 0):
+            charged = charged or [0]
+            charged[0] += lost
+        counted = client in self._ledger.charges_in(version - 1)
+        return OwnerAccount(tuple(charged), self._versions.all_opened(), counted)
+
+    def _replace(self, connection: Connection, shown: ShownStatement, known: int) -> None:
+        """Put a statement in place of an older one of its client's."""
+        of_client = _SHOWN.client == shown.client
+        kept = connection.scalar(select(_SHOWN.version).where(of_client))
+        if kept is not None and shown.version < kept:
+            return
+        connection.execute(delete(schema.shown_statement).where(of_client))
+        connection.execute(
+            insert(schema.shown_statement).values(
+                client=shown.client,
+                version=shown.version,
+                model=shown.model,
+                attempt=shown.attempt,
+                charged=json.dumps(list(shown.charged)),
+                opened=shown.opened,
+                known=known,
+            )
+        )
