@@ -21,7 +21,7 @@ from typing import Any
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from precad.accounting import losses, participations, rdp
+from precad.accounting import exact, losses, rdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, record_epsilon
 from precad.accounting.rdp import RdpAccountant
@@ -35,7 +35,7 @@ def forget() -> None:
     """Empty every cache of the accountants."""
     losses.one_round.cache_clear()
     rdp.sampled_gaussian_rdp.cache_clear()
-    participations._record_epsilon.cache_clear()  # noqa: SLF001
+    exact._record_epsilon.cache_clear()  # noqa: SLF001
 
 
 def median_s(work: Callable[[], float]) -> tuple[float, float]:
