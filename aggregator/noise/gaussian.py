@@ -29,7 +29,7 @@ distribution and why it is private: Canonne, Kamath and Steinke 2020.
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,6 +145,18 @@ _WORDS = 3
 def fresh_stream() -> Keystream:
     """Bits for one call, from the operating system's CSPRNG."""
     return Keystream(Secret.random(), "noise")
+
+
+class NoiseSource(Protocol):
+    """Where a server's noise comes from; replaceable so that tests can switch it off."""
+
+    def draw(self, dimension: int) -> RingVector:
+        """Fresh noise, ``[d] int64`` in units of the last place.
+
+        Depends on nothing but ``dimension`` and may be called from any thread, also from several
+        at once: it can be drawn while uploads are collected. Each result is for one use, and its
+        caller's to change.
+        """
 
 
 class DiscreteGaussian:

@@ -13,7 +13,7 @@ from typing import Protocol
 from precad.aggregator.collect.matching import Closed, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.noise.noise_source import DrawnAhead
+from precad.aggregator.noise.drawn_ahead import DrawnAhead
 from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator

@@ -14,8 +14,9 @@ from cryptography.x509.oid import NameOID
 from precad.aggregator.rounds.seals import Seals
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
-from precad.common.identity.credentials import Identity, RevocationList
+from precad.common.identity.credentials import Identity
 from precad.common.identity.party_certificate import Principal
+from precad.common.identity.revocation_list import RevocationList
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 
 _NO_FOLDER = Path("/nonexistent")

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from tests.rig.noise_fit import Bins, Tally
 
 from precad.aggregator.noise import DiscreteGaussian, gaussian
+from precad.aggregator.noise.drawn_ahead import DrawnAhead
 from precad.aggregator.noise.gaussian import COLUMN_BITS, COLUMNS, Blocks
-from precad.aggregator.noise.noise_source import DrawnAhead
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
