@@ -15,8 +15,8 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
-from precad.accounting.exact import largest_count, most_participations, record_epsilon
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 
@@ -24,6 +24,22 @@ log = logging.getLogger("precad")
 
 SPARE_CHARGES = 16
 """Charges beyond twice the task's rounds that are still told apart."""
+
+
+def record_epsilon(**terms: Any) -> float:
+    """As ``accounting.exact.record_epsilon``; SciPy is loaded where a task limits ε."""
+    from precad.accounting.exact import record_epsilon as exact  # noqa: PLC0415
+
+    return exact(**terms)
+
+
+def most_participations(**terms: Any) -> int:
+    """As ``accounting.exact.most_participations``, likewise."""
+    from precad.accounting.exact import most_participations as exact  # noqa: PLC0415
+
+    return exact(**terms)
+
+
 _Again = tuple[tuple[int, int], ...]
 """Versions that were released 1 + m times, by m ≥ 1, in order."""
 _Terms = tuple[float, float, float, float, int, _Again]
@@ -236,6 +252,8 @@ def _computed(
 
     try:
         if again:
+            from precad.accounting.exact import largest_count  # noqa: PLC0415
+
             return largest_count(within, ceiling)
         return most_participations(
             record_rate=record_rate,

@@ -21,7 +21,6 @@ from precad.common.identity.credentials import (
     KEY_FILE,
     REVOCATION_FILE,
     Identity,
-    RevocationList,
     check_certificate,
 )
 from precad.common.identity.party_certificate import (
@@ -31,6 +30,7 @@ from precad.common.identity.party_certificate import (
     read_certificates,
     read_file,
 )
+from precad.common.identity.revocation_list import RevocationList
 from precad.common.secret import Secret
 
 REQUEST_FILE = "request.pem"

@@ -11,13 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.identity.authority import read_request
-from precad.common.identity.credentials import (
-    CA_FILE,
-    CERTIFICATE_FILE,
-    KEY_FILE,
-    REVOCATION_FILE,
-    RevocationList,
-)
+from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOCATION_FILE
 from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, Deployment
 from precad.common.identity.party_certificate import (
     MALFORMED,
@@ -30,6 +24,7 @@ from precad.common.identity.party_certificate import (
     read_file,
     validity_fault,
 )
+from precad.common.identity.revocation_list import RevocationList
 from precad.common.secret import Secret
 
 NOT_ITS_KEYS = "not its key's"

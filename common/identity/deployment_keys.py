@@ -29,13 +29,7 @@ from precad.common.identity.authority import (
 )
 from precad.common.identity.certificate_request import publish, write_key
 from precad.common.identity.coin_key import DRAWING_ROLES, make_coin_key
-from precad.common.identity.credentials import (
-    CA_FILE,
-    CERTIFICATE_FILE,
-    KEY_FILE,
-    REVOCATION_FILE,
-    read_revocation_lists,
-)
+from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOCATION_FILE
 from precad.common.identity.party_certificate import (
     Principal,
     principal_of,
@@ -44,6 +38,7 @@ from precad.common.identity.party_certificate import (
     read_file,
     validity_fault,
 )
+from precad.common.identity.revocation_list import read_revocation_lists
 from precad.common.secret import Secret
 
 AUTHORITY_FOLDER = "ca"

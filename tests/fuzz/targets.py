@@ -70,12 +70,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.authority import make_request, new_key, read_request, to_pem
 from precad.common.identity.certificate_summary import summarise
 from precad.common.identity.coin_key import COIN_FILE, read_coin_key
-from precad.common.identity.credentials import (
-    REVOCATION_FILE,
-    Identity,
-    RevocationList,
-    read_revocation_lists,
-)
+from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.party_certificate import (
     Principal,
     check_algorithm,
@@ -85,6 +80,7 @@ from precad.common.identity.party_certificate import (
     read_certificates,
     validity_fault,
 )
+from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
