@@ -54,11 +54,11 @@ _IN_VERSION = (
     .where(_ATTEMPT.version == bindparam("of"), _ATTEMPT.state.in_(CHARGED))
     .group_by(_CHARGE.client)
 )
+# Grouped here and not there: to have groups in order SQLite would look through all charges.
 _FROM_VERSION_ON = (
-    select(_CHARGE.client, _ATTEMPT.version, func.count())
+    select(_CHARGE.client, _ATTEMPT.version)
     .select_from(_CHARGES)
     .where(_ATTEMPT.version >= bindparam("of"), _ATTEMPT.state.in_(CHARGED))
-    .group_by(_CHARGE.client, _ATTEMPT.version)
 )
 _OF_ATTEMPT = (
     select(_CHARGE.client).where(_CHARGE.attempt == bindparam("of")).order_by(_CHARGE.client)
@@ -355,9 +355,15 @@ def charged_before(connection: Connection, version: int) -> dict[ClientId, Count
     found: dict[ClientId, Counter[int]] = defaultdict(Counter)
     for client, m, count in connection.execute(_SUMS):
         found[client][m] = count
-    for client, _, releases in connection.execute(_FROM_VERSION_ON, {"of": version}):
+    for (client, _), releases in _from_version_on(connection, version).items():
         found[client][releases - 1] -= 1
     return {client: +counts for client, counts in found.items()}
+
+
+def _from_version_on(connection: Connection, version: int) -> Counter[tuple[ClientId, int]]:
+    """Count releases by client and version, of ``version`` and what follows it."""
+    rows = connection.execute(_FROM_VERSION_ON, {"of": version})
+    return Counter((client, of) for client, of in rows)
 
 
 def forgotten(connection: Connection) -> dict[ClientId, int]:
@@ -376,7 +382,7 @@ def forgotten(connection: Connection) -> dict[ClientId, int]:
 def computed_sums(connection: Connection) -> dict[tuple[ClientId, int], int]:
     """Return what the table of sums must hold, from the charges themselves."""
     sums: Counter[tuple[ClientId, int]] = Counter()
-    for client, _, releases in connection.execute(_FROM_VERSION_ON, {"of": 0}):
+    for (client, _), releases in _from_version_on(connection, 0).items():
         sums[client, releases - 1] += 1
     return dict(sums)
 

@@ -299,3 +299,36 @@ def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener:
     store.attempts.begin(0, 0, 1, MODEL)
     store.close()
     assert opener(url).attempts.next_number() == 1
+
+
+def test_what_a_round_asks_takes_as_many_steps_of_the_database_after_many_rounds(
+    store: Store, prepared: Prepare
+) -> None:
+    """Sums and indexes: no earlier round's charges are looked through."""
+
+    def steps_of(version: int) -> int:
+        with store.transaction.read() as connection:
+            driver: Any = connection.connection.driver_connection
+        steps = 0
+
+        def step() -> int:
+            nonlocal steps
+            steps += 1
+            return 0
+
+        driver.set_progress_handler(step, 1)
+        prepared(store, version, version=version)
+        assert store.ledger.participations()[A] == version + 1
+        assert store.ledger.re_releases() == {}
+        assert store.ledger.charges_in(version) == {A: 1, B: 1}
+        store.ledger.history(version)
+        store.attempts.finish(version, NEXT)
+        store.versions.confirm(version + 1)
+        store.attempts.drop_shares(version + 1)
+        assert store.statements.account_of(A, version + 1).charged == (version + 1,)
+        assert store.attempts.next_number() == version + 1
+        driver.set_progress_handler(None, 0)
+        return steps
+
+    steps = [steps_of(version) for version in range(120)]
+    assert sum(steps[-10:]) < 1.1 * sum(steps[10:20])
