@@ -24,7 +24,7 @@ from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of
-from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rounds.server_signatures import ServerSignatures
 from precad.aggregator.rounds.start_attempt import answer, propose
 from precad.aggregator.rounds.states import Finished, Opened
 from precad.common.errors import RejectedSubmission
@@ -54,7 +54,7 @@ def run_round(
     store: Callable[[Role], "Store"],
     signers: Mapping[ClientId, Signer],
     verifier: Verifier,
-    seals: Callable[[Role], Seals],
+    seals: Callable[[Role], ServerSignatures],
     attempt: int = 0,
     noise: Callable[[Role], NoiseSource] | None = None,
 ) -> tuple[Finished, Finished]:

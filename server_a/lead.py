@@ -12,11 +12,10 @@ from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.joint_coin import cohort_of
 from precad.aggregator.rounds.start_attempt import propose, require_enough, say_over
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.conduct import Outside, train
 from precad.aggregator.training.event_log import RoundOpened
-from precad.aggregator.training.meet import seals_of
-from precad.aggregator.training.persist import persist
+from precad.aggregator.training.reconcile import seals_of
 from precad.aggregator.training.session import Phase, Session
+from precad.aggregator.training.training_loop import Outside, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
@@ -62,7 +61,7 @@ class Leader:
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Agree on who is drawn and open; after the last round tell B that there is no other."""
         session, progress = self._session, self._session.progress
-        current = session.shelf.current
+        current = session.model_store.current
         if session.finished:
             say_over(aggregator, progress.next_attempt, current.digest)
             return None

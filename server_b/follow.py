@@ -12,11 +12,10 @@ from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.joint_coin import cohort_of
 from precad.aggregator.rounds.start_attempt import answer
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.conduct import Outside, note_done, train
 from precad.aggregator.training.event_log import RoundOpened
-from precad.aggregator.training.meet import seals_of
-from precad.aggregator.training.persist import persist
+from precad.aggregator.training.reconcile import seals_of
 from precad.aggregator.training.session import Phase, Session
+from precad.aggregator.training.training_loop import Outside, note_done, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Digest
@@ -74,7 +73,7 @@ class Helper:
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Check A's proposal. Raises PeerViolation, also when A ends the training early."""
         session = self._session
-        current = session.shelf.current
+        current = session.model_store.current
         version = current.version
         drawn: tuple[ClientId, ...] = ()
         if not session.finished:

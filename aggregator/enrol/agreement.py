@@ -5,7 +5,6 @@ import secrets
 from typing import Protocol
 
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.server_messages import (
     EnrolmentEntry,
     RosterAnswer,
@@ -13,6 +12,7 @@ from precad.aggregator.rounds.server_messages import (
     RosterProposal,
     SealMessage,
 )
+from precad.aggregator.rounds.server_signatures import ServerSignatures
 from precad.aggregator.rounds.start_attempt import require_enough
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role
@@ -71,7 +71,7 @@ class Rolls(Protocol):
         """Keep it."""
 
 
-def propose_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals) -> Roster:
+def propose_roster(link: PeerLink, rolls: Rolls, task: Task, seals: ServerSignatures) -> Roster:
     """A's part: its enrolments; the roster is those of them that B holds alike.
 
     A client that enrolled at one server only, or with other claims at the other, is left out: that
@@ -103,7 +103,9 @@ def propose_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals) -> Ro
     return roster
 
 
-def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeout_s: float) -> None:
+def accept_roster(
+    link: PeerLink, rolls: Rolls, task: Task, seals: ServerSignatures, timeout_s: float
+) -> None:
     """B's part: freeze whom A proposes and B holds alike, then say who that is.
 
     Args:
@@ -147,7 +149,7 @@ def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeou
     _exchange_seals(link, rolls, seals, roster)
 
 
-def _exchange_seals(link: PeerLink, rolls: Rolls, seals: Seals, roster: Roster) -> None:
+def _exchange_seals(link: PeerLink, rolls: Rolls, seals: ServerSignatures, roster: Roster) -> None:
     own = RosterBody(task=str(seals.task), digest=str(roster.digest()))
     answer = link.exchange("roster-seal", seals.write(SignedKind.ROSTER, own).to_bytes())
     theirs = SealMessage.from_bytes(answer)
@@ -157,7 +159,7 @@ def _exchange_seals(link: PeerLink, rolls: Rolls, seals: Seals, roster: Roster) 
         rolls.keep_seal(theirs)
 
 
-def _is_own(seals: Seals, sealed: SealMessage | None, roster: Roster) -> bool:
+def _is_own(seals: ServerSignatures, sealed: SealMessage | None, roster: Roster) -> bool:
     """Whether this server has signed just this roster."""
     if sealed is None:
         return False

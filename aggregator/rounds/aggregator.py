@@ -13,7 +13,7 @@ from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.privacy_cap import begin, may_take_part, released_again
-from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rounds.server_signatures import ServerSignatures
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Roster
 from precad.common.secret import Secret
@@ -41,7 +41,7 @@ class Aggregator:
     nonces: bytes
     """A's and B's for this link, 32 bytes each: dealt randomness is bound to them, so that no two
     restored databases make the dealer deal the same again."""
-    seals: Seals = field(repr=False)
+    seals: ServerSignatures = field(repr=False)
     coin_key: CoinKey = field(repr=False)
     noise: NoiseSource = field(repr=False)
     store: "Store" = field(repr=False)

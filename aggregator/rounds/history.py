@@ -46,7 +46,7 @@ def adoptable(
         evidence: the other server's facts, a version each, from version 0 on.
         sealed: the own newest head, as the other kept it; its signature is checked.
         heard: attempts that this server has forgotten, and that the dealer, an owner or the other
-            server has named to it. They are charged anyway (``training.unknown``).
+            server has named to it. They are charged anyway (``training.reconcile``).
 
     Returns:
         All facts under the seal, and at most one charge more: the attempt that the other has

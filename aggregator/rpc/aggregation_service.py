@@ -18,9 +18,9 @@ from precad.aggregator.rpc.limits import (
 )
 from precad.aggregator.rpc.notices import notice_of, opening_of, statement_of, word_of, word_room
 from precad.aggregator.training.connected_clients import OpenWatches, as_long_as_allowed
-from precad.aggregator.training.owners import give_back, remember
+from precad.aggregator.training.model_store import ShelvedModel
+from precad.aggregator.training.owner_statements import give_back, remember
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.shelf import ShelvedModel
 from precad.common.errors import (
     AccessDenied,
     Misconfiguration,
@@ -169,7 +169,7 @@ class AggregationService(AggregationServicer):
         """A model that both servers hold. Raises NotOnOffer."""
         if version > self._session.store.versions.confirmed():
             raise NotOnOffer(f"model {version} isn't on offer yet")
-        return self._session.shelf.get(version)
+        return self._session.model_store.get(version)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context

@@ -15,9 +15,8 @@ from precad.aggregator.training.event_log import (
     TrainingDone,
     TrainingPaused,
 )
-from precad.aggregator.training.owners import hear_of, remember
-from precad.aggregator.training.said import Kind
-from precad.aggregator.training.session import Session
+from precad.aggregator.training.owner_statements import hear_of, remember
+from precad.aggregator.training.session import Session, SignedKind
 from precad.common.errors import NotOnOffer, PrecadError
 from precad.common.identifiers import ClientId
 from precad.common.wire.signed_statements import Body, sign_body
@@ -115,7 +114,7 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
     """
     if session.inbox.attempt != attempt:
         raise NotOnOffer(f"attempt {attempt} isn't open")
-    model = session.shelf.current
+    model = session.model_store.current
     body = pb.OpeningBody(
         task_digest=session.task.digest.value,
         client=client.name,
@@ -142,14 +141,14 @@ def statement_of(
     Raises:
         PeerViolation: what is shown isn't this server's.
     """
-    said = session.said
+    said = session.last_signed
     if shown is not None and not said.knows(client, "statement", shown):
         remember(session, client, shown)
     if opening is not None and not said.knows(client, "opening", opening):
         hear_of(session, client, opening)
     # Not what this server alone holds: what is stated must not be lost by one of them.
-    model = session.shelf.get(
-        min(session.shelf.current.version, session.store.versions.confirmed())
+    model = session.model_store.get(
+        min(session.model_store.current.version, session.store.versions.confirmed())
     )
     account = session.store.statements.account_of(client, model.version)
     body = pb.StatementBody(
@@ -165,7 +164,7 @@ def statement_of(
     return _say(session, client, "statement", body)
 
 
-def _say(session: Session, client: ClientId, kind: Kind, body: Body) -> pb.Signed:
+def _say(session: Session, client: ClientId, kind: SignedKind, body: Body) -> pb.Signed:
     message = sign_body(session.signer, session.role, body)
-    session.said.note(client, kind, message)
+    session.last_signed.note(client, kind, message)
     return message

@@ -48,7 +48,7 @@ class OperationService(OperationServicer):
             known = {each.value: each for each in Permission}
             if request.word not in known:
                 raise Misconfiguration("word", request.word, f"give one of {', '.join(known)}")
-            version = self._session.shelf.current.version
+            version = self._session.model_store.current.version
             if request.version != version:
                 remedy = f"version {version} is the one that is open; nothing else waits"
                 raise Misconfiguration("version", request.version, remedy)
@@ -77,9 +77,9 @@ class OperationService(OperationServicer):
             task_digest=session.task.digest.value,
             phase=session.progress.phase.value,
             enrolled=len(session.register.roster()),
-            version=session.shelf.current.version,
+            version=session.model_store.current.version,
             rounds=session.task.training.rounds,
-            model_digest=session.shelf.current.digest.value,
+            model_digest=session.model_store.current.digest.value,
             error=session.progress.error,
             rejected={reason.value: n for reason, n in session.store.attempts.rejections().items()},
             participations={client.name: n for client, n in participations.items()},

@@ -14,9 +14,9 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
-from precad.aggregator.training.conduct import Outside
 from precad.aggregator.training.connected_clients import while_allowed
 from precad.aggregator.training.session import Session
+from precad.aggregator.training.training_loop import Outside
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role

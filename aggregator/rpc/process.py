@@ -29,11 +29,11 @@ from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.peers import leave_dealer
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store import open_store
-from precad.aggregator.training.conduct import run_to_end
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import EventLog
+from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.shelf import Shelf
+from precad.aggregator.training.training_loop import run_to_end
 from precad.aggregator.validate.in_process_validator import load_check
 from precad.common.files import make_folder
 from precad.common.identifiers import ClientId, Role
@@ -198,7 +198,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
     journal = _journal(settings)
     store = open_store(url, task, role, journal / JOURNAL_FILE)
-    shelf = Shelf(task, settings.state / "model.safetensors")
+    model_store = ModelStore(task, settings.state / "model.safetensors")
     return Session(
         role=role,
         task=task,
@@ -213,7 +213,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         inbox=Inbox(role, task, verifier, settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),
         connected_clients=ConnectedClients(task.deadlines.rejoin),
-        shelf=shelf,
+        model_store=model_store,
         event_log=EventLog(asyncio.get_running_loop()),
         window=window_of(task, settings.enrol_until, settings.enrol_quorum),
     )

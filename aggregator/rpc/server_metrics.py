@@ -62,7 +62,7 @@ class Metrics:
         yield about(session.role.value, task.name)
         phases = {each.value: float(each is progress.phase) for each in Phase}
         yield gauge("phase", "1 for the present phase.", phases, "phase")
-        yield gauge("rounds_done", "Versions released.", session.shelf.current.version)
+        yield gauge("rounds_done", "Versions released.", session.model_store.current.version)
         yield gauge("rounds_planned", "T of the task.", task.training.rounds)
         yield gauge("owners_enrolled", "Owners enrolled.", len(session.register.roster()))
         said = "How often a second process came under a party's name."
@@ -94,7 +94,7 @@ class Metrics:
 
     def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
         released, again = (
-            self._session.shelf.current.version,
+            self._session.model_store.current.version,
             self._session.store.ledger.re_releases(),
         )
         epsilons = self._epsilons.by_adversary(released, taken, again)

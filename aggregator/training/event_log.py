@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.steps import StepCost
+from precad.aggregator.training.step_costs import StepCost
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
 

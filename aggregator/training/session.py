@@ -1,8 +1,10 @@
 """One server's training: what it consists of, and the two records of how it goes."""
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +17,48 @@ from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import EventLog, RoundDone
-from precad.aggregator.training.said import Said
-from precad.aggregator.training.shelf import Shelf
+from precad.aggregator.training.model_store import ModelStore
 from precad.common.clock import CLOCK, Clock
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
 from precad.common.share.header import Signer
 from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+
+SignedKind = Literal["opening", "statement"]
+_BYTES = 16
+"""Of a SHA-256. Whoever found another message with the same would only have it ignored."""
+_PLACES: dict[SignedKind, slice] = {
+    "opening": slice(0, _BYTES),
+    "statement": slice(_BYTES, 2 * _BYTES),
+}
+
+
+class LastSigned:
+    """Digests of the last messages that were signed, of each kind: 32 bytes an owner.
+
+    Owners show them in every version. What this process has signed from the database that it holds
+    alone is in that database: it needn't be checked and looked up again.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[ClientId, bytes] = {}
+
+    def note(self, client: ClientId, kind: SignedKind, message: pb.Signed) -> None:
+        """``message`` is signed and leaves."""
+        last = bytearray(self._last.get(client, bytes(2 * _BYTES)))
+        last[_PLACES[kind]] = _digest(message)
+        self._last[client] = bytes(last)
+
+    def knows(self, client: ClientId, kind: SignedKind, message: pb.Signed) -> bool:
+        """Whether it is the last of its kind for ``client``, to the byte."""
+        last = self._last.get(client)
+        return last is not None and last[_PLACES[kind]] == _digest(message)
+
+
+def _digest(message: pb.Signed) -> bytes:
+    return hashlib.sha256(message.SerializeToString(deterministic=True)).digest()[:_BYTES]
 
 
 class Phase(Enum):
@@ -77,14 +113,14 @@ class Session:
     inbox: Inbox
     register: Register
     connected_clients: ConnectedClients
-    shelf: Shelf
+    model_store: ModelStore
     event_log: EventLog
     signer: Signer = field(repr=False)
     verifier: CertificateVerifier = field(repr=False)
     coin_key: CoinKey = field(repr=False)
     clock: Clock = CLOCK
     progress: Progress = field(default_factory=Progress)
-    said: Said = field(default_factory=Said, repr=False)
+    last_signed: LastSigned = field(default_factory=LastSigned, repr=False)
     traffic: Counter[str] = field(default_factory=Counter)
     """Payload bytes by link; each link is counted by one thread."""
     window: Window | None = None
@@ -105,4 +141,4 @@ class Session:
     @property
     def finished(self) -> bool:
         """Whether this server keeps the final model."""
-        return self.shelf.current.version >= self.task.training.rounds
+        return self.model_store.current.version >= self.task.training.rounds

@@ -21,8 +21,8 @@ from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.server_messages import WorkerCount, Workers, WorkerState
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.settings import ServerSettings
-from precad.aggregator.training.conduct import in_process
 from precad.aggregator.training.session import Session
+from precad.aggregator.training.training_loop import in_process
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validation, Validator, Verdicts
 from precad.aggregator.workers.worker_link import WorkerLink
 from precad.aggregator.workers.worker_placement import (

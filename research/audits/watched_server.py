@@ -24,7 +24,7 @@ from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.aggregator.release import add_noise, countersign
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Finished, Noised, Prepared, Sent, Summed
-from precad.aggregator.training import conduct, finish
+from precad.aggregator.training import finish_round, training_loop
 from precad.aggregator.validate import in_process_validator as validating
 from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.aggregator.validate.validation import Check, Server
@@ -85,7 +85,7 @@ def keep_noise(folder: Path, instead: NoiseSource | None) -> None:
         np.save(file_of(folder, summed.counted.opened.version), own)
         return noised
 
-    vars(conduct)[add_noise.__name__] = kept
+    vars(training_loop)[add_noise.__name__] = kept
 
 
 def look_again(folder: Path, looks: int) -> None:
@@ -118,7 +118,7 @@ def look_again(folder: Path, looks: int) -> None:
 def redraw(noise: NoiseSource) -> None:
     """Draw noise anew whenever a round's release is tried again."""
     sums: dict[int, RingVector] = {}
-    kept = vars(conduct)[add_noise.__name__]
+    kept = vars(training_loop)[add_noise.__name__]
 
     def summing(summed: Summed, drawn: NoiseSource) -> Noised:
         sums[summed.counted.opened.version] = summed.share_sum
@@ -130,8 +130,8 @@ def redraw(noise: NoiseSource) -> None:
         fresh = total + noise.draw(total.size)
         return countersign(aggregator, replace(prepared, noisy_share=fresh))
 
-    vars(conduct)[add_noise.__name__] = summing
-    vars(finish)[countersign.__name__] = anew
+    vars(training_loop)[add_noise.__name__] = summing
+    vars(finish_round)[countersign.__name__] = anew
 
 
 def check_nothing() -> None:

@@ -24,9 +24,8 @@ from precad.aggregator import release as releasing
 from precad.aggregator.collect import Inbox
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rpc.dealer_client import RemoteSquares, square_request_to_wire
-from precad.aggregator.training import conduct
-from precad.aggregator.training.shelf import Shelf, ShelvedModel
-from precad.aggregator.training.stored import InMemory
+from precad.aggregator.training import training_loop
+from precad.aggregator.training.model_store import InMemory, ModelStore, ShelvedModel
 from precad.aggregator.validate.check_by_gates import ByGates
 from precad.client.data_owner import DataOwner
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
@@ -196,12 +195,12 @@ def _collection(cheat: Cheat, put: Wrap) -> None:
 
 
 def _release(cheat: Cheat, put: Wrap) -> None:
-    @_wrapping(conduct, "aggregate", put)
+    @_wrapping(training_loop, "aggregate", put)
     def aggregate(original: Any, aggregator: Any, matched: Any, validator: Any) -> Any:
         _note_sets(cheat, aggregator, matched)
         return original(aggregator, matched, validator)
 
-    @_wrapping(conduct, "add_noise", put)
+    @_wrapping(training_loop, "add_noise", put)
     def add_noise(original: Any, summed: Any, noise: Any) -> Any:
         noised = original(summed, noise)
         if not cheat.now.noiseless:
@@ -229,7 +228,7 @@ def _release(cheat: Cheat, put: Wrap) -> None:
             cheat.did()
             self.send_piece(step, own.tobytes(), last=True)
 
-    @_wrapping(Shelf, "get", put)
+    @_wrapping(ModelStore, "get", put)
     def get(original: Any, self: Any, version: int) -> Any:
         model = original(self, version)
         if not cheat.now.other_model:

@@ -13,7 +13,6 @@ from tests.faults.deviations import GATES, fields_of
 
 from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.joint_coin import CoinKey, commitment_to
-from precad.aggregator.rounds.seals import Body
 from precad.aggregator.rounds.server_messages import (
     CoinCommitment,
     CoinOpening,
@@ -24,6 +23,7 @@ from precad.aggregator.rounds.server_messages import (
     SealMessage,
     SetCheck,
 )
+from precad.aggregator.rounds.server_signatures import Body
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
 from precad.common.share.submission import body_hasher

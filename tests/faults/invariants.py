@@ -39,9 +39,9 @@ def check(world: World) -> None:
 def check_honest(world: World, honest: Role) -> None:
     """What holds of the honest server and of owners, whatever the other server has done."""
     roles = (honest,)
-    one_model_at_every_version(world, world.servers[honest].session.shelf.current.version)
+    one_model_at_every_version(world, world.servers[honest].session.model_store.current.version)
     one_release_of_a_version(world, roles)
-    sums_are_those_of_the_charged(world, world.servers[honest].session.shelf.current.version)
+    sums_are_those_of_the_charged(world, world.servers[honest].session.model_store.current.version)
     ledgers_agree_and_cover_every_release(world, roles)
     owners_count_no_less_than_the_servers(world, honest)
     one_sample_for_a_version(world, honest)
@@ -53,12 +53,12 @@ def check_honest(world: World, honest: Role) -> None:
 def training_reaches_its_end(world: World) -> None:
     last = world.task.training.rounds
     for role in SERVERS:
-        assert world.servers[role].session.shelf.current.version == last
+        assert world.servers[role].session.model_store.current.version == last
         states = Counter(state for state, *_ in world.rounds(role).values())
         if not world.put_back_roles:
             assert states[AttemptState.DONE.value] == last
         assert not any(states[state.value] for state in (AttemptState.OPEN, *PENDING))
-    final = world.servers[Role.SERVER_A].session.shelf.current.digest
+    final = world.servers[Role.SERVER_A].session.model_store.current.digest
     for result in world.seen.results.values():
         assert result.model is not None
         assert (result.ended, result.model.digest) == ("finished", final)

@@ -34,9 +34,11 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rpc.dealer_client import RemoteDealer, RemoteSquares
-from precad.aggregator.store import Store
+from precad.aggregator.store.attempts import Attempts
+from precad.aggregator.store.enrolment import Enrolments
+from precad.aggregator.store.versions import Versions
 from precad.aggregator.training.event_log import EventLog
-from precad.aggregator.training.shelf import Shelf
+from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.client import data_owner
@@ -162,25 +164,20 @@ def install(orders: Orders) -> None:
         wrap(RemoteSquares, method)
     for method in ("absorb", "words", "points"):
         wrap(Absorber, method)
+    for method in ("claim", "freeze"):
+        wrap(Enrolments, method)
+    for method in ("begin", "abandon_open", "prepare", "countersign", "sent", "finish", "void"):
+        wrap(Attempts, method)
+    wrap(Attempts, "spend", first=note_spent)
     for method in (
-        "claim",
-        "freeze",
-        "begin_attempt",
-        "abandon_open",
         "keep_commitment",
         "keep_opening",
         "count_opened",
-        "prepare",
-        "countersign",
-        "sent",
         "keep_model_seal",
-        "finish_attempt",
         "confirm",
-        "void",
     ):
-        wrap(Store, method)
-    wrap(Store, "spend", first=note_spent)
-    wrap(Shelf, "put")
+        wrap(Versions, method)
+    wrap(ModelStore, "put")
     for method in ("open", "close", "start", "_accept"):
         wrap(Inbox, method)
     wrap(EventLog, "publish", event_of)

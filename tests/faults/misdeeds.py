@@ -93,7 +93,7 @@ class Stranger:
 
     def _upload(self, server: "Server") -> None:
         """A submission for the open attempt, by somebody who isn't in it."""
-        calls, current = self._calls, server.session.shelf.current
+        calls, current = self._calls, server.session.model_store.current
         attempt = server.session.inbox.attempt
         x = np.ones(calls.task.dimension, dtype=np.int64)
         pair = calls.prepare(current.version, max(attempt or 0, 0), current.digest, x)

@@ -34,7 +34,7 @@ from precad.aggregator.rounds.states import Prepared, Sent
 from precad.aggregator.store import attempts
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
 from precad.aggregator.store.versions import Versions
-from precad.aggregator.training import conduct, finish, meet
+from precad.aggregator.training import finish_round, reconcile, training_loop
 from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.check_by_shares import all_signs
 from precad.aggregator.validate.in_process_validator import InProcess
@@ -81,7 +81,7 @@ def voids_what_it_countersigned(patch: Patch) -> None:
         instead = {Remedy.LOST: Remedy.VOID, Remedy.LEARN_LOST: Remedy.CONFIRM_VOID}
         return replace(found, remedy=instead.get(found.remedy, found.remedy))
 
-    patch.setattr(meet, "compare", voiding)
+    patch.setattr(reconcile, "compare", voiding)
 
 
 def tries_again_what_is_prepared(patch: Patch) -> None:
@@ -97,14 +97,14 @@ def tries_again_what_is_prepared(patch: Patch) -> None:
             own.write_off(older.attempt)
         prepare(own, attempt, *rest)
 
-    patch.setattr(meet, "compare", starting_over)
+    patch.setattr(reconcile, "compare", starting_over)
     patch.setattr(attempts.Attempts, "prepare", prepared_anew)
 
 
 def forgets_charges(patch: Patch) -> None:
     """After a database was put back neither the file outside nor the other server is asked."""
-    same = meet._same_history
-    patch.setattr(meet, "_same_history", lambda *given: same(*given) or True)
+    same = reconcile._same_history
+    patch.setattr(reconcile, "_same_history", lambda *given: same(*given) or True)
     patch.setattr(JournalFile, "read", lambda _: JournalEntries())
 
 
@@ -117,19 +117,19 @@ def sends_before_the_countersignature(patch: Patch) -> None:
     def at_once(_: Any, prepared: Prepared) -> Sent:
         return Sent(prepared.counted, prepared.noisy_share)
 
-    for module in (conduct, finish):
+    for module in (training_loop, finish_round):
         patch.setattr(module, "countersign", at_once)
 
 
 def noises_again_after_a_restart(patch: Patch) -> None:
     """What goes on after a break is noised once more: two releases of one sum."""
-    again = finish._prepared_again
+    again = finish_round._prepared_again
 
     def noised(record: Any) -> Prepared:
         found = again(record)
         return replace(found, noisy_share=found.noisy_share + np.ones_like(found.noisy_share))
 
-    patch.setattr(finish, "_prepared_again", noised)
+    patch.setattr(finish_round, "_prepared_again", noised)
 
 
 def server_b_adds_no_noise(patch: Patch) -> None:
@@ -146,19 +146,19 @@ def server_b_adds_no_noise(patch: Patch) -> None:
         sums[:] = [summed.share_sum.copy()]
         return release.add_noise(summed, noise)
 
-    patch.setattr(conduct, "add_noise", kept)
-    patch.setattr(conduct, "prepare", unnoised)
+    patch.setattr(training_loop, "add_noise", kept)
+    patch.setattr(training_loop, "prepare", unnoised)
 
 
 def publishes_before_the_other_confirms(patch: Patch) -> None:
     """Owners hear of a model that one server alone has on its disk."""
-    keep = finish.keep
+    keep = finish_round.keep
 
     def published(session: Any, *rest: Any) -> None:
         keep(session, *rest)
-        finish.confirm(session)
+        finish_round.confirm(session)
 
-    for module in (conduct, finish):
+    for module in (training_loop, finish_round):
         patch.setattr(module, "keep", published)
 
 
@@ -178,7 +178,7 @@ def matches_other_bytes(patch: Patch) -> None:
         ]
         return matching.match(opened, role, collected, HeldList(tuple(mine)), early)
 
-    patch.setattr(conduct, "match", alike)
+    patch.setattr(training_loop, "match", alike)
 
 
 def ignores_the_norm(patch: Patch) -> None:

@@ -38,7 +38,7 @@ class Order:
 
     @classmethod
     def parse(cls, text: str) -> "Order":
-        """From ``"server-a after Store.prepare"``."""
+        """From ``"server-a after Attempts.prepare"``."""
         return cls(*text.split(" "))
 
 

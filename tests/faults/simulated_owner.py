@@ -19,7 +19,7 @@ from tests.rig.submissions import body_of, reconstructed
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc.limits import Call
 from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
-from precad.aggregator.training.owners import give_back
+from precad.aggregator.training.owner_statements import give_back
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
@@ -95,8 +95,8 @@ class Calls:
         at_b = announced
         with self._world.step("fetch"), self._hearing():
             if not signed:
-                at_b = self._server(Role.SERVER_B).session.shelf.get(version).digest.value
-            model = self._server(Role.SERVER_A).session.shelf.get(version)
+                at_b = self._server(Role.SERVER_B).session.model_store.get(version).digest.value
+            model = self._server(Role.SERVER_A).session.model_store.get(version)
             theta = model_from_bytes(b"".join(model.pieces(1 << 17)), self.task.dimension)
         digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
         if not digest.value == announced == at_b:

@@ -19,11 +19,11 @@ from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rpc.limits import Limits, OpenCalls
 from precad.aggregator.store import Store, open_store, transaction
-from precad.aggregator.training.conduct import Outside
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import Event, EventLog
+from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.shelf import Shelf
+from precad.aggregator.training.training_loop import Outside
 from precad.common.errors import (
     PeerUnavailable,
     PrecadError,
@@ -67,9 +67,9 @@ class Server:
             store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
         life.at_death.append(store.close)
         self._observe(store)
-        shelf = Shelf(world.task, folder / MODEL)
-        world.name_steps(shelf, "shelf", ("put",))
-        world.seen.models[shelf.current.version].add((role, shelf.current.digest))
+        model_store = ModelStore(world.task, folder / MODEL)
+        world.name_steps(model_store, "model_store", ("put",))
+        world.seen.models[model_store.current.version].add((role, model_store.current.digest))
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", ("open", "close"))
         self.event_log = Notices(world)
@@ -85,7 +85,7 @@ class Server:
             inbox=box,
             register=Register(world.task, store, clock=world.clock),
             connected_clients=ConnectedClients(world.task.deadlines.rejoin, world.clock),
-            shelf=shelf,
+            model_store=model_store,
             event_log=cast("EventLog", self.event_log),
             clock=world.clock,
         )

@@ -355,4 +355,4 @@ def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_sa
         assert all(charges[number] == set(CANDIDATES) for number in chosen)
         for role in SERVERS:
             # Far beyond what any training moves it to, and the same at both servers.
-            assert (np.abs(world.servers[role].session.shelf.theta()) > 1_000).all()
+            assert (np.abs(world.servers[role].session.model_store.theta()) > 1_000).all()

@@ -20,7 +20,7 @@ A, B = Role.SERVER_A.value, Role.SERVER_B.value
 WARD = "ward-0"
 CHUNKS = 6
 WRITES = {f"store.{name}.{step}" for name, steps in STORE_STEPS.items() for step in steps}
-DURABLE = ("store.", "shelf.", "account.", "pending.")
+DURABLE = ("store.", "model_store.", "account.", "pending.")
 """After these something stands on a disk that didn't before; after any other step a death is as
 one before the next step."""
 AT_THE_BEGINNING = {
@@ -108,13 +108,13 @@ RECOVERIES = (
         "{b} crash after: store.attempts.void"
     ),
     # Done there, not here: the model, on one's own signature.
-    "{b} crash before: shelf.put, {a} crash before: send transfer",
-    "{b} crash before: shelf.put, {b} crash after: receive transfer",
-    "{b} crash before: shelf.put, {a} crash after: send model-bytes",
-    "{b} crash before: shelf.put, {b} crash after: store.versions.keep_model_seal",
-    "{b} crash before: shelf.put, {b} crash after: shelf.put",
-    "{a} crash before: shelf.put, {a} crash before: shelf.put",
-    "{a} crash before: shelf.put, {b} crash after: send transfer",
+    "{b} crash before: model_store.put, {a} crash before: send transfer",
+    "{b} crash before: model_store.put, {b} crash after: receive transfer",
+    "{b} crash before: model_store.put, {a} crash after: send model-bytes",
+    "{b} crash before: model_store.put, {b} crash after: store.versions.keep_model_seal",
+    "{b} crash before: model_store.put, {b} crash after: model_store.put",
+    "{a} crash before: model_store.put, {a} crash before: model_store.put",
+    "{a} crash before: model_store.put, {b} crash after: send transfer",
     # Prepared on both: on with the release where it stopped.
     "{a} crash after: store.attempts.countersign, {a} crash after: send noisy-share",
     "{b} crash after: receive head, {b} crash before: send noisy-share",

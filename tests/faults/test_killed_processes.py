@@ -21,13 +21,16 @@ from precad.common.identifiers import Role
 
 LINES = (
     # Charged and prepared, and nothing sent.
-    "server-a after Store.prepare",
+    "server-a after Attempts.prepare",
     # The noisy share has left; the other server has the model, this one hasn't.
-    "server-b before Shelf.put",
+    "server-b before ModelStore.put",
     # Charged by its own account, and nothing shared.
     "ward-0 after OwnAccount.charge",
     # All at once, the dealer among them.
-    "server-a after Store.countersign, server-b after Store.prepare, dealer before DealerRole.ask",
+    (
+        "server-a after Attempts.countersign, server-b after Attempts.prepare, "
+        "dealer before DealerRole.ask"
+    ),
 )
 
 

@@ -103,7 +103,7 @@ def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers
             world.seen.shares[role] = {n: share for n, share in shares.items() if share}
         world.run()
         last = task.training.rounds
-        models = {world.servers[role].session.shelf.current.digest for role in (A, B)}
+        models = {world.servers[role].session.model_store.current.digest for role in (A, B)}
         assert len(models) == 1
         for result in world.seen.results.values():
             assert result.ended == "finished"

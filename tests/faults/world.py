@@ -1,6 +1,6 @@
 """A whole training in one process, on the servers' and the client's real code, with faults.
 
-Real: lead and follow, recovery, the round, validation, the stores (SQLite files), shelf, inbox,
+Real: lead and follow, recovery, the round, validation, the stores (SQLite files), models, inbox,
 register, the client's `take_part`, its account and its kept pair. Simulated: gRPC (the links, the
 dealer's service, the clients' calls), time, threads (`turns.py`) and the noise (recorded, so that
 sums can be checked). The coin keys come from the seed.
@@ -37,9 +37,9 @@ from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.conduct import Dealer, in_process, run_to_end
 from precad.aggregator.training.event_log import Event, RoundDone, RoundOpened
 from precad.aggregator.training.session import Phase
+from precad.aggregator.training.training_loop import Dealer, in_process, run_to_end
 from precad.aggregator.validate.validation import Validation
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
@@ -273,7 +273,7 @@ class World:
             self._opened[event.opened.attempt] = self.turns.now, faults, honest
             return
         if isinstance(event, RoundDone) and not self.put_back_roles:
-            held = [each.session.shelf.current.version for each in self.servers.values()]
+            held = [each.session.model_store.current.version for each in self.servers.values()]
             if min(held) <= event.opened.version:
                 self.seen.early.append(event.opened.version + 1)
         if isinstance(event, RoundDone) and event.opened.attempt in self._opened:

@@ -174,7 +174,7 @@ class Stage:
             else ServerBSettings(**values)
         )
         session = open_session(role, settings)
-        session.event_log.publish(TrainingDone(0, session.shelf.current.digest))
+        session.event_log.publish(TrainingDone(0, session.model_store.current.digest))
         await asyncio.sleep(0)
         return session
 
@@ -193,7 +193,7 @@ class Stage:
     def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> None:
         """One upload into an open round."""
         session = self.sessions[role]
-        session.inbox.open(ROUND, [CLIENT], session.shelf.current.digest, version=VERSION)
+        session.inbox.open(ROUND, [CLIENT], session.model_store.current.digest, version=VERSION)
         handler = self.aggregation[role].Submit
         try:
             self.call(lambda _, context: handler(streamed(messages), context), None, CLIENT.name)

@@ -41,7 +41,7 @@ from precad.aggregator.rounds import server_messages as messages
 from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.history import adoptable, history_start
 from precad.aggregator.rounds.joint_coin import CoinKey
-from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rounds.server_signatures import ServerSignatures
 from precad.aggregator.rpc.dealer_client import (
     answer_from_wire,
     request_to_wire,
@@ -173,7 +173,7 @@ def _submissions(role: Role, validation: str = "crypten") -> list[bytes]:
         version=VERSION,
         attempt=ROUND,
         client=CLIENT,
-        model=here.sessions[role].shelf.current.digest,
+        model=here.sessions[role].model_store.current.digest,
         signer=here.signer,
         words=here.task.words_in_headers,
     )
@@ -411,9 +411,9 @@ def _read_seal(message: messages.SealMessage) -> messages.HeadBody:
     return _seals(Role.SERVER_B).read(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
 
 
-def _seals(role: Role) -> Seals:
+def _seals(role: Role) -> ServerSignatures:
     session = stage().sessions[role]
-    return Seals(session.task.digest, role, session.signer, session.verifier)
+    return ServerSignatures(session.task.digest, role, session.signer, session.verifier)
 
 
 def _head() -> dict[str, Any]:
@@ -528,7 +528,7 @@ def _client(data: bytes) -> None:
 
 def _conversations() -> list[bytes]:
     here = stage()
-    model = here.sessions[Role.SERVER_A].shelf.current.digest.value
+    model = here.sessions[Role.SERVER_A].model_store.current.digest.value
     mine: dict[str, Any] = {"task_digest": here.task.digest.value, "client": CLIENT.name}
     described = pb.DescribeReply(
         role="server-a", task_digest=here.task.digest.value, wire_version=WIRE_VERSION
@@ -1006,7 +1006,7 @@ def _pair(*, words: bool = False) -> Any:
         version=VERSION,
         attempt=ROUND,
         client=CLIENT,
-        model=here.sessions[Role.SERVER_A].shelf.current.digest,
+        model=here.sessions[Role.SERVER_A].model_store.current.digest,
         signer=here.signer,
         words=words,
     )

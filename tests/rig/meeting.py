@@ -23,11 +23,11 @@ from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.recovery import Recovery, Remedy
 from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import open_store
-from precad.aggregator.training.finish import keep, recover
-from precad.aggregator.training.meet import meet
+from precad.aggregator.training.finish_round import keep, recover
+from precad.aggregator.training.model_store import ModelStore
+from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.shelf import Shelf
-from precad.aggregator.training.steps import Steps
+from precad.aggregator.training.step_costs import Steps
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.roster import Enrolment, Roster
@@ -70,7 +70,7 @@ class Servers:
             inbox=unused,
             register=register,
             connected_clients=unused,
-            shelf=Shelf(self.task, own / "model.safetensors"),
+            model_store=ModelStore(self.task, own / "model.safetensors"),
             event_log=event_log,
             signer=pens.signer,
             verifier=eye,
@@ -146,7 +146,7 @@ class Servers:
         """One attempt of the open version; who isn't in ``prepared`` broke off before."""
 
         def play(session: Session, own: Aggregator) -> Any:
-            current = session.shelf.current
+            current = session.model_store.current
             session.store.attempts.begin(number, current.version, 3, current.digest)
             if own.role not in prepared:
                 session.store.attempts.abandon_open()
@@ -161,7 +161,7 @@ class Servers:
             if len(prepared) == 1:
                 return None
             sent = countersign(own, ready)
-            made = reconstruct(own, sent, session.shelf.theta())
+            made = reconstruct(own, sent, session.model_store.theta())
             keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
             return None
 
@@ -171,7 +171,7 @@ class Servers:
         return tuple(self.sessions[role].store.attempts.states().get(number) for role in SERVERS)
 
     def versions(self) -> tuple[int, ...]:
-        return tuple(self.sessions[role].shelf.current.version for role in SERVERS)
+        return tuple(self.sessions[role].model_store.current.version for role in SERVERS)
 
     def charged(self) -> list[dict[ClientId, int]]:
         return [dict(self.sessions[role].store.ledger.participations()) for role in SERVERS]
@@ -179,7 +179,7 @@ class Servers:
     def agree(self) -> None:
         """Both know the same: models, ledgers' facts, and chains that nobody changed."""
         a, b = (self.sessions[role] for role in SERVERS)
-        assert a.shelf.current.digest == b.shelf.current.digest
-        newest = a.shelf.current.version + 1
+        assert a.model_store.current.digest == b.model_store.current.digest
+        newest = a.model_store.current.version + 1
         assert a.store.ledger.history(newest) == b.store.ledger.history(newest)
         assert a.store.attempts.pending() is b.store.attempts.pending() is None

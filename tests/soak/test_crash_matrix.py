@@ -19,17 +19,17 @@ ROUNDS = 3
 ROUND_STEPS = {
     "collects": (
         "after PeerLink.send/coin-commitment",
-        "after Store.keep_commitment",
+        "after Versions.keep_commitment",
         "before PeerLink.send/coin-opening",
         "after PeerLink.send/coin-opening",
-        "before Store.keep_opening",
-        "after Store.keep_opening",
+        "before Versions.keep_opening",
+        "after Versions.keep_opening",
         "before PeerLink.send/cohort",
         "after PeerLink.send/cohort",
         "before PeerLink.receive/cohort",
         "after PeerLink.receive/cohort",
-        "before Store.begin_attempt",
-        "after Store.begin_attempt",
+        "before Attempts.begin",
+        "after Attempts.begin",
         "after Inbox.open",
         "after EventLog.publish/RoundOpened",
         "before Inbox.start",
@@ -41,8 +41,8 @@ ROUND_STEPS = {
         "after PeerLink.receive/held",
     ),
     "validates": (
-        "before Store.count_opened",
-        "after Store.count_opened",
+        "before Versions.count_opened",
+        "after Versions.count_opened",
         "after PeerLink.receive/opened",
         "before RemoteSquares.ask",
         "after RemoteSquares.ask",
@@ -54,34 +54,34 @@ ROUND_STEPS = {
         "after Absorber.words",
         "before RemoteDealer.deal",
         "after RemoteDealer.deal",
-        "before Store.spend",
-        "after Store.spend",
+        "before Attempts.spend",
+        "after Attempts.spend",
         "before PeerLink.send/decide",
         "after PeerLink.receive/decide",
         "before PeerLink.send/valid-set",
         "after PeerLink.send/valid-set",
     ),
     "releases": (
-        "before Store.prepare",
-        "after Store.prepare",
+        "before Attempts.prepare",
+        "after Attempts.prepare",
         "after PeerLink.send/head",
-        "before Store.countersign",
-        "after Store.countersign",
+        "before Attempts.countersign",
+        "after Attempts.countersign",
         "after PeerLink.send/countersignature",
-        "before Store.sent",
-        "after Store.sent",
+        "before Attempts.sent",
+        "after Attempts.sent",
         "before PeerLink.send/noisy-share",
         "after PeerLink.send/noisy-share",
         "after PeerLink.receive_into/noisy-share",
         "after PeerLink.send/model",
         "after PeerLink.receive/model",
-        "after Store.keep_model_seal",
-        "before Shelf.put",
-        "after Shelf.put",
-        "before Store.finish_attempt",
-        "after Store.finish_attempt",
-        "before Store.confirm",
-        "after Store.confirm",
+        "after Versions.keep_model_seal",
+        "before ModelStore.put",
+        "after ModelStore.put",
+        "before Attempts.finish",
+        "after Attempts.finish",
+        "before Versions.confirm",
+        "after Versions.confirm",
         "after EventLog.publish/RoundDone",
     ),
 }
@@ -93,14 +93,14 @@ GATE_STEPS = (
     "before RemoteSquares.gate_keys",
     "after RemoteSquares.gate_keys",
     "after Absorber.points",
-    "after Store.count_opened",
+    "after Versions.count_opened",
     "before PeerLink.send/decide",
     "after PeerLink.send/decide",
     "after PeerLink.receive/decide",
     "before PeerLink.send/valid-set",
 )
 CONNECTION_STEPS = (
-    "before Store.abandon_open",
+    "before Attempts.abandon_open",
     "before PeerLink.send/position",
     "after PeerLink.send/position",
     "after PeerLink.receive/position",
@@ -116,29 +116,35 @@ CONNECTION_STEPS = (
 # The link has to break before these steps come: the other server dies first.
 RECOVERIES = (
     # Prepared here, nothing there: both sign that it is void.
-    "server-b before Store.prepare, server-a before PeerLink.receive/void",
-    "server-b before Store.prepare, server-a before Store.void",
-    "server-b before Store.prepare, server-a after Store.void",
-    "server-b before Store.prepare, server-b before Store.void",
-    "server-b before Store.prepare, server-b after Store.void",
-    "server-b before Store.prepare, server-b after PeerLink.send/void",
-    "server-a before Store.prepare, server-a before Store.void",
-    "server-a before Store.prepare, server-b before Store.void",
-    "server-a before Store.prepare, server-a after Store.void, server-b after Store.void",
+    "server-b before Attempts.prepare, server-a before PeerLink.receive/void",
+    "server-b before Attempts.prepare, server-a before Attempts.void",
+    "server-b before Attempts.prepare, server-a after Attempts.void",
+    "server-b before Attempts.prepare, server-b before Attempts.void",
+    "server-b before Attempts.prepare, server-b after Attempts.void",
+    "server-b before Attempts.prepare, server-b after PeerLink.send/void",
+    "server-a before Attempts.prepare, server-a before Attempts.void",
+    "server-a before Attempts.prepare, server-b before Attempts.void",
+    "server-a before Attempts.prepare, server-a after Attempts.void, server-b after Attempts.void",
     # Done there, not here: the model, on one's own signature.
-    "server-b before Shelf.put, server-a before PeerLink.send/transfer",
-    "server-b before Shelf.put, server-b after PeerLink.receive/transfer",
-    "server-b before Shelf.put, server-a after PeerLink.send/model-bytes",
-    "server-b before Shelf.put, server-b after Store.keep_model_seal, server-b after Shelf.put",
-    "server-a before Shelf.put, server-a before Shelf.put",
-    "server-a before Shelf.put, server-b after PeerLink.send/transfer",
+    "server-b before ModelStore.put, server-a before PeerLink.send/transfer",
+    "server-b before ModelStore.put, server-b after PeerLink.receive/transfer",
+    "server-b before ModelStore.put, server-a after PeerLink.send/model-bytes",
+    (
+        "server-b before ModelStore.put, server-b after Versions.keep_model_seal, "
+        "server-b after ModelStore.put"
+    ),
+    "server-a before ModelStore.put, server-a before ModelStore.put",
+    "server-a before ModelStore.put, server-b after PeerLink.send/transfer",
     # Prepared on both: on with the release where it stopped.
-    "server-a after Store.countersign, server-a after PeerLink.send/noisy-share",
+    "server-a after Attempts.countersign, server-a after PeerLink.send/noisy-share",
     "server-b after PeerLink.receive/head, server-b before PeerLink.send/noisy-share",
-    "server-b after Store.sent, server-a before Store.sent",
-    "server-a after PeerLink.send/countersignature, server-b before Store.countersign",
+    "server-b after Attempts.sent, server-a before Attempts.sent",
+    "server-a after PeerLink.send/countersignature, server-b before Attempts.countersign",
     # All three at once.
-    "server-a after Store.prepare, server-b after Store.prepare, dealer after DealerRole.key_for",
+    (
+        "server-a after Attempts.prepare, server-b after Attempts.prepare, "
+        "dealer after DealerRole.key_for"
+    ),
 )
 DEALER_AND_CLIENTS = (
     "server-a before Inbox.close, dealer before DealerRole.key_for",
@@ -247,15 +253,15 @@ def test_by_gates_killed_at_any_step_of_validation_the_training_goes_on(
     "orders",
     [
         # While clients enrol.
-        "server-a before Store.claim, server-b after Store.claim",
-        "server-b before Store.freeze, server-a after Store.freeze",
+        "server-a before Enrolments.claim, server-b after Enrolments.claim",
+        "server-b before Enrolments.freeze, server-a after Enrolments.freeze",
         "server-a before Register.enrol, ward-1 after Servers.enrol",
-        "server-b after Store.freeze, server-a before Store.freeze",
+        "server-b after Enrolments.freeze, server-a before Enrolments.freeze",
         "dealer after DealerRole.key_for",
         # In every round, the last one among them.
-        ", ".join(["server-a after Shelf.put"] * ROUNDS),
-        ", ".join(["server-b after Shelf.put"] * ROUNDS),
-        ", ".join(["server-b before Shelf.put"] * ROUNDS),
+        ", ".join(["server-a after ModelStore.put"] * ROUNDS),
+        ", ".join(["server-b after ModelStore.put"] * ROUNDS),
+        ", ".join(["server-b before ModelStore.put"] * ROUNDS),
         # At the very end.
         "server-a before EventLog.publish/TrainingDone",
         "server-b before EventLog.publish/TrainingDone",
@@ -291,7 +297,7 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     deployment.start_all()
     deployment.strike(())
     # The round stays open until the client is back: A stands still before it closes it.
-    steps = ("server-a pause-before Store.begin_attempt", "server-a pause-before Inbox.close")
+    steps = ("server-a pause-before Attempts.begin", "server-a pause-before Inbox.close")
     deployment.hold(*map(Order.parse, steps))
     deployment.order([Order.parse("ward-0 after OwnAccount.charge")])
     deployment.let_go("server-a")

@@ -148,7 +148,7 @@ def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_w
     deployment: FaultyDeployment, role: str
 ) -> None:
     """State and journal are gone, without a copy, while the other may have sent its share."""
-    deployment.order([Order(role, "after", "Store.sent")])
+    deployment.order([Order(role, "after", "Attempts.sent")])
     deployment.wait_for(lambda: deployment.processes[role].poll() is not None)
     done = max(deployment.rounds(role))
     known = charged(deployment, role)
@@ -183,7 +183,7 @@ def test_after_three_opened_attempts_the_operators_of_both_decide(
     deployment: FaultyDeployment,
 ) -> None:
     """Each opened attempt shows a server the outcome of a check of the same update."""
-    orders = [Order("server-a", "before", "Store.prepare")] * 3
+    orders = [Order("server-a", "before", "Attempts.prepare")] * 3
     deployment.order(orders)
 
     def status(role: str) -> str:

@@ -21,7 +21,7 @@ from precad.accounting.guarantees import advantages
 from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rpc.connections import BESIDE_CLIENTS, descriptors_for
 from precad.aggregator.training.event_log import KEPT_EVENTS
-from precad.aggregator.training.shelf import KEPT_MODELS
+from precad.aggregator.training.model_store import KEPT_MODELS
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
 from precad.common.encode import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.errors import Rejection

@@ -22,7 +22,7 @@ from precad.aggregator.rounds.server_messages import Fact, HeadBody, ModelBody, 
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import audit_ledger
-from precad.aggregator.training.meet import meet
+from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
@@ -74,7 +74,7 @@ def greeted(servers: Servers, **said: Any) -> None:
     position: dict[str, Any] = {
         "role": "server-b",
         "version": 0,
-        "model": str(a.shelf.current.digest),
+        "model": str(a.model_store.current.digest),
         "next_attempt": 0,
         "opened": 0,
         "ledger_length": 0,
@@ -122,14 +122,14 @@ def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
 @pytest.mark.parametrize(("at_a", "at_b"), list(product(range(4), repeat=2)))
 def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: int) -> None:
     """Before each of head, countersignature, noisy share and model, on either side."""
-    first = {role: servers.sessions[role].shelf.current.digest for role in SERVERS}
+    first = {role: servers.sessions[role].model_store.current.digest for role in SERVERS}
     servers.attempt(0, cuts=(at_a, at_b))
     assert servers.mend() == [Remedy.NOTHING] * 2
     assert servers.versions() == (1, 1)
     assert servers.states(0) == DONE
     assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
     servers.agree()
-    assert first[A] != servers.sessions[A].shelf.current.digest
+    assert first[A] != servers.sessions[A].model_store.current.digest
     # What left, before the cut and after, is one noisy share of each.
     left = {f.payload for f in servers.frames if f.step == "noisy-share"}
     assert left == {bytes([value, *bytes(7)]) * 8 for value in (3, 4)}
@@ -145,7 +145,7 @@ def test_a_server_that_died_before_it_kept_the_model_takes_it_from_the_other(
     def die(*_: Any) -> None:
         raise PeerUnavailable("killed")
 
-    put: Any = session.shelf
+    put: Any = session.model_store
     put.put = die
     servers.attempt(0)
     assert sorted(servers.versions()) == [0, 1]
@@ -356,9 +356,9 @@ def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, li
         body = own.read(B, SignedKind.MODEL, sealed, ModelBody)
         a.store.versions.keep_model_seal(1, own.write(SignedKind.MODEL, body))
     else:
-        theta = a.shelf.theta()
+        theta = a.model_store.theta()
         theta[0] += 1
-        a.shelf.put(1, theta)
+        a.model_store.put(1, theta)
     at_a, at_b = servers.mend()
     # A server that holds no signature over its model doesn't offer it.
     assert isinstance(at_b if lie == "signature" else at_a, PeerViolation)
@@ -390,7 +390,7 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
 
 def test_different_valid_sets_are_prepared_and_never_released(servers: Servers) -> None:
     def play(session: Session, own: Aggregator) -> Any:
-        current = session.shelf.current
+        current = session.model_store.current
         session.store.attempts.begin(0, 0, 2, current.digest)
         valid = (ANN,) if own.role is A else (ANN, BEN)
         opened = Opened(0, 0, (ANN, BEN), current.digest, frozenset((ANN, BEN)))

@@ -13,8 +13,8 @@ from tests.rig.keys import identity
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rpc.server_metrics import Metrics
 from precad.aggregator.store import open_store
+from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
@@ -47,7 +47,7 @@ def of_servers(task: Task, tmp_path: Path) -> Iterator[list[Metric]]:
         inbox=unused,
         register=Register(task, store),
         connected_clients=unused,
-        shelf=Shelf(task, tmp_path / "model.safetensors"),
+        model_store=ModelStore(task, tmp_path / "model.safetensors"),
         event_log=unused,
         signer=unused,
         verifier=unused,

@@ -29,7 +29,7 @@ from precad.aggregator.rounds.start_attempt import (
 )
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.store import Store, open_store
-from precad.aggregator.training.conduct import count_opened
+from precad.aggregator.training.training_loop import count_opened
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
 from precad.common.roster import Enrolment, Roster

@@ -18,10 +18,10 @@ from tests.rig.meeting import ANN, BEN, SERVERS, A, B, Servers
 
 from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.recovery import Remedy
-from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.server_messages import HeadBody, ModelBody, SealMessage
+from precad.aggregator.rounds.server_signatures import ServerSignatures
 from precad.aggregator.rpc.notices import statement_of
-from precad.aggregator.training.owners import hear_of, remember
+from precad.aggregator.training.owner_statements import hear_of, remember
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
@@ -45,7 +45,7 @@ def earlier_pen(role: Role) -> CertificateSigner:
 def as_signed_earlier(servers: Servers, loser: Role) -> None:
     """What the other server keeps of ``loser`` was signed before its certificate was renewed."""
     holder = B if loser is A else A
-    old = Seals(servers.task.digest, loser, earlier_pen(loser), verifier())
+    old = ServerSignatures(servers.task.digest, loser, earlier_pen(loser), verifier())
     now = seals(servers.task.digest, holder)
 
     def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
@@ -89,7 +89,7 @@ def test_a_restored_server_learns_from_what_it_signed_before_its_certificate_was
 
 
 def test_a_signature_of_now_needs_a_certificate_of_now(servers: Servers) -> None:
-    old = Seals(servers.task.digest, B, earlier_pen(B), verifier())
+    old = ServerSignatures(servers.task.digest, B, earlier_pen(B), verifier())
     body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
     sealed = old.write(SignedKind.MODEL, body)
     with pytest.raises(PeerUnavailable, match="expired"):
@@ -106,7 +106,7 @@ def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, p
     common: Any = {"task_digest": servers.task.digest.value, "client": ANN.name, "version": 0}
     statement = pb.StatementBody(
         **common,
-        model_digest=servers.sessions[A].shelf.current.digest.value,
+        model_digest=servers.sessions[A].model_store.current.digest.value,
         attempt=5,
         charged=[2],
     )

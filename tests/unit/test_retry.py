@@ -14,8 +14,8 @@ from tests.rig.keys import verifier
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.store.transaction import START_S, wait_for_database
-from precad.aggregator.training.persist import persist
 from precad.aggregator.training.session import Progress, Session
+from precad.aggregator.training.training_loop import persist
 from precad.client.participant import outlast
 from precad.client.participation import Participation
 from precad.common.clock import Retries, RetryPolicy

@@ -26,8 +26,8 @@ from precad.aggregator.rounds.server_messages import (
     RosterProposal,
     SealMessage,
 )
-from precad.aggregator.training.conduct import make_aggregator
 from precad.aggregator.training.session import Progress
+from precad.aggregator.training.training_loop import make_aggregator
 from precad.common.errors import (
     Misconfiguration,
     PeerUnavailable,

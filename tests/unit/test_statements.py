@@ -8,9 +8,8 @@ from tests.conftest import TaskMaker
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 
 from precad.aggregator.rpc.notices import statement_of
-from precad.aggregator.training.owners import remember
-from precad.aggregator.training.said import Said
-from precad.aggregator.training.session import Session
+from precad.aggregator.training.owner_statements import remember
+from precad.aggregator.training.session import LastSigned, Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId
 from precad.protos import precad_pb2 as pb
@@ -85,21 +84,21 @@ def word(number: int) -> pb.Signed:
 
 
 def test_the_last_word_of_each_kind_is_known_for_the_owner_that_heard_it() -> None:
-    said = Said()
-    said.note(ANN, "opening", word(1))
-    said.note(ANN, "statement", word(2))
-    assert said.knows(ANN, "opening", word(1))
-    assert said.knows(ANN, "statement", word(2))
+    signed = LastSigned()
+    signed.note(ANN, "opening", word(1))
+    signed.note(ANN, "statement", word(2))
+    assert signed.knows(ANN, "opening", word(1))
+    assert signed.knows(ANN, "statement", word(2))
     # Neither of another kind, nor of another owner.
-    assert not said.knows(ANN, "opening", word(2))
-    assert not said.knows(ANN, "statement", word(1))
-    assert not said.knows(BEN, "opening", word(1))
+    assert not signed.knows(ANN, "opening", word(2))
+    assert not signed.knows(ANN, "statement", word(1))
+    assert not signed.knows(BEN, "opening", word(1))
 
 
 def test_only_the_last_word_is_known() -> None:
-    said = Said()
-    said.note(ANN, "statement", word(1))
-    said.note(ANN, "statement", word(2))
-    assert not said.knows(ANN, "statement", word(1))
-    assert said.knows(ANN, "statement", word(2))
-    assert not said.knows(ANN, "opening", pb.Signed())
+    signed = LastSigned()
+    signed.note(ANN, "statement", word(1))
+    signed.note(ANN, "statement", word(2))
+    assert not signed.knows(ANN, "statement", word(1))
+    assert signed.knows(ANN, "statement", word(2))
+    assert not signed.knows(ANN, "opening", pb.Signed())

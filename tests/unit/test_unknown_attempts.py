@@ -13,10 +13,9 @@ from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.rounds.start_attempt import doubt
 from precad.aggregator.store import compare_ledgers
-from precad.aggregator.training.meet import meet
-from precad.aggregator.training.owners import hear_of
+from precad.aggregator.training.owner_statements import hear_of
+from precad.aggregator.training.reconcile import charge_unknown, meet
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.unknown import charge_unknown
 from precad.common.errors import PeerViolation, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.wire.signed_statements import check_opening, sign_body
@@ -107,10 +106,10 @@ def test_a_version_that_is_over_without_a_charge_is_charged_first(servers: Serve
     """Its model came back from an owner."""
     backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(0)
-    model = servers.sessions[A].shelf.theta()
+    model = servers.sessions[A].model_store.theta()
     lose_all(servers, backups)
     for role in SERVERS:
-        servers.sessions[role].shelf.put(1, model)
+        servers.sessions[role].model_store.put(1, model)
     assert settle(servers) == [None, None]
     assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
     assert facts(servers, 1) == [(), ()]
@@ -148,10 +147,10 @@ def test_a_server_that_dies_before_its_entry_takes_it_over(
     """Where its version is over no other rule helps: this server has heard of the attempt."""
     backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(0)
-    model = servers.sessions[A].shelf.theta()
+    model = servers.sessions[A].model_store.theta()
     lose_all(servers, backups)
     for role in SERVERS:
-        servers.sessions[role].shelf.put(1, model)
+        servers.sessions[role].model_store.put(1, model)
     servers.sessions[A].store.attempts.hear(1)
     store: Any = servers.sessions[behind].store
     charge, calls = store.attempts.charge_unknown, iter(range(first + 1))

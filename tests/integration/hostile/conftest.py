@@ -65,7 +65,7 @@ class Running:
         """Take submissions for a round; nobody plays the rest of it."""
         assert self.session is not None
         cohort = [ClientId(name) for name in clients]
-        current = self.session.shelf.current
+        current = self.session.model_store.current
         self.session.inbox.open(number, cohort, current.digest, version=current.version)
 
 

@@ -300,7 +300,7 @@ def outcomes(make_site: Any, make_task: Any) -> Outcomes:
     """The whole table, played against real servers."""
     site = make_site(make_task(8), "ward-1", "ward-2")
     running = {place: site.start(place) for place in PLACES}
-    model = running[Role.SERVER_A].session.shelf.current.digest
+    model = running[Role.SERVER_A].session.model_store.current.digest
     submissions = shard(
         np.arange(8, dtype=np.int64),
         task=site.task.digest,

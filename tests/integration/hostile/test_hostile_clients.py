@@ -65,7 +65,7 @@ class Bench:
         self.site = site
         self.server = server
         self.role: Role = server.session.role
-        self.model: Digest = server.session.shelf.current.digest
+        self.model: Digest = server.session.model_store.current.digest
         self._channels: dict[str, grpc.Channel] = {}
 
     @contextmanager

@@ -22,8 +22,8 @@ from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import EventLog, RoundOpened
+from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.shelf import Shelf
 from precad.client.connection import Receipt, Servers
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import (
@@ -96,7 +96,7 @@ class Deployed:
             inbox=Inbox(role, self.task, CertificateVerifier(identity), state / "spool"),
             register=Register(self.task, store, admission),
             connected_clients=ConnectedClients(1.0),
-            shelf=Shelf(self.task, state / "model.safetensors"),
+            model_store=ModelStore(self.task, state / "model.safetensors"),
             event_log=EventLog(asyncio.get_running_loop()),
         )
         server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -119,7 +119,7 @@ class Deployed:
 
     def open_round(self, number: int = 0) -> None:
         for session in self.sessions.values():
-            model = session.shelf.current.digest
+            model = session.model_store.current.digest
             session.inbox.open(number, [ONE, TWO], model, version=0)
 
     def connect(self, client: ClientId, clock: Clock = CLOCK) -> Servers:
@@ -133,11 +133,11 @@ class Deployed:
 
     def pair(self, servers: Servers) -> tuple[Submission, Submission]:
         x = np.arange(self.task.dimension, dtype=np.int64)
-        return servers.prepare(0, 0, self.sessions[A].shelf.current.digest, x)
+        return servers.prepare(0, 0, self.sessions[A].model_store.current.digest, x)
 
     def outcome(self) -> dict[ClientId, Rejection | str]:
         """The round's end on both servers, which must be the same."""
-        model = self.sessions[A].shelf.current.digest
+        model = self.sessions[A].model_store.current.digest
         opened = Opened(0, 0, (ONE, TWO), model, frozenset((ONE, TWO)))
         collected = {role: session.inbox.close() for role, session in self.sessions.items()}
         of_a, of_b = (
@@ -200,4 +200,6 @@ def reasons(receipts: tuple[Receipt, Receipt]) -> list[Rejection | None]:
 
 
 def notice_of(session: Session) -> Any:
-    return RoundOpened(Opened(0, 0, (ONE,), session.shelf.current.digest, frozenset((ONE,))), 1.0)
+    return RoundOpened(
+        Opened(0, 0, (ONE,), session.model_store.current.digest, frozenset((ONE,))), 1.0
+    )

@@ -190,7 +190,7 @@ def test_no_text_of_a_failure_reaches_a_client(
     for session in deployed.sessions.values():
         monkeypatch.setattr(session.register, "enrol", fail)
         monkeypatch.setattr(session.inbox, "start", fail)
-        monkeypatch.setattr(session.shelf, "get", fail)
+        monkeypatch.setattr(session.model_store, "get", fail)
         monkeypatch.setattr(session.event_log, "follow", fail)
     digest = deployed.task.digest.value
     with (

@@ -203,7 +203,7 @@ def test_a_client_that_is_refused_at_its_header_sends_no_body(
     held = HeldUp(deployed)
     with deployed.connect(ONE) as servers:
         x = np.zeros(deployed.task.dimension, dtype=np.int64)
-        pair = servers.prepare(0, 7, deployed.sessions[A].shelf.current.digest, x)
+        pair = servers.prepare(0, 7, deployed.sessions[A].model_store.current.digest, x)
         assert reasons(servers.submit(pair, DEADLINE_S)) == [Rejection.WRONG_ATTEMPT] * 2
     held.end()
     assert drawn == {A: ["header"], B: ["header"]}

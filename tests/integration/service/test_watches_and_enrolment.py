@@ -203,7 +203,7 @@ def test_who_comes_when_the_training_is_finished_hears_that_and_an_owner_of_it_i
     for session in deployed.sessions.values():
         session.store.enrolment.claim(claim)
         session.register.freeze(Roster({ONE: claim}))
-        session.shelf.put(deployed.task.training.rounds, session.shelf.theta())
+        session.model_store.put(deployed.task.training.rounds, session.model_store.theta())
     for name, kind, said in (
         (ONE, Kind.NOTE, "precad join fetches its final model"),
         (TWO, Kind.BAD, "is finished, without client ward-2"),

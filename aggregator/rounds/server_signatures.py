@@ -19,7 +19,7 @@ Body = TypeVar("Body", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Seals:
+class ServerSignatures:
     """What ``role`` signs for ``task``, and how it checks seals, its own ones too."""
 
     task: Digest

@@ -4,6 +4,8 @@ import logging
 import secrets
 
 from precad.aggregator.peer_link import SETUP_ATTEMPT, PeerLink
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.attempt_state import BOUND
 from precad.aggregator.rounds.history import (
     adoptable,
@@ -11,16 +13,18 @@ from precad.aggregator.rounds.history import (
     history_start,
     settled,
 )
+from precad.aggregator.rounds.joint_coin import cohort_of
 from precad.aggregator.rounds.recovery import Recovery, compare
-from precad.aggregator.rounds.seals import Seals
 from precad.aggregator.rounds.server_messages import (
     Evidence,
     Fact,
     HeadBody,
     Position,
     PreparedView,
+    Remembered,
 )
-from precad.aggregator.training.finish import confirm
+from precad.aggregator.rounds.server_signatures import ServerSignatures
+from precad.aggregator.training.finish_round import confirm
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
@@ -62,7 +66,7 @@ def meet(session: Session, link: PeerLink) -> Recovery:
 
 def position_of(session: Session) -> Position:
     """Where this server stands, from its durable state."""
-    store, current = session.store, session.shelf.current
+    store, current = session.store, session.model_store.current
     pending, head = store.attempts.pending(), store.ledger.head()
     return Position(
         role="server-a" if session.role is Role.SERVER_A else "server-b",
@@ -85,9 +89,9 @@ def position_of(session: Session) -> Position:
     )
 
 
-def seals_of(session: Session) -> Seals:
+def seals_of(session: Session) -> ServerSignatures:
     """This server's pen and eye."""
-    return Seals(session.task.digest, session.role, session.signer, session.verifier)
+    return ServerSignatures(session.task.digest, session.role, session.signer, session.verifier)
 
 
 def _greet(link: PeerLink, own: Position) -> Position:
@@ -111,7 +115,7 @@ def _stale(position: Position) -> bool:
 def _settle(session: Session) -> None:
     """A stale attempt that the other server hasn't voided is charged, and over."""
     pending = session.store.attempts.pending()
-    if pending is not None and pending.version < session.shelf.current.version:
+    if pending is not None and pending.version < session.model_store.current.version:
         session.store.attempts.settle(pending.attempt)
 
 
@@ -121,7 +125,7 @@ def _take_larger(session: Session, theirs: Position) -> None:
     progress.frozen_there = theirs.frozen
     own = session.store.attempts.next_number()
     progress.next_attempt = max(progress.next_attempt, own, theirs.next_attempt)
-    if theirs.version == session.shelf.current.version:
+    if theirs.version == session.model_store.current.version:
         session.store.versions.raise_opened(theirs.version, theirs.opened)
 
 
@@ -166,7 +170,7 @@ def _learn(session: Session, link: PeerLink) -> None:
 
 
 def _evidence(session: Session) -> list[Evidence]:
-    store, version = session.store, session.shelf.current.version
+    store, version = session.store, session.model_store.current.version
     pending, witness = store.attempts.pending(), store.attempts.their_head()
     attempt = None if pending is None else pending.attempt
     bound: Fact | None = None
@@ -187,3 +191,67 @@ def _evidence(session: Session) -> list[Evidence]:
         )
         for each in range(version + 1)
     ]
+
+
+# Attempts that only an owner or the dealer still knows: charged, counted again later or not.
+#
+# Both servers were put back, and their journal files don't name what the dealer has dealt for or
+# what an owner has their signature on. Such an attempt may have left. So each is an entry in both
+# ledgers, and charges everybody whom its version's coin draws. Nobody remembers its version either:
+# versions that are over without a charge come first, what is left over is of the newest.
+#
+# The servers write entry after entry in step, so that after a break one of them is ahead by one at
+# most; the other takes that one over (``adoptable``), since it has heard of the attempt itself.
+
+
+log = logging.getLogger("precad")
+
+MOST = 100_000
+"""Attempts at once. No training has lost more; a peer that says so is broken."""
+
+
+def charge_unknown(session: Session, aggregator: Aggregator) -> None:
+    """Charge what both ledgers lack and somebody remembers; before any attempt opens.
+
+    Both servers stand at the same version with the same history by now (``meet``).
+
+    Raises:
+        PeerViolation: the other server charges something else, or has heard of too much.
+        NeedsOperators: a version's coin can't be known without new ones.
+    """
+    aggregator.link.begin_attempt(SETUP_ATTEMPT)
+    for attempt, version in _unknown(session, aggregator):
+        coin = agree_coin(aggregator, version)
+        drawn = cohort_of(coin, aggregator.roster, session.task.privacy.client_rate, version)
+        names = tuple(client.name for client in drawn)
+        fact = Fact(version=version, attempt=attempt, voided=False, clients=names)
+        theirs = aggregator.link.exchange("unknown", fact.to_bytes())
+        if Fact.from_bytes(theirs) != fact:
+            raise PeerViolation("the other server charges a forgotten attempt in another way")
+        session.store.attempts.charge_unknown(fact)
+        log.warning(
+            "attempt %d was forgotten by both servers, and may have left: whoever it may have held "
+            "is charged for version %d",
+            attempt,
+            version,
+        )
+
+
+def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
+    """Attempts and the versions that they are charged for."""
+    store, link = session.store, aggregator.link
+    own = Remembered(unused=store.attempts.unused_here(), unheard=store.attempts.next_number())
+    theirs = Remembered.from_bytes(link.exchange("remembered", own.to_bytes()))
+    unused, unheard = max(own.unused, theirs.unused), max(own.unheard, theirs.unheard)
+    if unheard - unused > MOST:
+        raise PeerViolation(f"{unheard - unused} attempts are said to be forgotten")
+    current = session.model_store.current.version
+    versions = list(store.ledger.uncharged_versions(current))
+    lost = max(unheard - unused, len(versions))
+    newest = min(current, session.task.training.rounds - 1)
+    versions += [newest] * (lost - len(versions))
+    # Durable on both, so that a server that breaks off knows that these attempts existed.
+    store.attempts.hear(unused + lost - 1)
+    progress = session.progress
+    progress.next_attempt = max(progress.next_attempt, unused + lost)
+    return list(zip(range(unused, unused + lost), versions, strict=True))

@@ -19,16 +19,17 @@ from precad.aggregator.release import add_noise, aggregate, countersign, prepare
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.recovery import Remedy
 from precad.aggregator.rounds.server_messages import OpenedCount
+from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.event_log import TrainingDone, TrainingPaused
-from precad.aggregator.training.finish import keep, recover, say_kept
-from precad.aggregator.training.meet import meet, seals_of
-from precad.aggregator.training.owners import require_nothing_lost, take_back
+from precad.aggregator.training.finish_round import keep, recover, say_kept
+from precad.aggregator.training.owner_statements import require_nothing_lost, take_back
+from precad.aggregator.training.reconcile import charge_unknown, meet, seals_of
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.steps import Steps
-from precad.aggregator.training.unknown import charge_unknown
+from precad.aggregator.training.step_costs import Steps
 from precad.aggregator.validate.in_process_validator import InProcess, longest_opening
 from precad.aggregator.validate.validation import Take, Validation
+from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.logs import doing
@@ -92,7 +93,7 @@ def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
     progress = session.progress
     try:
         conduct(session)
-        final = session.shelf.current
+        final = session.model_store.current
         session.store.attempts.drop_shares(session.store.versions.confirmed())
         progress.phase = Phase.DONE
         session.event_log.publish(TrainingDone(final.version, final.digest))
@@ -119,7 +120,7 @@ def train(session: Session, part: Part, outside: Outside) -> None:
         with _unless_another_leads(session):
             link = open_link(session, transport)
             recovery = meet(session, link)
-        forgotten = session.store.ledger.uncharged_versions(session.shelf.current.version)
+        forgotten = session.store.ledger.uncharged_versions(session.model_store.current.version)
         if recovery.remedy is Remedy.NOTHING and session.finished and not forgotten:
             # Both servers hold the final model: their positions alone say so.
             return
@@ -136,7 +137,7 @@ def train(session: Session, part: Part, outside: Outside) -> None:
             recovery = meet(session, link)
         require_nothing_lost(session)
         charge_unknown(session, aggregator)
-        aggregator.begin_accounts(session.shelf.current.version)
+        aggregator.begin_accounts(session.model_store.current.version)
         while True:
             before = link.bytes_sent, dealer.bytes_received
             require_nothing_lost(session)
@@ -203,7 +204,7 @@ def play(
         del validator, summed
         sent = countersign(aggregator, prepare(aggregator.store, noised))
         del noised
-        finished = reconstruct(aggregator, sent, session.shelf.theta())
+        finished = reconstruct(aggregator, sent, session.model_store.theta())
         steps.over("release")
     finally:
         # Spooled shares go, however the round ends.
@@ -263,7 +264,7 @@ def note_done(session: Session) -> None:
     The other server's seal on that model is kept before the model is: without it the database is
     older than the model, and the other server knows what became of the attempt (``meet``).
     """
-    current, pending = session.shelf.current, session.store.attempts.pending()
+    current, pending = session.model_store.current, session.store.attempts.pending()
     if (
         pending is not None
         and pending.version == current.version - 1
@@ -305,3 +306,78 @@ def make_aggregator(
         noise=noise,
         store=session.store,
     )
+
+
+# How long a server tries to get back to the other one and to the dealer.
+
+
+log = logging.getLogger("precad")
+
+WAITS = RetryPolicy(0.2, 3.0)
+"""Between attempts to get back to the other server or the dealer."""
+_OPERATORS_S = 2.0
+"""Between looks at whether the operators have given their word."""
+_TOLD = 5
+"""Different failures of one outage that its error names: gRPC has two or three wordings of a dealer
+that is gone, and as many of a server."""
+
+
+def persist(session: Session, attempt: Callable[[], None]) -> None:
+    """Try until the training is over; a lost link or dealer is tried again for ``outage``.
+
+    The outage counts from the first failure after both were last heard from: a long round or a
+    long enrolment isn't one.
+
+    Args:
+        session: this server.
+        attempt: connects, recovers and plays rounds; returns when training is over.
+
+    Raises:
+        PeerUnavailable: nothing worked for ``deadlines.outage`` seconds; names their last failures.
+        PrecadError: anything else that can't be mended by trying again.
+    """
+    patience = Retries(session.task.deadlines.outage, WAITS, session.clock)
+    progress = session.progress
+    failures: list[str] = []
+    while True:
+        contacts = progress.contacts
+        try:
+            attempt()
+        except PeerUnavailable as error:
+            if progress.contacts > contacts:
+                patience.renew()
+                failures.clear()
+            told = _outage(failures, str(error))
+            progress.error = f"{told}; trying again"
+            if progress.lost_at is None and progress.contacts:
+                progress.lost_at = session.clock.now()
+            log.warning("%s; trying again for %.0f s", error, max(0.0, patience.remaining()))
+            patience.wait(told)
+        except NeedsOperators as error:
+            # No deadline: who decides is a person.
+            if progress.error != str(error):
+                log.warning("%s", error)
+            progress.error, progress.needs = str(error), error
+            patience.renew()
+            failures.clear()
+            session.clock.sleep(_OPERATORS_S)
+            progress.needs = None
+        else:
+            progress.error = ""
+            return
+
+
+def _outage(failures: list[str], newest: str) -> PeerUnavailable:
+    """The error of an outage: its newest failure, and the last different ones before.
+
+    While the dealer is away the servers lose each other too, between tries that never quite meet:
+    the newest failure alone would send an operator to the wrong machine.
+
+    Args:
+        failures: different ones of this outage, newest first; takes up ``newest``.
+        newest: what failed just now.
+    """
+    failures[:] = [newest, *(failure for failure in failures if failure != newest)][:_TOLD]
+    if len(failures) == 1:
+        return PeerUnavailable(newest)
+    return PeerUnavailable(f"{newest} (earlier in this outage: {'; '.join(failures[1:])})")

@@ -1,26 +1,87 @@
 """The models that a server offers: the current one, also after a restart, and the one before."""
 
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.aggregator.rounds.server_messages import SealMessage
-from precad.aggregator.training.stored import InFile, InMemory, Stored
 from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
 from precad.common.files import write_file
 from precad.common.identifiers import Digest
 from precad.common.model import byte_view, initial_vector, load_model, model_digest, save_model
+from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 
 KEPT_MODELS = 2
 """The newest stay on offer, for whoever is a round behind."""
 _TOGETHER = 1 << 20
 """Bytes that are read at once."""
+
+
+# Where the bytes of a model on offer are: on the disk, once it is there.
+#
+# A round reads its model once, near its end, and owners fetch theirs at its beginning: in between
+# that memory is for bodies. The bytes lie in the system's cache, which gives way to who needs it.
+
+
+class Stored(Protocol):
+    """A model's 8·d bytes."""
+
+    length: int
+    """How many."""
+
+    def read(self, start: int, size: int) -> bytes:
+        """``size`` of them, or what is left. Raises OSError."""
+
+
+class InMemory:
+    """As ``Stored``: of a model that isn't on the disk.
+
+    Args:
+        theta: ``[d] float64``; mustn't change any more.
+    """
+
+    def __init__(self, theta: NDArray[np.float64]) -> None:
+        self._data = byte_view(theta)
+        self.length = len(self._data)
+
+    def read(self, start: int, size: int) -> bytes:
+        """As ``Stored.read``."""
+        return bytes(self._data[start : start + size])
+
+
+class InFile:
+    """As ``Stored``: of a file that ``save_model`` wrote, also when another takes its name.
+
+    Args:
+        path: the file.
+        dimension: d.
+
+    Raises:
+        OSError: it can't be opened.
+    """
+
+    def __init__(self, path: Path, dimension: int) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+        self.length = dimension * WORD_BYTES
+        self._start = os.fstat(self._descriptor).st_size - self.length
+
+    def read(self, start: int, size: int) -> bytes:
+        """As ``Stored.read``. No memory is mapped: a failing disk is an error, and no signal."""
+        left = min(size, self.length - start)
+        data = os.pread(self._descriptor, left, self._start + start)
+        if len(data) < left:
+            raise OSError(f"the model's file ends at byte {start + len(data)} of {self.length}")
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +106,7 @@ class ShelvedModel:
             yield piece
 
 
-class Shelf:
+class ModelStore:
     """Keeps θ_t. Both servers keep the same bytes.
 
     Args:

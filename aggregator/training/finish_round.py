@@ -12,7 +12,6 @@ from precad.aggregator.release import countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.attempt_state import Permission, ReleaseRecord
 from precad.aggregator.rounds.recovery import Recovery, Remedy
-from precad.aggregator.rounds.seals import read_body
 from precad.aggregator.rounds.server_messages import (
     Fact,
     ModelBody,
@@ -21,11 +20,12 @@ from precad.aggregator.rounds.server_messages import (
     SealMessage,
     VoidBody,
 )
+from precad.aggregator.rounds.server_signatures import read_body
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Counted, Opened, Prepared
 from precad.aggregator.training.event_log import RoundDone
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.steps import Steps
+from precad.aggregator.training.step_costs import Steps
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.identity.signatures import SignedKind
@@ -49,7 +49,7 @@ def keep(
     """
     opened = counted.opened
     version = opened.version + 1
-    session.shelf.put(version, theta, session.store.versions.model_seal(version), model)
+    session.model_store.put(version, theta, session.store.versions.model_seal(version), model)
     session.store.attempts.finish(opened.attempt, model)
     session.progress.heard_from_peers(session.clock.now())
     steps.over("keep")
@@ -79,13 +79,13 @@ def say_kept(session: Session, link: PeerLink) -> None:
 
     A model that is stated to owners is never made again: both servers must have it by then.
     """
-    link.exchange("kept", session.shelf.current.digest.value)
+    link.exchange("kept", session.model_store.current.digest.value)
     confirm(session)
 
 
 def confirm(session: Session) -> None:
     """The other server holds the current model too: it may be stated, served and announced."""
-    session.store.versions.confirm(session.shelf.current.version)
+    session.store.versions.confirm(session.model_store.current.version)
     done, session.progress.unannounced = session.progress.unannounced, None
     if done is not None:
         session.event_log.publish(done)
@@ -124,7 +124,7 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
 def _release(session: Session, aggregator: Aggregator) -> None:
     steps = Steps(session.clock)
     sent = countersign(aggregator, _prepared_again(_pending(session)))
-    finished = reconstruct(aggregator, sent, session.shelf.theta())
+    finished = reconstruct(aggregator, sent, session.model_store.theta())
     steps.over("release")
     keep(session, sent.counted, finished.theta, finished.model, steps)
     say_kept(session, aggregator.link)
@@ -137,7 +137,7 @@ def _void(
 
     First durable where it isn't prepared, so that it never can be; the holder voids on that.
     """
-    link, seals, version = aggregator.link, aggregator.seals, session.shelf.current.version
+    link, seals, version = aggregator.link, aggregator.seals, session.model_store.current.version
     own = VoidBody(task=str(session.task.digest), version=version, attempt=view.attempt)
     if prepared_here:
         answer = SealMessage.from_bytes(link.receive("void"))
@@ -165,7 +165,7 @@ def _give_up(session: Session, aggregator: Aggregator) -> None:
 
 def _learn_lost(session: Session, aggregator: Aggregator, view: PreparedView) -> None:
     fact = Fact.from_bytes(aggregator.link.receive("lost"))
-    version = session.shelf.current.version
+    version = session.model_store.current.version
     if (fact.version, fact.attempt, fact.voided) != (version, view.attempt, False):
         raise PeerViolation("the other server shows another attempt than the one it has prepared")
     session.store.attempts.learn([fact])
@@ -182,11 +182,11 @@ def _require_word(session: Session, aggregator: Aggregator, version: int, attemp
 
 def _serve(session: Session, aggregator: Aggregator) -> None:
     """Send the model, with the other server's own word on its digest."""
-    seals, current = aggregator.seals, session.shelf.current
+    seals, current = aggregator.seals, session.model_store.current
     body = ModelBody(
         task=str(session.task.digest), version=current.version, digest=str(current.digest)
     )
-    kept = (session.store.versions.model_seal(current.version), session.shelf.seal())
+    kept = (session.store.versions.model_seal(current.version), session.model_store.seal())
     sealed = next((each for each in kept if each and _says(each, body)), None)
     if sealed is None:
         raise PeerViolation(
@@ -196,7 +196,7 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     own = seals.write(SignedKind.MODEL, body)
     transfer = ModelTransfer(version=current.version, sealed=sealed, own=own)
     aggregator.link.send("transfer", transfer.to_bytes())
-    aggregator.link.send("model-bytes", byte_view(session.shelf.theta()))
+    aggregator.link.send("model-bytes", byte_view(session.model_store.theta()))
     aggregator.link.receive("transferred")
 
 
@@ -219,7 +219,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     if not body == theirs == expected:
         raise PeerViolation("the other server's model isn't the one that both servers signed")
     pending, newest = store.attempts.pending(), transfer.version - 1
-    for version in range(session.shelf.current.version, newest + 1):
+    for version in range(session.model_store.current.version, newest + 1):
         charged = [fact for fact in store.ledger.facts(version) if not fact.voided]
         if not charged:
             raise PeerViolation(
@@ -230,7 +230,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     if pending is not None and pending.version == newest:
         keep(session, _prepared_again(pending).counted, theta, digest, Steps(session.clock))
     else:
-        session.shelf.put(transfer.version, theta, transfer.own, digest)
+        session.model_store.put(transfer.version, theta, transfer.own, digest)
     link.send("transferred", b"")
 
 

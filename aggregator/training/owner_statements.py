@@ -89,7 +89,7 @@ def give_back(
     found = model_digest(task.digest, body.version, task.model.parameters, theta)
     if found.value != body.model_digest:
         raise PeerViolation(f"the model that {client} gives back isn't the one that was signed")
-    if body.version > session.shelf.current.version:
+    if body.version > session.model_store.current.version:
         log.warning("%s gives model %d back", client, body.version)
         session.progress.given_back = (body.version, theta)
 
@@ -97,8 +97,8 @@ def give_back(
 def take_back(session: Session) -> None:
     """At a link's beginning: go on from a model that an owner has given back."""
     given, session.progress.given_back = session.progress.given_back, None
-    if given is not None and given[0] > session.shelf.current.version:
-        session.shelf.put(*given)
+    if given is not None and given[0] > session.model_store.current.version:
+        session.model_store.put(*given)
 
 
 def require_nothing_lost(session: Session) -> None:
@@ -108,7 +108,10 @@ def require_nothing_lost(session: Session) -> None:
         PeerUnavailable: a version that owners may have heard of would be released again; or its
             model has just come back.
     """
-    version, promised = session.shelf.current.version, session.store.statements.promised_version()
+    version, promised = (
+        session.model_store.current.version,
+        session.store.statements.promised_version(),
+    )
     if session.progress.given_back is not None:
         raise PeerUnavailable("a lost model has come back; going on from it")
     if promised > version:

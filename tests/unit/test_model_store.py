@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from tests.conftest import TaskMaker, task_values
 
-from precad.aggregator.training.shelf import KEPT_MODELS, Shelf, ShelvedModel
+from precad.aggregator.training.model_store import KEPT_MODELS, ModelStore, ShelvedModel
 from precad.common.errors import NotOnOffer, StorageFailure
 from precad.common.task import Task
 
@@ -19,7 +19,7 @@ OFFERED = """
 import json, re, sys
 from pathlib import Path
 import numpy as np
-from precad.aggregator.training.shelf import Shelf
+from precad.aggregator.training.model_store import ModelStore
 from precad.common.task import Task
 
 task, D = Task.parse(json.loads(sys.argv[1])), 4 << 20
@@ -30,12 +30,12 @@ def resident():
 def descriptors():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
-shelf = Shelf(task, Path(sys.argv[2]))
+model_store = ModelStore(task, Path(sys.argv[2]))
 before, files = resident(), descriptors()
 for version in range(1, 5):
-    shelf.put(version, np.full(D, 1.0))
+    model_store.put(version, np.full(D, 1.0))
 for version in (3, 4):
-    assert sum(len(piece) for piece in shelf.get(version).pieces(1 << 17)) == 8 * D
+    assert sum(len(piece) for piece in model_store.get(version).pieces(1 << 17)) == 8 * D
 print(resident() - before, descriptors() - files)
 """
 
@@ -45,11 +45,11 @@ def task(make_task: TaskMaker) -> Task:
     return make_task(3)
 
 
-def filled(task: Task, path: Path, models: int) -> Shelf:
-    shelf = Shelf(task, path)
+def filled(task: Task, path: Path, models: int) -> ModelStore:
+    model_store = ModelStore(task, path)
     for number in range(1, models + 1):
-        shelf.put(number, np.full(3, float(number)))
-    return shelf
+        model_store.put(number, np.full(3, float(number)))
+    return model_store
 
 
 def vector(model: ShelvedModel) -> list[float]:
@@ -59,22 +59,22 @@ def vector(model: ShelvedModel) -> list[float]:
 
 
 def test_the_newest_models_are_on_offer(task: Task, tmp_path: Path) -> None:
-    shelf = filled(task, tmp_path / "model", 6)
-    assert shelf.current.version == 6
+    model_store = filled(task, tmp_path / "model", 6)
+    assert model_store.current.version == 6
     for number in range(7 - KEPT_MODELS, 7):
-        assert vector(shelf.get(number)) == [number] * 3
+        assert vector(model_store.get(number)) == [number] * 3
     for number in (7 - KEPT_MODELS - 1, 7):
         with pytest.raises(NotOnOffer, match=f"model {number} "):
-            shelf.get(number)
+            model_store.get(number)
 
 
 def test_a_model_that_cannot_be_written_is_not_offered_and_the_error_says_what_to_do(
     task: Task, tmp_path: Path
 ) -> None:
-    shelf = Shelf(task, tmp_path / "gone" / "model")
+    model_store = ModelStore(task, tmp_path / "gone" / "model")
     with pytest.raises(StorageFailure, match=r"gone/model can't be written \(No such file"):
-        shelf.put(1, np.zeros(3))
-    assert shelf.current.version == 0
+        model_store.put(1, np.zeros(3))
+    assert model_store.current.version == 0
 
 
 def test_the_newest_one_is_read_from_the_disk_and_no_other_file_taken_for_it(
@@ -82,11 +82,11 @@ def test_the_newest_one_is_read_from_the_disk_and_no_other_file_taken_for_it(
 ) -> None:
     path, other = tmp_path / "model", tmp_path / "other"
     filled(task, other, 4)
-    shelf = filled(task, path, 3)
-    assert shelf.theta().tolist() == [3.0] * 3
+    model_store = filled(task, path, 3)
+    assert model_store.theta().tolist() == [3.0] * 3
     # The name may go: what is on offer is open.
     path.unlink()
-    assert shelf.theta().tolist() == [3.0] * 3
+    assert model_store.theta().tolist() == [3.0] * 3
     again = filled(task, path, 3)
     path.write_bytes(other.read_bytes())
     with pytest.raises(StorageFailure, match="isn't the model 3 that this server wrote"):
@@ -120,10 +120,10 @@ def test_tensors_that_another_program_wrote_in_another_order_are_read_all_the_sa
     task = make_task(4, {"model.parameters": names})
     theta = np.arange(4.0)
     path = tmp_path / "model"
-    Shelf(task, path).put(1, theta)
+    ModelStore(task, path).put(1, theta)
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     save_file({"a": theta[2:], "b": theta[:2]}, path, metadata)
     assert path.read_bytes()[-32:] != theta.tobytes()
-    shelf = Shelf(task, path)
-    assert shelf.theta().tolist() == theta.tolist() == vector(shelf.current)
+    model_store = ModelStore(task, path)
+    assert model_store.theta().tolist() == theta.tolist() == vector(model_store.current)
