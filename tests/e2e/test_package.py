@@ -158,7 +158,13 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     assert len(modules) > 100
     code = {name for name in package.wheel if ".dist-info/" not in name}
     assert {name for name in code if name.endswith(".py")} == modules
-    others = {"page.html", "py.typed", "precad.proto", "precad_pb2.pyi", "precad_pb2_grpc.pyi"}
+    others = {
+        "report_page.html",
+        "py.typed",
+        "precad.proto",
+        "precad_pb2.pyi",
+        "precad_pb2_grpc.pyi",
+    }
     others |= {"client.yml", "dealer.yml", "server-a.yml", "server-b.yml", "precad.service"}
     compiled = {KERNEL} if COMPILER else set()
     assert {PurePosixPath(name).name for name in code - modules - compiled} == others

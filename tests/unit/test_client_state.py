@@ -400,8 +400,8 @@ def test_a_settings_file_names_the_account(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_take_part_from_one_folder(tmp_path: Path) -> None:
-    program = "from pathlib import Path; from precad.common.files import held\n"
-    program += f"with held(Path({str(tmp_path)!r})): print('in')"
+    program = "from pathlib import Path; from precad.common.files import state_lock\n"
+    program += f"with state_lock(Path({str(tmp_path)!r})): print('in')"
 
     def other() -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -131,7 +131,7 @@ def test_what_keeps_a_server_in_a_container_keeps_its_journal(server: str, kept:
         part = text[text.index(f"\n  server_{server}:") :].partition("\n\n")[0]
         volumes, volume = text[text.index("\nvolumes:") :], f"server-{server}-journal"
     elif kept == "kit":
-        text = (CHECKOUT / "cli" / "kit" / "machines" / f"server-{server}.yml").read_text()
+        text = (CHECKOUT / "cli" / "machines" / f"server-{server}.yml").read_text()
         part, volumes, volume = text, text[text.index("\nvolumes:") :], "journal"
     else:
         text = (CHECKOUT / "deploy" / kept / f"server-{server}.yml").read_text()

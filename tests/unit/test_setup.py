@@ -145,7 +145,7 @@ def made(task: Task, *epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
             role=role,
             task=task,
             register=SimpleNamespace(roster=lambda: OWN),
-            store=SimpleNamespace(hear=heard.append),
+            store=SimpleNamespace(attempts=SimpleNamespace(hear=heard.append)),
             progress=Progress(next_attempt=3),
             signer=pens.signer,
             verifier=pens.verifier,
