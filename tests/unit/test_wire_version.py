@@ -41,7 +41,7 @@ async def _link(requests: AsyncIterator[bytes], _context: Any) -> Any:
 async def _first_versions_link(_requests: AsyncIterator[bytes], _context: Any) -> Any:
     """As servers before version 2: no greeting, and its position at once."""
     yield b"{}"
-    await asyncio.sleep(WAIT_S)
+    await asyncio.Event().wait()
 
 
 @contextmanager
