@@ -19,7 +19,7 @@ from precad.certify.finished_runs import CertificateInputs
 from precad.cli.demo_scenario import Scenario
 from precad.client.gradients.torch_models import build
 from precad.client.trained_model import load_vector
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.operator_connection import RoundReport, ServerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Outcome:
             total.update(row.rejected)
         return total
 
-    def add(self, report: pb.RoundReport, accuracy: float | None) -> RoundRow:
+    def add(self, report: RoundReport, accuracy: float | None) -> RoundRow:
         """Take in one round's report."""
         rounds = report.version + 1
         adversaries = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
@@ -141,8 +141,8 @@ def _malicious_server(outcome: Outcome, rounds: int) -> dict[str, float]:
 
 def summary(
     outcome: Outcome,
-    status_a: pb.StatusReply,
-    status_b: pb.StatusReply,
+    status_a: ServerStatus,
+    status_b: ServerStatus,
     accuracy: float,
     seconds: float,
 ) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.operator_connection import RoundReport, ServerStatus
 
 SHUTDOWN_S = 60.0
 _BEFORE_TRAINING = ("starting", "enrolling")
@@ -86,7 +86,7 @@ def _sum_up(
     folder: Path,
     display: Display,
     started: float,
-    statuses: tuple[pb.StatusReply, pb.StatusReply],
+    statuses: tuple[ServerStatus, ServerStatus],
 ) -> dict[str, Any]:
     """The summary, and all files that stay."""
     scenario, evaluation = outcome.scenario, Evaluation(outcome.scenario)
@@ -155,7 +155,7 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
 
 
 def _accuracy(
-    deployment: LocalDeployment, scenario: Scenario, evaluation: Evaluation, report: pb.RoundReport
+    deployment: LocalDeployment, scenario: Scenario, evaluation: Evaluation, report: RoundReport
 ) -> float | None:
     try:
         theta = deployment.operator(Role.SERVER_A).model(scenario.task, report.version + 1)

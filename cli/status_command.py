@@ -20,8 +20,7 @@ from precad.common.terminal.text import Table
 
 if TYPE_CHECKING:
     from precad.common.identity.credentials import Identity
-    from precad.common.wire.operator_connection import OperatorConnection
-    from precad.protos import precad_pb2 as pb
+    from precad.common.wire.operator_connection import OperatorConnection, ServerStatus
 
 TIMEOUT_S = 10.0
 
@@ -145,7 +144,7 @@ def _list(asks: dict[str, Ask], *, as_json: bool) -> None:
     table.show(sys.stdout)
 
 
-def facts_of(reply: "pb.StatusReply") -> dict[str, Any]:
+def facts_of(reply: "ServerStatus") -> dict[str, Any]:
     """What the server says, as plain values."""
     return {
         "role": reply.role,

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
 from precad.common.errors import RejectedSubmission
 from precad.common.files import remove_drafts, write_file, writing
 from precad.common.identifiers import ClientId, Digest, Role
@@ -26,8 +24,7 @@ from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import HeldBody, Submission
 from precad.common.task import Task
-from precad.common.wire.submission_messages import header_from_wire, header_to_wire
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.submission_messages import header_from_bytes, header_to_bytes
 
 Pair = tuple[Submission, Submission]
 """For server A and for server B."""
@@ -133,7 +130,7 @@ class Pending:
             return None
         try:
             kept = _decode(data, self._task.dimension)
-        except (ValueError, OverflowError, struct.error, DecodeError, RejectedSubmission):
+        except (ValueError, OverflowError, struct.error, RejectedSubmission):
             return None
         context = kept.pair[0].context
         mine = (context.task, context.client) == (self._task.digest, self._client)
@@ -146,7 +143,7 @@ def _encode(kept: Kept) -> bytes:
     re_releases = -1 if kept.re_releases is None else kept.re_releases
     parts = [_MAGIC, _VERSION.pack(kept.version, re_releases, len(update)), update]
     for submission in kept.pair:
-        header = header_to_wire(submission).SerializeToString()
+        header = header_to_bytes(submission)
         parts += [_LENGTH.pack(len(header)), header]
     body = kept.pair[1].body
     assert body is not None
@@ -167,8 +164,7 @@ def _decode(data: bytes, dimension: int) -> Kept:
     submissions = []
     for role in (Role.SERVER_A, Role.SERVER_B):
         (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        header = pb.SubmissionHeader.FromString(file.read(length))
-        submissions.append(header_from_wire(header, role))
+        submissions.append(header_from_bytes(file.read(length), role))
     salt, words = file.read(SALT_BYTES), file.read()
     if len(words) != dimension * WORD_BYTES:
         raise ValueError("another model's body")

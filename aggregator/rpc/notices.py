@@ -142,9 +142,9 @@ def statement_of(
         PeerViolation: what is shown isn't this server's.
     """
     said = session.last_signed
-    if shown is not None and not said.knows(client, "statement", shown):
+    if shown is not None and not said.knows(client, "statement", _bytes(shown)):
         remember(session, client, shown)
-    if opening is not None and not said.knows(client, "opening", opening):
+    if opening is not None and not said.knows(client, "opening", _bytes(opening)):
         hear_of(session, client, opening)
     # Not what this server alone holds: what is stated must not be lost by one of them.
     model = session.model_store.get(
@@ -166,5 +166,9 @@ def statement_of(
 
 def _say(session: Session, client: ClientId, kind: SignedKind, body: Body) -> pb.Signed:
     message = sign_body(session.signer, session.role, body)
-    session.last_signed.note(client, kind, message)
+    session.last_signed.note(client, kind, _bytes(message))
     return message
+
+
+def _bytes(message: pb.Signed) -> bytes:
+    return message.SerializeToString(deterministic=True)

@@ -24,7 +24,6 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
 from precad.common.share.header import Signer
 from precad.common.task import Task
-from precad.protos import precad_pb2 as pb
 
 SignedKind = Literal["opening", "statement"]
 _BYTES = 16
@@ -45,20 +44,20 @@ class LastSigned:
     def __init__(self) -> None:
         self._last: dict[ClientId, bytes] = {}
 
-    def note(self, client: ClientId, kind: SignedKind, message: pb.Signed) -> None:
+    def note(self, client: ClientId, kind: SignedKind, message: bytes) -> None:
         """``message`` is signed and leaves."""
         last = bytearray(self._last.get(client, bytes(2 * _BYTES)))
         last[_PLACES[kind]] = _digest(message)
         self._last[client] = bytes(last)
 
-    def knows(self, client: ClientId, kind: SignedKind, message: pb.Signed) -> bool:
+    def knows(self, client: ClientId, kind: SignedKind, message: bytes) -> bool:
         """Whether it is the last of its kind for ``client``, to the byte."""
         last = self._last.get(client)
         return last is not None and last[_PLACES[kind]] == _digest(message)
 
 
-def _digest(message: pb.Signed) -> bytes:
-    return hashlib.sha256(message.SerializeToString(deterministic=True)).digest()[:_BYTES]
+def _digest(message: bytes) -> bytes:
+    return hashlib.sha256(message).digest()[:_BYTES]
 
 
 class Phase(Enum):

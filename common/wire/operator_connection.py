@@ -1,6 +1,7 @@
 """An operator's way to one server: status, reports, the model."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 
 import grpc
 import numpy as np
@@ -14,11 +15,78 @@ from precad.common.model import from_bytes
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 from precad.common.wire.calls import error_of
+from precad.common.wire.protobuf import values_of
 from precad.common.wire.version import check_version
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, OperationStub
 
 CALL_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """Where a server's training stands; StatusReply in protos/precad.proto describes each field."""
+
+    role: str
+    task_name: str
+    task_digest: bytes
+    phase: str
+    enrolled: int
+    version: int
+    rounds: int
+    model_digest: bytes
+    error: str
+    rejected: Mapping[str, int]
+    participations: Mapping[str, int]
+    bytes_by_link: Mapping[str, int]
+    rejected_by_client: Mapping[str, int]
+    kernel: str
+    redrawn_coins: int
+    workers: int
+    most_owners: int
+    least_owners: int
+    enrolment_left_s: float
+    missing: tuple[str, ...]
+    twice: Mapping[str, int]
+    unused_tokens: int
+    wire_version: int
+
+    @classmethod
+    def from_wire(cls, reply: pb.StatusReply) -> "ServerStatus":
+        """Return what the server says."""
+        return cls(**values_of(reply))
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a step of an attempt cost on a server; see protos/precad.proto."""
+
+    step: str
+    seconds: float
+    cpu_seconds: float
+    ended: float
+    cpu_ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """A finished round, as a server reports it; see protos/precad.proto."""
+
+    version: int
+    cohort: int
+    accepted: int
+    rejected: Mapping[str, int]
+    most_participations: int
+    model_digest: bytes
+    seconds: float
+    attempt: int
+    steps: tuple[StepCost, ...]
+
+    @classmethod
+    def from_wire(cls, report: pb.RoundReport) -> "RoundReport":
+        """Return what the server says."""
+        values = values_of(report)
+        return cls(**{**values, "steps": tuple(StepCost(**each) for each in values["steps"])})
 
 
 class OperatorConnection:
@@ -35,7 +103,7 @@ class OperatorConnection:
         """Close the channel."""
         self._channel.close()
 
-    def status(self, timeout_s: float = CALL_TIMEOUT_S, *, wait: bool = False) -> pb.StatusReply:
+    def status(self, timeout_s: float = CALL_TIMEOUT_S, *, wait: bool = False) -> ServerStatus:
         """Where the training stands. Raises PeerUnavailable, AccessDenied."""
         try:
             reply = self._operation.Status(
@@ -44,7 +112,7 @@ class OperatorConnection:
         except grpc.RpcError as error:
             raise error_of(self._who, self._address, error) from None
         check_version(self._who, reply.wire_version)
-        return reply
+        return ServerStatus.from_wire(reply)
 
     def allow(self, word: str, version: int) -> int:
         """Give the operators' word for the version that waits.
@@ -63,10 +131,11 @@ class OperatorConnection:
         except grpc.RpcError as error:
             raise error_of(self._who, self._address, error) from None
 
-    def reports(self) -> Generator[pb.RoundReport]:
+    def reports(self) -> Generator[RoundReport]:
         """One report per finished round, until the training ends."""
         try:
-            yield from self._operation.Reports(pb.StatusRequest(), wait_for_ready=True)
+            for report in self._operation.Reports(pb.StatusRequest(), wait_for_ready=True):
+                yield RoundReport.from_wire(report)
         except grpc.RpcError as error:
             raise error_of(self._who, self._address, error) from None
 

@@ -46,7 +46,7 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
             f"unreadable {name} from the other server: {len(data)} bytes, of which its fields take "
             f"{message.ByteSize()}"
         )
-    return _values(message)
+    return values_of(message)
 
 
 def _fill(message: Any, values: Mapping[str, Any]) -> None:
@@ -74,15 +74,18 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     return value
 
 
-def _values(message: Any) -> dict[str, Any]:
+def values_of(message: Any) -> dict[str, Any]:
+    """Return a message's values by field; of optional ones those that are there."""
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if field.is_repeated:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            found[field.name] = dict(value)
+        elif field.is_repeated:
             inner = field.message_type is not None
-            found[field.name] = tuple(map(_values, value)) if inner else tuple(value)
+            found[field.name] = tuple(map(values_of, value)) if inner else tuple(value)
         elif field.has_presence and not message.HasField(field.name):
             continue
         else:
-            found[field.name] = value if field.message_type is None else _values(value)
+            found[field.name] = value if field.message_type is None else values_of(value)
     return found

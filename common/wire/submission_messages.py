@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
+from google.protobuf.message import DecodeError
+
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
@@ -68,6 +70,21 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> Submission:
     words = _words_from_wire(message)
     header = SignedHeader(context, commitment_a, commitment_b, body_digest, signature, words)
     return Submission(header, role, Secret(message.seed), Secret(message.salt))
+
+
+def header_to_bytes(submission: Submission) -> bytes:
+    """Return the header's message, as an owner keeps it."""
+    data: bytes = header_to_wire(submission).SerializeToString()
+    return data
+
+
+def header_from_bytes(data: bytes, role: Role) -> Submission:
+    """Inverse of ``header_to_bytes``. Raises RejectedSubmission."""
+    try:
+        message = pb.SubmissionHeader.FromString(data)
+    except DecodeError:
+        raise RejectedSubmission(Rejection.MALFORMED, "no submission's header") from None
+    return header_from_wire(message, role)
 
 
 def _words_from_wire(message: pb.SubmissionHeader) -> NormWords | None:

@@ -23,7 +23,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.model import initial_vector
 from precad.common.task import Task
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.operator_connection import ServerStatus
 
 pytestmark = pytest.mark.together
 CLIENTS = 60
@@ -43,7 +43,7 @@ class Rehearsal:
     task: Task
     crowd: Crowd
     rounds: list[Played]
-    status: dict[Role, pb.StatusReply]
+    status: dict[Role, ServerStatus]
     models: list[NDArray[np.float64]]
     """θ_0 to θ_T."""
 

@@ -68,6 +68,17 @@ IMPURE = (
     "precad.aggregator.store",
     "precad.protos",
 )
+# Services and stubs alone touch messages, besides common/wire; the others take plain values. This
+# list only shrinks.
+MESSAGES = {
+    *(f"aggregator/rpc/{name}.py" for name in ("aggregation_service", "dealer_client", "notices")),
+    *(f"aggregator/rpc/{name}.py" for name in ("operation_service", "peer_transport", "process")),
+    "aggregator/training/owner_statements.py",
+    *(f"aggregator/workers/worker_{name}.py" for name in ("attempt", "link", "pairs", "process")),
+    *(f"client/{name}.py" for name in ("check_disk_and_servers", "connection", "participant")),
+    "client/server_statements.py",
+    *(f"dealer/{name}.py" for name in ("dealer_metrics", "dealing_service", "process")),
+}
 STORE = "precad.aggregator.store"
 RANDOM = ("random", "numpy.random", "torch.random")
 # Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of records. Not
@@ -173,6 +184,12 @@ def test_mathematics_imports_no_network_and_no_storage() -> None:
     rounds = {(f"aggregator/rounds/{name}.py", STORE) for name in ("aggregator", "start_attempt")}
     found = importers(sources(*PURE), lambda module: within(module, IMPURE))
     assert {(path, module.removesuffix(".Store")) for path, module in found} == rounds
+
+
+def test_only_services_and_stubs_touch_messages() -> None:
+    found = importers(sources(*PARTS), lambda module: within(module, ("precad.protos",)))
+    outside = {path for path, _ in found if not path.startswith("common/wire/")}
+    assert outside == MESSAGES
 
 
 @pytest.mark.parametrize(

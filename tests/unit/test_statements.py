@@ -78,9 +78,9 @@ def test_what_it_said_to_one_owner_is_no_word_to_another(
 # --- what it remembers of its last words ---------------------------------------------------------
 
 
-def word(number: int) -> pb.Signed:
+def word(number: int) -> bytes:
     """Some message."""
-    return pb.Signed(body=b"%d" % number)
+    return b"%d" % number
 
 
 def test_the_last_word_of_each_kind_is_known_for_the_owner_that_heard_it() -> None:
@@ -101,4 +101,4 @@ def test_only_the_last_word_is_known() -> None:
     signed.note(ANN, "statement", word(2))
     assert not signed.knows(ANN, "statement", word(1))
     assert signed.knows(ANN, "statement", word(2))
-    assert not signed.knows(ANN, "opening", pb.Signed())
+    assert not signed.knows(ANN, "opening", b"")

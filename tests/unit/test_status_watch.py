@@ -16,6 +16,7 @@ from precad.cli.main import app
 from precad.cli.status_command import facts_of
 from precad.cli.watch import watch
 from precad.common.errors import PeerUnavailable
+from precad.common.wire.operator_connection import ServerStatus
 from precad.protos import precad_pb2 as pb
 
 ROUNDS = 4
@@ -36,7 +37,7 @@ def asking(*answers: pb.StatusReply | PeerUnavailable) -> Callable[[], dict[str,
         answer = left.pop(0)
         if isinstance(answer, PeerUnavailable):
             raise answer
-        return facts_of(answer)
+        return facts_of(ServerStatus.from_wire(answer))
 
     return ask
 
@@ -135,7 +136,7 @@ def test_a_task_that_hangs_holds_up_no_other_and_is_said_to() -> None:
 
     def hang() -> dict[str, Any]:
         assert end.wait(60)
-        return facts_of(of("c", 4, "done"))
+        return facts_of(ServerStatus.from_wire(of("c", 4, "done")))
 
     left = [of("w", n, "training") for n in (0, 1, 2, 3)] + [of("w", 4, "done")] * 100
 
@@ -143,7 +144,7 @@ def test_a_task_that_hangs_holds_up_no_other_and_is_said_to() -> None:
         answer = left.pop(0)
         if answer.phase == "done":
             end.set()
-        return facts_of(answer)
+        return facts_of(ServerStatus.from_wire(answer))
 
     watch(out, {"wards": ask, "clinics": hang}, 5.0, LeapingClock())
     assert "clinics\x1b[0m  \x1b[33masking" in out.getvalue()

@@ -25,8 +25,7 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.wire.operator_connection import OperatorConnection
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.operator_connection import OperatorConnection, ServerStatus
 
 PARTS = {"dealer": "dealer", "server-b": "b", "server-a": "a"}
 ROUNDS = {"left": 8, "right": 3, "after": 2}
@@ -123,7 +122,7 @@ class Trio:
                 process_group=0,
             )
 
-    def status(self, task: str, role: Role) -> pb.StatusReply:
+    def status(self, task: str, role: Role) -> ServerStatus:
         address = self.addresses[task][2 if role is Role.SERVER_A else 1]
         identity = Identity.load(self.folder / "keys" / "operator")
         connection = OperatorConnection(address, role, identity)
@@ -146,7 +145,7 @@ class Trio:
     def until(self, ready: Callable[[], object]) -> None:
         until(ready, self.explain, poll_s=0.3)
 
-    def until_done(self, task: str) -> dict[Role, pb.StatusReply]:
+    def until_done(self, task: str) -> dict[Role, ServerStatus]:
         """Until both servers say that it is over: what they say."""
         both = (Role.SERVER_A, Role.SERVER_B)
 
@@ -180,7 +179,7 @@ def trio(tmp_path: Path, make_task: Any) -> Iterator[Trio]:
     made.stop()
 
 
-def check_undisturbed(trio: Trio, task: str, said: Mapping[Role, pb.StatusReply]) -> None:
+def check_undisturbed(trio: Trio, task: str, said: Mapping[Role, ServerStatus]) -> None:
     """Every round at its first attempt, with everybody in it, and one model."""
     rounds = ROUNDS[task]
     assert len({reply.model_digest for reply in said.values()}) == 1
@@ -289,7 +288,7 @@ def test_a_training_that_stopped_says_why_and_is_started_again(trio: Trio) -> No
     trio.write_settings("right", linger=2.0)
     trio.start("server-a")
 
-    def stopped() -> pb.StatusReply | None:
+    def stopped() -> ServerStatus | None:
         try:
             said = trio.status("right", Role.SERVER_A)
         except PeerUnavailable:

@@ -18,6 +18,7 @@ from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
+from precad.common.wire.operator_connection import ServerStatus
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 
@@ -48,7 +49,7 @@ def test_owners_started_once_outlast_every_stop_and_a_dealer_that_may_ends_with_
     deployment.start_client(deployment.clients[0])
     operator = deployment.operator(Role.SERVER_A)
 
-    def enrolling() -> pb.StatusReply | None:
+    def enrolling() -> ServerStatus | None:
         said = operator.status(wait=True, timeout_s=DEADLINE_S)
         return said if (said.phase, said.enrolled) == ("enrolling", 1) else None
 
