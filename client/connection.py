@@ -242,7 +242,7 @@ class Servers:
             )
         return theta
 
-    def opening(self, role: Role, attempt: int) -> pb.Signed:
+    def opening(self, role: Role, attempt: int) -> bytes:
         """What ``role`` signs before anything is shared for an attempt; see ``ServerStatements``.
 
         Raises:
@@ -251,11 +251,10 @@ class Servers:
         request = pb.OpeningRequest(
             task_digest=self.task.digest.value, client=self.client.name, attempt=attempt
         )
-        return self._patiently(role, partial(self._stubs[role].Opening, request), CALL_TIMEOUT_S)
+        opening = partial(self._stubs[role].Opening, request)
+        return self._patiently(role, opening, CALL_TIMEOUT_S).SerializeToString()
 
-    def statement(
-        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
-    ) -> pb.Signed:
+    def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """The newest statement of ``role`` on this owner's account; see ``ServerStatements``.
 
         Args:
@@ -269,12 +268,13 @@ class Servers:
         request = pb.StatementRequest(
             task_digest=self.task.digest.value,
             client=self.client.name,
-            shown=shown,
-            opening=opening,
+            shown=None if shown is None else pb.Signed.FromString(shown),
+            opening=None if opening is None else pb.Signed.FromString(opening),
         )
-        return self._patiently(role, partial(self._stubs[role].Statement, request), CALL_TIMEOUT_S)
+        statement = partial(self._stubs[role].Statement, request)
+        return self._patiently(role, statement, CALL_TIMEOUT_S).SerializeToString()
 
-    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+    def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         """Give ``role`` the model that its own statement names and that it has lost.
 
         Raises:
@@ -284,7 +284,9 @@ class Servers:
 
         def pieces() -> Iterator[pb.GivenPiece]:
             digest, client = self.task.digest.value, self.client.name
-            yield pb.GivenPiece(task_digest=digest, client=client, statement=shown)
+            yield pb.GivenPiece(
+                task_digest=digest, client=client, statement=pb.Signed.FromString(shown)
+            )
             for start in range(0, len(theta), PIECE_BYTES):
                 yield pb.GivenPiece(data=theta[start : start + PIECE_BYTES])
 

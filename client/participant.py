@@ -211,7 +211,7 @@ class _Participant:
         if self._pending.version is not None and self._pending.version < version:
             self._pending.drop()
 
-    def _tally(self, over: pb.RoundOver, signed: pb.Signed | None) -> None:
+    def _tally(self, over: pb.RoundOver, signed: bytes | None) -> None:
         if over.counted:
             self._result.counted += 1
         elif over.rejection:
@@ -262,7 +262,7 @@ class _Participant:
                 self._saw(version, model, theta)
                 self._statements.saw(version, model, theta)
 
-    def _answer(self, event: pb.RoundOpen, came: float, signed: pb.Signed | None) -> None:
+    def _answer(self, event: pb.RoundOpen, came: float, signed: bytes | None) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
         # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
         deadline = came + min(self._task.deadlines.collect, event.collect_seconds)
@@ -302,7 +302,7 @@ class _Participant:
             return None
         return kept
 
-    def _make(self, event: pb.RoundOpen, signed: pb.Signed | None) -> None:
+    def _make(self, event: pb.RoundOpen, signed: bytes | None) -> None:
         """Keep and count a pair for this attempt, if it gets one."""
         version, attempt = event.version, event.attempt
         model = Digest(event.model_digest)
@@ -420,9 +420,9 @@ class _Participant:
             self._taken = attempt, kept
 
 
-def _signed(notice: pb.Notice) -> pb.Signed | None:
+def _signed(notice: pb.Notice) -> bytes | None:
     """What server A signs for this client, where it comes with the notice."""
-    return notice.word if notice.HasField("word") else None
+    return notice.word.SerializeToString() if notice.HasField("word") else None
 
 
 AWAY_RETRIES = RetryPolicy(5.0, 60.0, spread=True)

@@ -22,8 +22,14 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import ServerVerifier
 from precad.common.model import from_bytes, model_digest, to_bytes
 from precad.common.task import Task
-from precad.common.wire.signed_statements import check_opening, check_statement
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.signed_statements import (
+    Opening,
+    Statement,
+    check_opening,
+    check_statement,
+    read_opening,
+    read_statement,
+)
 
 log = logging.getLogger("precad")
 
@@ -32,7 +38,7 @@ MOST_RELEASES = 1000
 """No version is released more often: each takes an attempt, and operators agree to further ones."""
 _MODELS_KEPT = 2
 _MODELS = "models.log"
-Body = TypeVar("Body", pb.OpeningBody, pb.StatementBody)
+Body = TypeVar("Body", Opening, Statement)
 
 
 class Signing(Protocol):
@@ -42,15 +48,13 @@ class Signing(Protocol):
     def verifier(self) -> ServerVerifier:
         """Who knows the servers' certificates."""
 
-    def opening(self, role: Role, attempt: int) -> pb.Signed:
+    def opening(self, role: Role, attempt: int) -> bytes:
         """What ``role`` signs before anything is shared for an attempt."""
 
-    def statement(
-        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
-    ) -> pb.Signed:
+    def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """The newest statement of ``role``, which is shown its last one, and its last opening."""
 
-    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+    def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         """Give ``role`` the model that its statement names, which it has lost."""
 
 
@@ -70,8 +74,8 @@ class ServerStatements:
         self._task = task
         self._client = client
         self._folder = folder
-        self._statements: dict[Role, tuple[pb.Signed, pb.StatementBody]] = {}
-        self._openings: dict[Role, pb.Signed] = {}
+        self._statements: dict[Role, tuple[bytes, Statement]] = {}
+        self._openings: dict[Role, tuple[bytes, Opening]] = {}
         self._models: dict[int, Digest] = {}
         self._newest: dict[int, bytes] = {}
         """Models' bytes by version."""
@@ -85,9 +89,9 @@ class ServerStatements:
                 role: each for role, each in kept.statements.items() if self._concerns(each[1])
             }
             for role in SERVERS:
-                opening = _read_signed(opening_path(folder, role), pb.OpeningBody)
+                opening = _read_signed(opening_path(folder, role), read_opening)
                 if opening is not None and self._concerns(opening[1]):
-                    self._openings[role] = opening[0]
+                    self._openings[role] = opening
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
     def opening(
@@ -96,7 +100,7 @@ class ServerStatements:
         attempt: int,
         version: int,
         model: bytes,
-        signed: pb.Signed | None = None,
+        signed: bytes | None = None,
     ) -> int:
         """What both servers sign for the open attempt, before anything is shared for it.
 
@@ -116,22 +120,27 @@ class ServerStatements:
         """
         of = attempt, version, model
         with self._kept():
-            came = {Role.SERVER_A: signed, Role.SERVER_B: None}
+            came = {} if signed is None else {Role.SERVER_A: signed}
             return max(
-                self._opening(role, came[role] or servers.opening(role, attempt), servers, *of)
+                self._opening(
+                    role,
+                    came[role] if role in came else servers.opening(role, attempt),
+                    servers,
+                    *of,
+                )
                 for role in SERVERS
             )
 
     def _opening(
         self,
         role: Role,
-        message: pb.Signed,
+        message: bytes,
         servers: Signing,
         attempt: int,
         version: int,
         model: bytes,
     ) -> int:
-        body = _parsed(role, check_opening, servers.verifier, message)
+        body = check_opening(servers.verifier, role, message)
         said = (body.attempt, body.version, body.model_digest)
         if not self._concerns(body) or said != (attempt, version, model):
             raise PeerViolation(
@@ -144,11 +153,11 @@ class ServerStatements:
                 f"{role.value} signed that version {version} was released {body.charges} "
                 "times already; nothing is sent: ask the operators"
             )
-        self._openings[role] = message
-        self._keep(opening_path(Path(), role), message.SerializeToString())
+        self._openings[role] = message, body
+        self._keep(opening_path(Path(), role), message)
         return body.charges
 
-    def exchange(self, servers: Signing, signed: pb.Signed | None = None) -> None:
+    def exchange(self, servers: Signing, signed: bytes | None = None) -> None:
         """Keep each server's newest statement. It is shown its last one where it may need that.
 
         Args:
@@ -169,18 +178,19 @@ class ServerStatements:
                         continue
                 self._exchange(servers, role)
 
-    def _says_all(self, role: Role, body: pb.StatementBody) -> bool:
+    def _says_all(self, role: Role, body: Statement) -> bool:
         """Whether a statement says all that ``role`` is known to have signed."""
         last, opening = self._statements.get(role), self._openings.get(role)
         if last is not None and (body.version < last[1].version or _less(last[1], body)):
             return False
         # Of an attempt that this server opened and doesn't know it must hear.
-        return opening is None or body.attempt >= pb.OpeningBody.FromString(opening.body).attempt
+        return opening is None or body.attempt >= opening[1].attempt
 
     def _exchange(self, servers: Signing, role: Role) -> None:
         last = self._statements.get(role)
         shown = None if last is None else last[0]
-        message = servers.statement(role, shown, self._openings.get(role))
+        opening = self._openings.get(role)
+        message = servers.statement(role, shown, None if opening is None else opening[0])
         body = self._statement(servers, role, message)
         if last is not None:
             _refuse_what_was_forgotten(role, last[1], body)
@@ -190,9 +200,9 @@ class ServerStatements:
                 return
         self._hold(role, message, body)
 
-    def _statement(self, servers: Signing, role: Role, message: pb.Signed) -> pb.StatementBody:
+    def _statement(self, servers: Signing, role: Role, message: bytes) -> Statement:
         """What it says. Raises PeerViolation: ``role`` didn't sign it, or not for this owner."""
-        body = _parsed(role, check_statement, servers.verifier, message)
+        body = check_statement(servers.verifier, role, message)
         if not self._concerns(body):
             raise PeerViolation(
                 f"{role.value} signed a statement for client {body.client!r} of task "
@@ -200,13 +210,11 @@ class ServerStatements:
             )
         return body
 
-    def _hold(self, role: Role, message: pb.Signed, body: pb.StatementBody) -> None:
+    def _hold(self, role: Role, message: bytes, body: Statement) -> None:
         self._statements[role] = message, body
-        self._keep(statement_path(Path(), role), message.SerializeToString())
+        self._keep(statement_path(Path(), role), message)
 
-    def _give_back(
-        self, servers: Signing, role: Role, shown: pb.Signed, body: pb.StatementBody
-    ) -> None:
+    def _give_back(self, servers: Signing, role: Role, shown: bytes, body: Statement) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
         data = self._model_bytes(body.version)
         digest = self._models.get(body.version)
@@ -273,7 +281,7 @@ class ServerStatements:
         for old in set(self._folder.glob("model-*.bin")) - newest:
             old.unlink(missing_ok=True)
 
-    def _concerns(self, body: pb.OpeningBody | pb.StatementBody) -> bool:
+    def _concerns(self, body: Opening | Statement) -> bool:
         mine = (self._task.digest.value, self._client.name)
         return (body.task_digest, body.client) == mine
 
@@ -299,7 +307,7 @@ class KeptStatements:
     """What a state folder holds of servers' signed statements, of whatever task."""
 
     folder: Path
-    statements: dict[Role, tuple[pb.Signed, pb.StatementBody]]
+    statements: dict[Role, tuple[bytes, Statement]]
     """The last one of each server that has one."""
     models: dict[tuple[Digest, int], Digest]
     """By task and version: what both servers served."""
@@ -319,7 +327,7 @@ def read_kept_statements(folder: Path) -> KeptStatements:
     Raises:
         Misconfiguration: a file holds something else.
     """
-    kept = {role: read_statement(statement_path(folder, role)) for role in SERVERS}
+    kept = {role: _read_signed(statement_path(folder, role), read_statement) for role in SERVERS}
     statements = {role: each for role, each in kept.items() if each is not None}
     return KeptStatements(folder, statements, read_models(folder / _MODELS))
 
@@ -339,19 +347,10 @@ def model_path(folder: Path, version: int) -> Path:
     return folder / f"model-{version}.bin"
 
 
-def read_statement(path: Path) -> tuple[pb.Signed, pb.StatementBody] | None:
-    """A statement that was kept; None if there is none.
-
-    Raises:
-        Misconfiguration: the file holds something else.
-    """
-    return _read_signed(path, pb.StatementBody)
-
-
-def _read_signed(path: Path, body: type[Body]) -> tuple[pb.Signed, Body] | None:
+def _read_signed(path: Path, read: Callable[[bytes], Body]) -> tuple[bytes, Body] | None:
     try:
-        message = pb.Signed.FromString(path.read_bytes())
-        return message, body.FromString(message.body)
+        message = path.read_bytes()
+        return message, read(message)
     except FileNotFoundError:
         return None
     except DecodeError:
@@ -383,7 +382,7 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
     return models
 
 
-def re_release_counts(body: pb.StatementBody) -> list[int]:
+def re_release_counts(body: Statement) -> list[int]:
     """For each m from 0: how many versions had m further releases or more.
 
     None of these ever falls: a repeated release moves a version from m to m + 1.
@@ -392,14 +391,14 @@ def re_release_counts(body: pb.StatementBody) -> list[int]:
     return [sum(charged[m:]) for m in range(len(charged))]
 
 
-def _less(last: pb.StatementBody, new: pb.StatementBody) -> bool:
+def _less(last: Statement, new: Statement) -> bool:
     """Whether ``new`` counts less than ``last`` did."""
     before, now = re_release_counts(last), re_release_counts(new)
     now += [0] * (len(before) - len(now))
     return any(more > less for more, less in zip(before, now, strict=False))
 
 
-def _refuse_what_was_forgotten(role: Role, last: pb.StatementBody, new: pb.StatementBody) -> None:
+def _refuse_what_was_forgotten(role: Role, last: Statement, new: Statement) -> None:
     if _less(last, new):
         before, now = re_release_counts(last), re_release_counts(new) or [0]
         raise PeerViolation(
@@ -417,15 +416,3 @@ def _drop_cut_line(path: Path) -> None:
         data = path.read_bytes()
         if not data.endswith(b"\n"):
             os.truncate(path, data.rfind(b"\n") + 1)
-
-
-def _parsed(
-    role: Role,
-    check: Callable[[ServerVerifier, Role, pb.Signed], Body],
-    verifier: ServerVerifier,
-    message: pb.Signed,
-) -> Body:
-    try:
-        return check(verifier, role, message)
-    except DecodeError:
-        raise PeerViolation(f"{role.value} signed what is no statement") from None

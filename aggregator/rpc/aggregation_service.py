@@ -217,14 +217,14 @@ class AggregationService(AggregationServicer):
 
     async def _take(self, pieces: AsyncIterator[pb.GivenPiece], context: Context) -> None:
         task, data = self._session.task, bytearray()
-        first: tuple[ClientId, pb.Signed] | None = None
+        first: tuple[ClientId, bytes] | None = None
         limits, total_s = self.calls.limits, task.deadlines.collect
         async for piece in in_time(pieces, idle_s=limits.idle_s, total_s=total_s):
             if first is None:
                 client = self._client(context, piece.client)
                 check_task(task, piece.task_digest)
-                await asyncio.to_thread(remember, self._session, client, piece.statement)
-                first = client, piece.statement
+                first = client, piece.statement.SerializeToString()
+                await asyncio.to_thread(remember, self._session, *first)
             data += piece.data
             if len(data) > task.dimension * WORD_BYTES:
                 raise Misconfiguration("model", len(data), "is longer than this task's")

@@ -143,9 +143,9 @@ def statement_of(
     """
     said = session.last_signed
     if shown is not None and not said.knows(client, "statement", _bytes(shown)):
-        remember(session, client, shown)
+        remember(session, client, _bytes(shown))
     if opening is not None and not said.knows(client, "opening", _bytes(opening)):
-        hear_of(session, client, opening)
+        hear_of(session, client, _bytes(opening))
     # Not what this server alone holds: what is stated must not be lost by one of them.
     model = session.model_store.get(
         min(session.model_store.current.version, session.store.versions.confirmed())

@@ -15,13 +15,12 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.model import model_digest
-from precad.common.wire.signed_statements import check_opening, check_statement
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.signed_statements import Statement, check_opening, check_statement
 
 log = logging.getLogger("precad")
 
 
-def remember(session: Session, client: ClientId, shown: pb.Signed) -> pb.StatementBody | None:
+def remember(session: Session, client: ClientId, shown: bytes) -> Statement | None:
     """Keep what this server has signed and may have forgotten; durable before it returns.
 
     Returns:
@@ -39,9 +38,7 @@ def remember(session: Session, client: ClientId, shown: pb.Signed) -> pb.Stateme
     if (body.task_digest, body.client) != (session.task.digest.value, client.name):
         raise PeerViolation("the statement that was shown is another client's or task's")
     digest = Digest(body.model_digest)
-    told = ShownStatement(
-        client, body.version, digest, body.attempt, tuple(body.charged), body.opened
-    )
+    told = ShownStatement(client, body.version, digest, body.attempt, body.charged, body.opened)
     if session.store.statements.keep(told):
         log.warning(
             "%s shows a statement of this server on version %d that its ledger doesn't hold: its "
@@ -52,7 +49,7 @@ def remember(session: Session, client: ClientId, shown: pb.Signed) -> pb.Stateme
     return body
 
 
-def hear_of(session: Session, client: ClientId, opening: pb.Signed) -> None:
+def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
     """An attempt that this server has opened for ``client``, and may have forgotten.
 
     Raises:
@@ -68,9 +65,7 @@ def hear_of(session: Session, client: ClientId, opening: pb.Signed) -> None:
     session.store.attempts.hear(body.attempt)
 
 
-def give_back(
-    session: Session, client: ClientId, shown: pb.Signed, theta: NDArray[np.float64]
-) -> None:
+def give_back(session: Session, client: ClientId, shown: bytes, theta: NDArray[np.float64]) -> None:
     """Take a model that this server has signed and lost; the training goes on from it.
 
     Args:

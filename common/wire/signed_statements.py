@@ -1,5 +1,10 @@
 """What a server signs for an owner, as protobuf messages, and back."""
 
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
 from precad.common.errors import PeerViolation, RejectedSubmission
 from precad.common.identifiers import Role
 from precad.common.identity.signatures import (
@@ -10,6 +15,7 @@ from precad.common.identity.signatures import (
     sign_as_server,
 )
 from precad.common.share.header import Signature, Signer
+from precad.common.wire.protobuf import values_of
 from precad.protos import precad_pb2 as pb
 
 Body = pb.OpeningBody | pb.StatementBody
@@ -17,6 +23,33 @@ _BLOCK = 2048
 _PADDING_HEADER, _LEAST = 3, 128
 """Tag and length of a padding of 128 bytes or more: sizes tell nothing of counts."""
 _KINDS = {pb.OpeningBody: SignedKind.OPENING, pb.StatementBody: SignedKind.STATEMENT}
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a server has signed for an attempt; see OpeningBody in protos/precad.proto."""
+
+    task_digest: bytes
+    client: str
+    version: int
+    attempt: int
+    charges: int
+    opened: int
+    model_digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a server has signed of an owner's account; see StatementBody in protos/precad.proto."""
+
+    task_digest: bytes
+    client: str
+    version: int
+    model_digest: bytes
+    attempt: int
+    charged: tuple[int, ...]
+    opened: int
+    counted: bool
 
 
 def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
@@ -38,31 +71,43 @@ def signed_to_wire(sealed: ServerSigned) -> pb.Signed:
     return message
 
 
+def read_opening(message: bytes) -> Opening:
+    """Return what a Signed says of an attempt, unchecked. Raises DecodeError."""
+    return Opening(**_values(pb.OpeningBody, pb.Signed.FromString(message).body))
+
+
+def read_statement(message: bytes) -> Statement:
+    """Return what a Signed says of an account, unchecked. Raises DecodeError."""
+    return Statement(**_values(pb.StatementBody, pb.Signed.FromString(message).body))
+
+
 def check_opening(
-    verifier: ServerVerifier, role: Role, message: pb.Signed, *, kept: bool = False
-) -> pb.OpeningBody:
+    verifier: ServerVerifier, role: Role, message: bytes, *, kept: bool = False
+) -> Opening:
     """What ``role`` has signed for an attempt's opening, now or earlier. Raises PeerViolation."""
-    return pb.OpeningBody.FromString(
-        _checked(verifier, role, SignedKind.OPENING, message, kept=kept)
-    )
+    return Opening(**_checked(verifier, role, pb.OpeningBody, message, kept=kept))
 
 
 def check_statement(
-    verifier: ServerVerifier, role: Role, message: pb.Signed, *, kept: bool = False
-) -> pb.StatementBody:
+    verifier: ServerVerifier, role: Role, message: bytes, *, kept: bool = False
+) -> Statement:
     """What ``role`` has signed of an owner's account, now or earlier. Raises PeerViolation."""
-    return pb.StatementBody.FromString(
-        _checked(verifier, role, SignedKind.STATEMENT, message, kept=kept)
-    )
+    return Statement(**_checked(verifier, role, pb.StatementBody, message, kept=kept))
 
 
 def _checked(
-    verifier: ServerVerifier, role: Role, kind: SignedKind, message: pb.Signed, *, kept: bool
-) -> bytes:
+    verifier: ServerVerifier, role: Role, body: type[Body], message: bytes, *, kept: bool
+) -> dict[str, Any]:
     try:
-        sealed = ServerSigned(
-            message.body, Signature(message.signature, tuple(message.certificates))
-        )
+        signed = pb.Signed.FromString(message)
+        sealed = ServerSigned(signed.body, Signature(signed.signature, tuple(signed.certificates)))
+        checked = check_server_signed(verifier, role, _KINDS[body], sealed, kept=kept)
+        return _values(body, checked)
     except RejectedSubmission as error:
         raise PeerViolation(f"what {role.value} is to have signed: {error.detail}") from None
-    return check_server_signed(verifier, role, kind, sealed, kept=kept)
+    except DecodeError:
+        raise PeerViolation(f"{role.value} signed what is no statement") from None
+
+
+def _values(body: type[Body], data: bytes) -> dict[str, Any]:
+    return values_of(body.FromString(data))

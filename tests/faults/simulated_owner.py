@@ -104,14 +104,14 @@ class Calls:
         self._world.seen.given[version].add(digest)
         return theta
 
-    def opening(self, role: Role, attempt: int) -> pb.Signed:
+    def opening(self, role: Role, attempt: int) -> bytes:
         """As the servers' Opening."""
         with self._world.step(f"opening {role.value}"):
             server = self._server(role)
         with self._handled_by(server):
-            return opening_of(server.session, self.client, attempt)
+            return opening_of(server.session, self.client, attempt).SerializeToString()
 
-    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+    def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         """As the servers' GiveBack."""
         with self._world.step(f"give back to {role.value}"):
             server = self._server(role)
@@ -119,17 +119,16 @@ class Calls:
             model = model_from_bytes(theta, self.task.dimension)
             give_back(server.session, self.client, shown, model)
 
-    def statement(
-        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
-    ) -> pb.Signed:
+    def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """As the servers' Statement."""
         with self._world.step(f"statement {role.value}"):
             server = self._server(role)
         with self._handled_by(server):
-            signed = statement_of(server.session, self.client, shown, opening)
+            first, last = (None if m is None else pb.Signed.FromString(m) for m in (shown, opening))
+            signed = statement_of(server.session, self.client, first, last)
         body = pb.StatementBody.FromString(signed.body)
         self._world.seen.given[body.version].add(Digest(body.model_digest))
-        return signed
+        return signed.SerializeToString()
 
     def _forged(self, view: RoundView) -> RingVector:
         """Vectors that a careless check takes: squares that wrap, far too long, just too long."""

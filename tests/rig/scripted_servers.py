@@ -32,7 +32,7 @@ from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import shard
 from precad.common.task import Task
-from precad.common.wire.signed_statements import sign_body
+from precad.common.wire.signed_statements import read_statement, sign_body
 from precad.protos import precad_pb2 as pb
 
 ME = ClientId("ward-1")
@@ -111,10 +111,10 @@ class Script:
     """Models that the client gave back."""
     takes_back: bool = True
     sent: list[Sent] = field(default_factory=list)
-    shown: dict[Role, list[pb.Signed | None]] = field(
+    shown: dict[Role, list[bytes | None]] = field(
         default_factory=lambda: {role: [] for role in SERVERS}
     )
-    openings_shown: dict[Role, list[pb.Signed | None]] = field(
+    openings_shown: dict[Role, list[bytes | None]] = field(
         default_factory=lambda: {role: [] for role in Role}
     )
     calls: list[str] = field(default_factory=list)
@@ -179,13 +179,13 @@ class ScriptedServers:
             else:
                 notice = self._notice(event)
                 if script.words:
-                    notice.word.CopyFrom(self._word(event))
+                    notice.word.ParseFromString(self._word(event))
                 yield notice
         version = max((e.version + 1 for e in script.events if isinstance(e, Over)), default=0)
         final = script.model(version)[1].value
         yield pb.Notice(finished=pb.TrainingOver(version=version, model_digest=final))
 
-    def _word(self, event: Open | Over) -> pb.Signed:
+    def _word(self, event: Open | Over) -> bytes:
         """What A signs at this event, unasked."""
         if isinstance(event, Open):
             return self._opening(Role.SERVER_A, event.attempt)
@@ -228,7 +228,7 @@ class ScriptedServers:
                 return theta
         raise AssertionError("no such model was announced")
 
-    def opening(self, role: Role, attempt: int) -> pb.Signed:
+    def opening(self, role: Role, attempt: int) -> bytes:
         """As the servers' Opening."""
         self._step(f"opening {role.value} {attempt}")
         script = self._script
@@ -236,7 +236,7 @@ class ScriptedServers:
             raise NotOnOffer(f"attempt {attempt} isn't open")
         return self._opening(role, attempt)
 
-    def _opening(self, role: Role, attempt: int) -> pb.Signed:
+    def _opening(self, role: Role, attempt: int) -> bytes:
         script = self._script
         assert script._opened is not None
         body = pb.OpeningBody(
@@ -249,9 +249,7 @@ class ScriptedServers:
         )
         return self._signed(role, body)
 
-    def statement(
-        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
-    ) -> pb.Signed:
+    def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """As the servers' Statement."""
         self._step(f"statement {role.value}")
         script = self._script
@@ -259,7 +257,7 @@ class ScriptedServers:
         script.openings_shown[role].append(opening)
         return self._statement(role)
 
-    def _statement(self, role: Role) -> pb.Signed:
+    def _statement(self, role: Role) -> bytes:
         script = self._script
         version = script.stated[role]
         body = pb.StatementBody(
@@ -273,18 +271,18 @@ class ScriptedServers:
         )
         return self._signed(role, body)
 
-    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+    def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         """The server has its newest model again."""
         self._step(f"give back {role.value}")
         script = self._script
-        version = pb.StatementBody.FromString(shown.body).version
+        version = read_statement(shown).version
         script.given.append((role, version, theta))
         if script.takes_back:
             script.stated[role] = version
 
-    def _signed(self, role: Role, body: pb.OpeningBody | pb.StatementBody) -> pb.Signed:
+    def _signed(self, role: Role, body: pb.OpeningBody | pb.StatementBody) -> bytes:
         self._script.change(role, body)
-        return sign_body(_pen(role), role, body)
+        return sign_body(_pen(role), role, body).SerializeToString()
 
     def prepare(self, version: int, attempt: int, model: Digest, x: RingVector) -> Pair:
         """As `Servers.prepare`."""

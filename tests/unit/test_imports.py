@@ -73,10 +73,8 @@ IMPURE = (
 MESSAGES = {
     *(f"aggregator/rpc/{name}.py" for name in ("aggregation_service", "dealer_client", "notices")),
     *(f"aggregator/rpc/{name}.py" for name in ("operation_service", "peer_transport", "process")),
-    "aggregator/training/owner_statements.py",
     *(f"aggregator/workers/worker_{name}.py" for name in ("attempt", "link", "pairs", "process")),
     *(f"client/{name}.py" for name in ("check_disk_and_servers", "connection", "participant")),
-    "client/server_statements.py",
     *(f"dealer/{name}.py" for name in ("dealer_metrics", "dealing_service", "process")),
 }
 STORE = "precad.aggregator.store"

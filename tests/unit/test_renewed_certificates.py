@@ -117,10 +117,10 @@ def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, p
 def test_an_owners_old_statement_and_opening_count(servers: Servers) -> None:
     session = servers.sessions[A]
     statement, opening = shown_by_ann(servers, earlier_pen(A))
-    body = remember(session, ANN, statement)
+    body = remember(session, ANN, statement.SerializeToString())
     assert body is not None
     assert session.store.attempts.next_number() == body.attempt + 1 == 6
-    hear_of(session, ANN, opening)
+    hear_of(session, ANN, opening.SerializeToString())
     assert session.store.attempts.next_number() == 7
     assert session.store.ledger.participations() == {ANN: 2}
 

@@ -12,6 +12,7 @@ from precad.aggregator.training.owner_statements import remember
 from precad.aggregator.training.session import LastSigned, Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId
+from precad.common.wire.signed_statements import Statement
 from precad.protos import precad_pb2 as pb
 
 
@@ -23,11 +24,11 @@ def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[pb.Signed]:
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What was shown to a server that it didn't just take for its own."""
-    seen: list[pb.Signed] = []
+    seen: list[bytes] = []
 
-    def noting(session: Session, client: ClientId, shown: pb.Signed) -> pb.StatementBody | None:
+    def noting(session: Session, client: ClientId, shown: bytes) -> Statement | None:
         seen.append(shown)
         return remember(session, client, shown)
 
@@ -36,7 +37,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[pb.Signed]:
 
 
 def test_its_last_word_to_an_owner_is_not_looked_up_again(
-    servers: Servers, checked: list[pb.Signed]
+    servers: Servers, checked: list[bytes]
 ) -> None:
     session = servers.sessions[A]
     first = statement_of(session, ANN, None)
@@ -44,35 +45,35 @@ def test_its_last_word_to_an_owner_is_not_looked_up_again(
     assert checked == []
 
 
-def test_after_a_restart_it_is(servers: Servers, checked: list[pb.Signed]) -> None:
+def test_after_a_restart_it_is(servers: Servers, checked: list[bytes]) -> None:
     first = statement_of(servers.sessions[A], ANN, None)
     servers.sessions[A].store.close()
     servers.open(A)
     statement_of(servers.sessions[A], ANN, first)
-    assert checked == [first]
+    assert checked == [first.SerializeToString()]
 
 
 @pytest.mark.parametrize("field", ["body", "signature"])
 def test_a_word_that_it_never_said_is_checked_and_refused(
-    servers: Servers, checked: list[pb.Signed], field: str
+    servers: Servers, checked: list[bytes], field: str
 ) -> None:
     session = servers.sessions[A]
     forged = pb.Signed.FromString(statement_of(session, ANN, None).SerializeToString())
     setattr(forged, field, getattr(forged, field)[:-1] + b"\0\1")
     with pytest.raises(PeerViolation):
         statement_of(session, ANN, forged)
-    assert checked == [forged]
+    assert checked == [forged.SerializeToString()]
 
 
 def test_what_it_said_to_one_owner_is_no_word_to_another(
-    servers: Servers, checked: list[pb.Signed]
+    servers: Servers, checked: list[bytes]
 ) -> None:
     session = servers.sessions[A]
     of_ann, of_b = statement_of(session, ANN, None), statement_of(servers.sessions[B], BEN, None)
     for shown in (of_ann, of_b):
         with pytest.raises(PeerViolation):
             statement_of(session, BEN, shown)
-    assert checked == [of_ann, of_b]
+    assert checked == [each.SerializeToString() for each in (of_ann, of_b)]
 
 
 # --- what it remembers of its last words ---------------------------------------------------------

@@ -16,7 +16,7 @@ from precad.client.own_account import exact_epsilon
 from precad.client.server_statements import SERVERS
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import Role
-from precad.common.wire.signed_statements import sign_body
+from precad.common.wire.signed_statements import read_opening, read_statement, sign_body
 from precad.protos import precad_pb2 as pb
 
 Log = pytest.LogCaptureFixture
@@ -341,7 +341,7 @@ def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
     for role in Role.SERVER_A, Role.SERVER_B:
         shown = one.script.shown[role]
         assert shown[0] is None
-        versions = [pb.StatementBody.FromString(each.body).version for each in shown[1:] if each]
+        versions = [read_statement(each).version for each in shown[1:] if each]
         # After each version, where it doesn't say it unasked, and at each connection; the second
         # process hears the newest event again.
         told = one.script.words and role is Role.SERVER_A
@@ -393,8 +393,8 @@ def test_a_server_whose_unasked_statement_says_less_is_shown_its_own(
     shown, openings = script.shown[Role.SERVER_A], script.openings_shown[Role.SERVER_A]
     assert shown[-1] is not None
     assert openings[-1] is not None
-    assert pb.StatementBody.FromString(shown[-1].body).version == 1
-    assert pb.OpeningBody.FromString(openings[-1].body).attempt == 6
+    assert read_statement(shown[-1]).version == 1
+    assert read_opening(openings[-1]).attempt == 6
     assert len(shown) == (2 if script.words else 3)
 
 

@@ -53,11 +53,11 @@ def facts(servers: Servers, version: int) -> list[tuple[Fact, ...]]:
     return [servers.sessions[role].store.ledger.facts(version) for role in SERVERS]
 
 
-def opening(servers: Servers, role: Role, attempt: int) -> pb.Signed:
+def opening(servers: Servers, role: Role, attempt: int) -> bytes:
     body = pb.OpeningBody(
         task_digest=servers.task.digest.value, client=ANN.name, version=0, attempt=attempt
     )
-    return sign_body(seals(servers.task.digest, role).signer, role, body)
+    return sign_body(seals(servers.task.digest, role).signer, role, body).SerializeToString()
 
 
 def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(

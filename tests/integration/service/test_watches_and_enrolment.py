@@ -56,13 +56,15 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: De
         assert not next(one.watch()).HasField("word")
         deployed.open_round()
         drawn, other = next(one.watch()), next(two.watch())
-        opening = check_opening(one.verifier, A, drawn.word)
+        opening = check_opening(one.verifier, A, drawn.word.SerializeToString())
         assert (opening.client, opening.attempt, opening.charges) == (ONE.name, 0, 0)
         assert not other.HasField("word")
         assert drawn.ByteSize() == other.ByteSize()
         session.event_log.publish(done)
         for client, servers in ((ONE, one), (TWO, two)):
-            statement = check_statement(servers.verifier, A, next(servers.watch()).word)
+            statement = check_statement(
+                servers.verifier, A, next(servers.watch()).word.SerializeToString()
+            )
             assert (statement.client, statement.version) == (client.name, 0)
 
 
