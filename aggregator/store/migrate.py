@@ -1,9 +1,9 @@
 """Bring a database to this version's schema when it is opened, all of it or nothing.
 
 A new database is made as ``schema.py`` says; an older one takes the steps that it lacks
-(``upgrade``), for which alone Alembic is loaded. To change the tables: change ``schema.py``, add a
-file to ``migrations/versions`` whose ``down_revision`` is the newest one's, and name it in
-``NEWEST``. Data is never thrown away, so there is no way down.
+(``upgrade``). To change the tables: change ``schema.py``, add a file to ``migrations/versions``
+whose ``down_revision`` is the newest one's, and name it in ``NEWEST``. Data is never thrown away,
+so there is no way down.
 """
 
 import logging
@@ -51,8 +51,6 @@ def migrate(connection: Connection) -> None:
         _STAMP.create(connection, checkfirst=True)
         connection.execute(sa.insert(_STAMP), {"version_num": NEWEST})
     elif current != NEWEST:
-        from precad.aggregator.store.migrate import upgrade  # noqa: PLC0415
-
         upgrade(connection, current)
 
 
@@ -66,8 +64,6 @@ def require_current(connection: Connection) -> None:
     if current is None:
         raise Misconfiguration("state", name_of(connection), "holds no state of a precad server")
     if current != NEWEST:
-        from precad.aggregator.store.migrate import require_known  # noqa: PLC0415
-
         require_known(connection, current)
         raise Misconfiguration(
             "state",

@@ -40,17 +40,17 @@ PARTS = (
     "accounting",
     "certify",
     "aggregator/noise",
-    "common/encode",
+    "common/encode.py",
     "common/share",
     "norm_check",
     "aggregator/validate",
-    "aggregator/release",
+    "aggregator/release.py",
     "aggregator/store",
     "client/own_account.py",
     "client/account_file.py",
     "client/server_statements.py",
 )
-LEFT_OUT = ("plot.py", "/migrations/", "__init__.py")
+LEFT_OUT = ("plots.py", "/migrations/", "__init__.py")
 TESTS = (
     *(f"{kind}/**/test_*.py" for kind in ("unit", "property", "vectors", "contract")),
     *(f"integration/{part}test_*.py" for part in ("", "store/", "validation/")),
@@ -58,7 +58,7 @@ TESTS = (
 NOT_THESE = ("document", "_command", "test_cli", "test_two_processes", "test_browser")
 """Of prose, or of whole commands, which are slow and start processes that have no mutant."""
 ALSO = {
-    "aggregator/release": ["tests/integration/test_run_round.py"],
+    "aggregator/release.py": ["tests/integration/test_run_round.py"],
     "aggregator/store": ["tests/integration/store"],
 }
 """Tests of a folder that don't name its modules."""

@@ -35,7 +35,8 @@ class Shell:
         self._environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{Path(precad.__file__).parents[1]}:{folder}",
+            # `python -m research` is typed in a checkout, which nothing is written to here.
+            "PYTHONPATH": f"{Path(precad.__file__).parents[1]}:{folder}:{ROOT}",
         }
         self._background: list[subprocess.Popen[bytes]] = []
 
