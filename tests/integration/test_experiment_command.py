@@ -2,11 +2,8 @@
 
 import json
 import re
-import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,8 +19,7 @@ from research.papers.xie_table9 import cells
 from research.poisoning import ATTACKS
 from research.registry import load_plugins
 from research.study import EXPERIMENTS, Scale
-from research.study import run as running
-from research.study.run import LOST_NODES, run
+from research.study.run import run
 
 from precad.common.errors import Misconfiguration
 from precad.simulation.partition import iid
@@ -151,49 +147,3 @@ def test_dask_gives_what_one_process_gives(
         else:
             with pytest.raises(Misconfiguration, match="workers there of one thread each"):
                 values(tmp_path, **how)
-
-
-class NodeLostError(Exception):
-    """Ray's, in this test."""
-
-
-class Nodes:
-    """In place of joblib's ``Parallel`` on Ray: the first so many calls lose their node."""
-
-    def __init__(self, losses: int) -> None:
-        self.losses = losses
-
-    def __call__(self, jobs: list[Any] | None = None) -> Any:
-        if jobs is None:
-            return nullcontext(self)
-        self.losses -= 1
-        if self.losses >= 0:
-            raise NodeLostError
-        return [function(*given, **named) for function, given, named in jobs]
-
-
-@pytest.mark.parametrize(("losses", "room"), [(LOST_NODES - 1, 2), (LOST_NODES, 2), (0, 0)])
-def test_what_a_lost_node_of_ray_had_is_measured_anew(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    alone: list[Mapping[str, Any]],
-    losses: int,
-    room: int,
-) -> None:
-    node = {"Alive": True, "Resources": {"CPU": room}}
-    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **_: None, nodes=lambda: [node])
-    modules = {
-        "ray": ray,
-        "ray.exceptions": SimpleNamespace(RayError=NodeLostError),
-        "ray.util": SimpleNamespace(),
-        "ray.util.joblib": SimpleNamespace(register_ray=lambda: None),
-    }
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(running, "parallel_config", lambda **_: nullcontext())
-    monkeypatch.setattr(running, "Parallel", Nodes(losses))
-    if losses == LOST_NODES:
-        with pytest.raises(NodeLostError):
-            values(tmp_path, backend="ray", workers=2)
-    else:
-        assert values(tmp_path, backend="ray", workers=2) == alone

@@ -18,7 +18,6 @@ from precad.simulation.demo_tasks import demo_task
 from precad.simulation.partition import shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
-MOST_LINES = 10
 ATTACK = """
 def minus(updates, view):
     return view.encode(-3 * view.decode(updates))
@@ -41,8 +40,7 @@ def test_a_thousand_clients_are_simulated_shown_saved_and_plotted(
 ) -> None:
     plot, save = tmp_path / "run.png", tmp_path / "run.json"
     result = run(
-        *(task, "--clients", 1000, "--rounds", 3, "--seed", 7),
-        *("--plot", plot, "--save", save),
+        *(task, "--clients", 1000, "--rounds", 3, "--seed", 7), *("--plot", plot, "--save", save)
     )
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
@@ -139,11 +137,6 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     assert (tmp_path / "training.json").read_text().startswith('{\n "format": "precad-simulation')
 
 
-def test_the_attack_takes_ten_lines() -> None:
-    attack = next(block for block in blocks() if "def backwards" in block)
-    assert len([line for line in attack.splitlines() if line.strip()]) <= MOST_LINES
-
-
 # --- the demo's settings, by simulation: nothing is protected here --------------------------------
 
 CLIENTS = 10
@@ -159,25 +152,12 @@ def train(data: DataSet, task: Task, seed: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "least"),
-    [
-        ("digits", "logistic", 0.90),
-        ("breast-cancer", "mlp", 0.92),
-    ],
+    ("name", "model", "least"), [("digits", "logistic", 0.90), ("breast-cancer", "mlp", 0.92)]
 )
 def test_the_demos_settings_train(name: str, model: str, least: float) -> None:
     data = load(name)
     task = Task.parse(demo_task(data, model, CLIENTS))
     assert train(data, task, seed=0) >= least
-
-
-def test_the_default_task_is_the_one_that_was_tried() -> None:
-    task = Task.parse(demo_task(load("digits"), "logistic", CLIENTS))
-    privacy = task.privacy
-    assert (privacy.record_clip, privacy.client_clip, privacy.noise_multiplier) == (1.0, 20.0, 2.0)
-    assert (privacy.record_rate, privacy.client_rate, privacy.delta) == (0.2, 1.0, 1e-5)
-    assert (task.training.learning_rate, task.training.rounds) == (6.0, 60)
-    assert (task.dimension, task.fractional_bits) == (650, 20)
 
 
 @pytest.mark.parametrize("clients", [1, 7, 1000])

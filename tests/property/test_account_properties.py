@@ -88,26 +88,6 @@ def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
     assert mixture <= every * GRID
 
 
-def single_step_delta(rate: float, sigma: float, epsilon: float) -> float:
-    """δ(ε) of one step by its definition, the larger direction, at 40 digits.
-
-    Removing: P = (1−q)·N(0) + q·N(1) against Q = N(0). The loss exceeds ε above one point.
-    """
-    q, s, e = mpf(rate), mpf(sigma), mpf(epsilon)
-
-    def above(x: mpf, mean: int) -> mpf:
-        return mp.ncdf((mean - x) / s)
-
-    cut = s**2 * mp.log((mp.exp(e) - 1 + q) / q) + mpf(1) / 2
-    removing = (1 - q) * above(cut, 0) + q * above(cut, 1) - mp.exp(e) * above(cut, 0)
-    adding = mpf(0)
-    if mp.exp(-e) > 1 - q:
-        low = s**2 * mp.log((mp.exp(-e) - 1 + q) / q) + mpf(1) / 2
-        base = 1 - above(low, 0)
-        adding = base - mp.exp(e) * ((1 - q) * base + q * (1 - above(low, 1)))
-    return float(max(removing, adding))
-
-
 @settings(max_examples=15)
 @given(st.floats(0.01, 0.99), SIGMAS, st.floats(0.0, 3.0))
 def test_exact_never_goes_below_the_definition_and_stays_near(
@@ -115,7 +95,8 @@ def test_exact_never_goes_below_the_definition_and_stays_near(
 ) -> None:
     accountant = ExactAccountant()
     accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma))
-    truth = single_step_delta(rate, sigma, epsilon)
+    step = Round(rate, sigma, 1.0)
+    truth = max(directed_delta(step, epsilon, reverse=way) for way in (False, True))
     reported = accountant.delta(epsilon)
     assert reported >= truth
     assert reported == pytest.approx(truth, rel=5e-3, abs=1e-6)

@@ -15,7 +15,7 @@ from research.printed.printed_privacy import xie_proposition_1, xie_table
 
 from precad.accounting.events import SampledGaussian, Sampling, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.accounting.rdp import Conversion, RdpAccountant, fixed_size_rdp
+from precad.accounting.rdp import Conversion, RdpAccountant
 
 DELTA = 1e-5
 
@@ -70,13 +70,6 @@ def test_insdp_fedavg_is_the_maximum_over_users_and_spends_only_on_who_ran() -> 
     by_user = account.epsilon_by_user(DELTA)
     assert by_user == {"a": exact(step.times(25)), "b": exact(step.times(50))}
     assert account.epsilon(DELTA) == by_user["b"]
-
-
-def test_the_fixed_size_bound_is_never_above_no_sampling_and_reaches_it_at_rate_1() -> None:
-    for order in (2, 8, 64, 500):
-        assert fixed_size_rdp(1.0, 0.7, order) == pytest.approx(order / (2 * 0.7**2))
-        assert fixed_size_rdp(0.3, 0.7, order) <= order / (2 * 0.7**2)
-        assert fixed_size_rdp(0.0, 0.7, order) == 0
 
 
 def test_rdp_says_zero_where_the_total_variation_is_below_delta() -> None:

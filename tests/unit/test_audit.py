@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from research.audits.builds import Build, less_noise
+from research.audits.builds import Build
 from research.audits.certificate import _judged, audit_certificates, certifiable
 from research.audits.presence import audit, present
 from research.audits.presence import train as train_owners
@@ -16,7 +16,7 @@ from scipy.stats import binom, norm
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.audit.canaries import coins_at, designed, loud_canaries
+from precad.audit.canaries import designed
 from precad.audit.canary_training import SIGNIFICANCE, statements, train, views
 from precad.audit.one_run import (
     Guesses,
@@ -31,7 +31,7 @@ from precad.audit.one_run import (
     refutes,
 )
 from precad.audit.power import guess, plan
-from precad.audit.verdict import MODELS, ONE_SERVER, Verdict
+from precad.audit.verdict import Verdict
 from precad.certify.closed_form import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.client.records.torch_records import Records
@@ -117,20 +117,6 @@ def test_impossible_counts_are_refused(numbers: tuple[int, int, int]) -> None:
 LIKE = Records(torch.randn(20, 3), torch.zeros(20, dtype=torch.int64))
 
 
-def test_a_row_of_coins_holds_for_one_of_equally_many_rounds() -> None:
-    coins = np.array([[True, False], [False, True]])
-    held = [coins_at(coins, version, 6).tolist() for version in range(6)]
-    assert held == 3 * [[True, False]] + 3 * [[False, True]]
-
-
-def test_a_sample_loses_the_canaries_that_are_out_of_its_round() -> None:
-    canaries = loud_canaries(LIKE, 50, 3, seed=1, periods=4)
-    drawn = np.arange(0, 50, 2)
-    for version in range(4):
-        kept = canaries.counting(drawn, version, 4)
-        assert kept.tolist() == [i for i in drawn if canaries.coins[version, i]]
-
-
 def test_a_coin_a_round_states_what_one_round_hides() -> None:
     task = designed(50, 4, 1).task
     assert [statement.rounds for statement in statements(task, 4)] == [1, 1]
@@ -167,12 +153,6 @@ def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
     assert caught[1] <= caught[2] == 1.0
 
 
-def test_a_fault_concerns_those_who_see_it() -> None:
-    assert less_noise(Build.REDRAWN).get(MODELS, 1.0) == 1.0
-    assert less_noise(Build.REDRAWN)[ONE_SERVER] > 2.0
-    assert less_noise(Build.SOUND) == {}
-
-
 # --- presence of whole clients -------------------------------------------------------------------
 
 CLIENTS, ROUNDS = 50, 12
@@ -197,12 +177,6 @@ def test_owners_that_are_eight_times_as_long_as_allowed_are_found() -> None:
     assert found.power.caught == 1.0
     assert found.refuted
     assert found.by_family >= found.epsilon
-
-
-def test_the_statement_is_of_one_round_and_the_tasks_own() -> None:
-    statement = present(CLIENTS, ROUNDS, SEED).statement
-    assert (statement.rate, statement.rounds) == (1.0, 1)
-    assert statement.noise == pytest.approx(2**0.5 * 0.7, rel=0.01)
 
 
 # --- certificates that are attacked --------------------------------------------------------------

@@ -3,34 +3,25 @@
 import csv
 import gzip
 import hashlib
-import os
 import pickle
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 from research.datasets import DataSet, load
 from research.datasets.cifar_jpeg import CLASSES, cifar10_jpeg
 from research.datasets.tweets import DIMENSIONS, GLOVE_FILE, TEST_FILE, TRAIN_FILE, sentiment140
-from research.features.fixed_features import FIXED_FEATURES, with_features
 from research.features.oriented_gradients import LENGTH, oriented_gradients
 from sklearn.datasets import load_breast_cancer, load_digits
 
-import precad
 from precad.cli.demo_scenario import make_scenario
-from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration
-from precad.common.task import Task
 from precad.simulation.datasets import SPLIT_SEED, torchvision_datasets
-from precad.simulation.demo_tasks import demo_task
 
 
 def idx(values: NDArray[np.uint8]) -> bytes:
@@ -84,22 +75,6 @@ def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
     assert records[0].shape == (6, 1, 28, 28)
     with pytest.raises(Misconfiguration, match="nothing is downloaded"):
         make_scenario("mnist", "logistic", *size, *bad, seed=1)
-
-
-def test_the_demo_takes_a_cnn_of_images(tmp_path: Path) -> None:
-    write_idx(tmp_path)
-    scenario = make_scenario("mnist", "cnn", 1, 3, 1.0, None, None, seed=1, folder=tmp_path)
-    assert scenario.task.dimension == 2826
-    (records,) = scenario.data.values()
-    assert build(scenario.task.model)(torch.from_numpy(records[0])).shape == (6, 10)
-    with pytest.raises(Misconfiguration, match="settings exist for"):
-        make_scenario("digits", "cnn", 1, 3, 1.0, None, None, seed=1)
-
-
-def test_features_take_the_place_of_images_and_the_demos_settings_fit_them(tmp_path: Path) -> None:
-    write_idx(tmp_path)
-    data = with_features(load("mnist", tmp_path), FIXED_FEATURES["features"])
-    assert Task.parse(demo_task(data, "features", 1)).dimension == 3930
 
 
 def test_an_image_of_one_grey_has_no_features_and_others_have_one_length() -> None:
@@ -291,11 +266,6 @@ def test_a_damaged_image_file_is_refused(tmp_path: Path) -> None:
         load("mnist", tmp_path)
 
 
-def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(Misconfiguration, match=r"digits.*sentiment140"):
-        load("imagenet")
-
-
 @pytest.mark.parametrize(
     ("name", "train", "test", "features", "classes"),
     [("digits", 1438, 359, 64, 10), ("breast-cancer", 455, 114, 30, 2)],
@@ -327,23 +297,6 @@ def test_built_in_data_are_scikit_learns(name: str, read: Callable[[], Any]) -> 
     assert (labels == theirs.target[order]).all()
     if name == "digits":
         assert (np.concatenate([data.test_x, data.train_x]) * 16 == theirs.data[order]).all()
-
-
-def test_built_in_data_need_no_import_of_scikit_learn() -> None:
-    program = (
-        "import sys\n"
-        "from precad.simulation.datasets import load\n"
-        "for name in ('digits', 'breast-cancer'): load(name)\n"
-        "assert not {'sklearn', 'pandas', 'scipy.stats'} & set(sys.modules)\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(precad.__file__).parents[1])},
-    )
-    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize(

@@ -81,26 +81,6 @@ def test_the_lstm_is_torchs() -> None:
         torch.testing.assert_close(own(x), own.last(hidden[:, -1]), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        ("mlp", some(12)),
-        ("opacus-cnn", some(1, 28, 28, classes=10)),
-        ("opacus-cifar-cnn", COLOUR),
-    ],
-)
-def test_one_models_gradient_is_that_of_a_model_among_many(name: str, data: DataSet) -> None:
-    torch.set_num_threads(1)
-    learner = Learner(MODELS[name](data))
-    theta = torch.randn(learner.dimension, generator=torch.Generator().manual_seed(3)) * 0.1
-    x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
-    weights = torch.tensor([0.5, 2.0, 0.0])
-    one = learner.gradient(theta, x, y, weights)
-    (among,) = learner.gradients(theta[None], x[None], y[None], weights[None])
-    torch.testing.assert_close(one, among, atol=1e-5, rtol=1e-3)
-    assert not torch.equal(one, learner.gradient(theta, x, y, torch.ones(3)))
-
-
 @pytest.mark.parametrize("name", ["opacus-cnn", "opacus-cifar-cnn"])
 def test_models_that_convolve_one_by_one_get_what_they_get_together(name: str) -> None:
     torch.set_num_threads(1)

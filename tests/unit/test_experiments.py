@@ -6,23 +6,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from research.registry import Registry, load_plugins
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
-from research.study import run as running
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 from research.study.environment import environment
 from research.study.estimate import Estimate
 from research.study.kept import Kept
@@ -187,55 +176,6 @@ def test_a_file_of_another_experiment_is_refused(tmp_path: Path, named: Any) -> 
         Kept(tmp_path, "other", Scale.SMALL)
 
 
-def test_the_estimate_tries_every_algorithm(
-    tmp_path: Path, named: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(np.cumsum([0.0, 1.0, 0.0, 50.0] + 20 * [0.0, 50.0]))
-    monkeypatch.setattr(running, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    tried: list[tuple[str, int]] = []
-    cells: list[Settings] = [
-        {"algorithm": algorithm, "clients": clients, "seed": seed}
-        for seed in range(2)
-        for clients in (1, 2, 3)
-        for algorithm in ("fast", "slow")
-    ]
-
-    def measure(settings: Settings, _: Surroundings) -> dict[str, Any]:
-        tried.append((settings["algorithm"], settings["clients"]))
-        return {"square": 0}
-
-    name = named(replace(squares(), cells=lambda _: cells, measure=measure))
-    estimate = Estimate(name, Scale.SMALL, tmp_path)
-    assert (estimate.missing, tried) == (12, [("fast", 2), ("slow", 2)])
-    assert 3600 * estimate.hours == pytest.approx(6 * 1 + 6 * 50)
-    run(name, Scale.SMALL, tmp_path, only={"algorithm": "slow", "seed": 1})
-    tried.clear()
-    estimate = Estimate(name, Scale.SMALL, tmp_path)
-    assert (estimate.missing, tried) == (9, [("fast", 2)])
-    # The slow ones' three that are kept took 50 s each.
-    assert 3600 * estimate.hours == pytest.approx(9 * 50)
-
-
-def test_quick_cells_say_nothing_of_slow_ones(tmp_path: Path, named: Any) -> None:
-    # As in Table 9: a defence's few models, then the vote's many.
-    cells: list[Settings] = [
-        {"defence": defence, "attack": attack, "seed": 0}
-        for attack in range(3)
-        for defence in ("median", "krum", None)
-    ]
-    name = named(replace(squares(), cells=lambda _: cells, measure=lambda *_: {"square": 0}))
-    kept, whole = Kept(tmp_path, name, Scale.SMALL), EXPERIMENTS[name].all_cells(Scale.SMALL)
-    for cell, seconds in zip(whole[:3], (1.0, 2.0, 100.0), strict=True):
-        kept.add(Result(cell, {"square": 0}, seconds), {})
-    estimate = Estimate(name, Scale.SMALL, tmp_path)
-    assert estimate.missing == 6
-    assert 3600 * estimate.hours == pytest.approx(206)
-    estimate.add(Result(whole[3], {"square": 0}, 3.0))
-    # The median's cells take 2 s now, on average, and one of them is left.
-    assert estimate.missing == 5
-    assert 3600 * estimate.hours == pytest.approx(2 + 4 + 200)
-
-
 def test_two_parts_of_one_name_and_an_unknown_one_are_refused(tmp_path: Path) -> None:
     parts: Registry[int] = Registry("part")
     parts.register("one")(1)
@@ -245,13 +185,6 @@ def test_two_parts_of_one_name_and_an_unknown_one_are_refused(tmp_path: Path) ->
         parts["two"]
     with pytest.raises(Misconfiguration, match="Python file of your own"):
         load_plugins((tmp_path / "gone.py",))
-
-
-def test_a_file_of_ones_own_is_run_once(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text("from pathlib import Path\nPath(__file__).with_name('ran').mkdir()\n")
-    load_plugins((file,))
-    load_plugins((file, tmp_path / "." / "mine.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ from research.models import MODELS
 
 from precad.common.errors import Misconfiguration
 from precad.simulation.checkpoint import Checkpoint
-from precad.simulation.datasets import DataSet, load
+from precad.simulation.datasets import load
 from precad.simulation.partition import iid
 
 SETTINGS: dict[str, Any] = {
@@ -54,15 +54,8 @@ def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
 
 
 def test_at_the_papers_setting_the_accounts_are_those_of_the_accounting_page() -> None:
-    chosen = InstanceLevel.of(
-        {
-            **SETTINGS,
-            "noise_multiplier": 3.0,
-            "batch_rate": 0.4,
-            "users_per_round": 10,
-            "rounds": 200,
-        }
-    )
+    paper = {"noise_multiplier": 3.0, "batch_rate": 0.4, "users_per_round": 10, "rounds": 200}
+    chosen = InstanceLevel.of({**SETTINGS, **paper})
     assert exact_epsilon(chosen.summed(1 / 3), 1e-5) == pytest.approx(1.36, abs=0.01)
     assert exact_epsilon(chosen.summed(), 1e-5) == pytest.approx(2.45, abs=0.01)
 
@@ -171,23 +164,8 @@ def test_a_broken_off_ensemble_goes_on_to_the_same_models(
 
 
 def test_a_long_model_takes_the_same_steps_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(0)
-    x = generator.random((40, 6)).astype(np.float32)
-    y = (x[:, 0] > 0.5).astype(np.int64)
-    learner = Learner(MODELS["mlp"](DataSet("some", x, y, x, y, 2)))
-    users = Users.of([(x[:25], y[:25]), (x[25:], y[25:])])
-    start = torch.from_numpy(generator.normal(0, 0.3, learner.dimension).astype(np.float32))
-    settings = InstanceLevel(
-        users_per_round=2,
-        rounds=2,
-        noise_multiplier=0.1,
-        clip=0.05,
-        batch_rate=0.3,
-        local_rate=0.5,
-        local_steps=3,
-    )
-    gathered, _ = train(learner, users, start, settings, [1, 2, 3])
+    gathered = ensemble([1, 2, 3])
     monkeypatch.setattr(instance_level, "LONG", 0)
-    alone, _ = train(learner, users, start, settings, [1, 2, 3])
+    alone = ensemble([1, 2, 3])
     torch.testing.assert_close(alone, gathered, atol=1e-6, rtol=1e-4)
     assert not torch.allclose(alone[0], alone[1])

@@ -1,7 +1,6 @@
 """Scattering coefficients: what they are of, whose they are, and an oracle's figures."""
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -83,19 +82,6 @@ def test_coefficients_are_those_of_kymatio() -> None:
         np.testing.assert_allclose(mine[name], known, rtol=0.06, err_msg=name)
 
 
-def test_there_are_as_many_channels_as_paths() -> None:
-    images = drawn()
-    assert scattering(images).shape == (1, 1 + 16 + 64, 7, 7)
-    assert scattering(images, scales=1).shape == (1, 1 + 8, 14, 14)
-    assert scattering(images[:, :, :24, :24], 3, 4).shape == (1, 1 + 12 + 48, 3, 3)
-
-
-def test_an_image_of_one_grey_has_no_edges() -> None:
-    found = scattering(np.full((1, 1, 28, 28), 0.7, np.float32))[0]
-    np.testing.assert_allclose(found[0], 0.7, rtol=1e-5)
-    assert np.abs(found[1:]).max() < 1e-5
-
-
 @pytest.mark.usefixtures("quick")
 def test_a_records_features_are_its_own() -> None:
     images = np.random.default_rng(5).random((4, 1, SIDE, SIDE), np.float32)
@@ -124,51 +110,6 @@ def test_owners_that_compute_apart_get_the_same(monkeypatch: pytest.MonkeyPatch)
     features._maps.clear()
     theirs = scattering_features(images)
     np.testing.assert_allclose(theirs, mine, atol=1e-4 * LENGTH)
-
-
-@pytest.mark.usefixtures("quick")
-def test_no_more_directions_are_kept_than_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = next(drawn_digits(SIDE))[0][:300]
-    whole = scattering_features(images)
-    monkeypatch.setattr(features, "_DIRECTIONS", 100)
-    features._maps.clear()
-    few = scattering_features(images)
-    assert few.shape == (300, 100)
-    # The leading ones: next to nothing of how images lie to each other is lost.
-    agreeing = (few @ few.T).ravel() @ (whole @ whole.T).ravel()
-    lengths = np.linalg.norm(few @ few.T) * np.linalg.norm(whole @ whole.T)
-    assert agreeing > 0.99 * lengths
-
-
-@pytest.mark.usefixtures("quick")
-def test_public_digits_of_a_class_are_whitened() -> None:
-    """The covariance within classes to the power -1/4 on each side leaves its square root."""
-    mean, whole, within = features._of_public_digits(SIDE)
-    public_mean, matrix = features._public_map(SIDE)
-    np.testing.assert_allclose(public_mean, mean, rtol=1e-5)
-    assert np.trace(within) < 0.9 * np.trace(whole)
-    spread = np.linalg.eigvalsh(matrix.T @ within @ matrix)
-    plain = np.linalg.eigvalsh(within)
-    # From the largest to the hundredth: the factor that is left is about the root of what was.
-    was, now = plain[-1] / plain[-100], spread[-1] / spread[-100]
-    assert now < 2 * np.sqrt(was)
-
-
-def test_public_digits_are_drawn_as_mnists_are() -> None:
-    (plain, labels), (changed, same) = islice(drawn_digits(28), 2)
-    assert plain.shape == (1797, 1, 28, 28)
-    assert (plain.min(), plain.max()) == (0, 1)
-    assert set(labels.tolist()) == set(range(10))
-    # In the middle 20 × 20, but for what the centre of mass moves.
-    assert plain[:, :, 4:24, 4:24].sum() > 0.98 * plain.sum()
-    places = np.arange(28)
-    across = (plain[:, 0].sum(1) @ places) / plain.sum((1, 2, 3))
-    down = (plain[:, 0].sum(2) @ places) / plain.sum((1, 2, 3))
-    assert np.abs(np.stack([across, down]) - 13.5).mean() < 0.5
-    assert (same == labels).all()
-    assert np.abs(changed - plain).mean() > 0.01
-    again = next(drawn_digits(28))[0]
-    assert (again == plain).all()
 
 
 def test_other_images_are_refused() -> None:

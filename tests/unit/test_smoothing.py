@@ -74,9 +74,7 @@ def test_whole_numbers_and_single_outputs_are_refused(trained: Trained) -> None:
         sample_votes(nn.Linear(64, 1), x[:2], Sampling(0.5))
 
 
-def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
-    trained: Trained,
-) -> None:
+def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(trained: Trained) -> None:
     """PGD in L2 on the smoothed model; an attack wins where fresh votes change the label."""
     module, x, _ = trained
     x, sigma = x[:40], 0.25

@@ -18,7 +18,7 @@ from research.algorithms.user_level import (
 )
 from research.defences import DEFENCES
 from research.models import MODELS
-from research.poisoning import ATTACKS, Attack, Scene
+from research.poisoning import ATTACKS
 
 from precad.simulation.checkpoint import Checkpoint
 from precad.simulation.datasets import load
@@ -51,12 +51,6 @@ def test_a_model_is_the_same_alone_and_among_others(batch_size: int | None) -> N
     torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
     assert not torch.allclose(together[0], together[1], atol=1e-3)
     assert torch.equal(together, ensemble([1, 2, 3], batch_size=batch_size))
-
-
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_a_round_without_users_is_noise(batch_size: int | None) -> None:
-    quiet = ensemble([5], user_rate=1e-9, noise_multiplier=1e-12, batch_size=batch_size)
-    assert float(quiet.abs().max()) < 1
 
 
 @pytest.mark.parametrize("name", CLIPPINGS)
@@ -146,53 +140,16 @@ def test_an_epoch_in_batches_takes_each_record_once_in_an_order_of_its_own() -> 
     assert any(order != orders[0] for order in orders)
 
 
-def test_who_has_fewer_batches_rests_until_the_next_epoch() -> None:
-    # All of a user's records are alike, so that no order matters.
-    image, label = load("digits").train_x[3], load("digits").train_y[3]
-    learner = Learner(MODELS["logistic"](load("digits")))
-
-    def moved(*counts: int) -> torch.Tensor:
-        shares = [(np.stack([image] * n), np.array([label] * n)) for n in counts]
-        free = {"rounds": 1, "noise_multiplier": 1e-12, "clip": 1e5, "batch_size": 2}
-        chosen = UserLevel(**{**SETTINGS, **QUIET, **free})
-        start = torch.zeros(learner.dimension)
-        return train(learner, Users.of(shares), start, chosen, [1])
-
-    together = moved(1, 5)
-    torch.testing.assert_close(2 * together, moved(1) + moved(5), atol=1e-5, rtol=1e-4)
-    assert float(moved(5).norm()) > 2 * float(moved(1).norm())
-
-
 def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
     honest = ensemble([4], **QUIET, rounds=1)
     bad = {"adversary": Adversary(ATTACKS["scaled-label-flipping"](gamma=1e6), 3)}
     attacked = ensemble([4], bad, **QUIET, rounds=1)
     moved = float((attacked - honest).norm())
     assert 0 < moved <= 3 * 2 * SETTINGS["clip"] / 20 + 1e-4
-    # Without a clip they take it where they want.
-    free = ensemble([4], {**bad, "defence": DEFENCES["mean"]}, **QUIET, rounds=1)
-    assert float((free - honest).norm()) > 1000
-
-
-@pytest.mark.parametrize("name", ["median", "krum"])
-def test_a_robust_aggregation_takes_the_means_place(name: str) -> None:
-    bad = {"adversary": Adversary(ATTACKS["scaled-label-flipping"](gamma=1e6), 3)}
-    held = ensemble([4], {**bad, "defence": DEFENCES[name]}, **QUIET, rounds=1)
-    assert float(held.norm()) < 10
-
-
-def test_an_attack_knows_whether_norms_are_checked() -> None:
-    bounds: list[float] = []
-
-    class Looking(Attack):
-        def submit(self, honest: Any, scene: Scene) -> Any:
-            bounds.append(scene.bound)
-            return honest
-
-    bad = {"adversary": Adversary(Looking(), 20)}
-    ensemble([4], bad, **QUIET, rounds=1)
-    ensemble([4], {**bad, "defence": DEFENCES["mean"]}, **QUIET, rounds=1)
-    assert bounds == [SETTINGS["clip"], math.inf]
+    # Without a clip they take it where they want; a robust aggregation in the mean's place holds.
+    for name, moved_far in (("mean", True), ("krum", False)):
+        free = ensemble([4], {**bad, "defence": DEFENCES[name]}, **QUIET, rounds=1)
+        assert (float((free - honest).norm()) > 1000) is moved_far
 
 
 class Enough(Exception):

@@ -67,6 +67,24 @@ def accounting(loaded: set[str]) -> set[str]:
     return {name for name in loaded if name.startswith(counting)}
 
 
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        ("import precad", {"torch"}),
+        (
+            "from precad.simulation.datasets import load\nload('digits'), load('breast-cancer')",
+            {"sklearn", "pandas", "scipy.stats"},
+        ),
+        (
+            "from precad.cli.main import app\napp(['--help'], standalone_mode=False)",
+            {"numpy", "scipy", "torch", "dp_accounting", "matplotlib"},
+        ),
+    ],
+)
+def test_a_large_library_loads_only_where_it_is_used(program: str, absent: set[str]) -> None:
+    assert not loaded_by(program) & absent
+
+
 def test_a_training_step_loads_no_accounting_and_no_client_module_needs_unix() -> None:
     run = process(WITHOUT_UNIX)
     assert run.returncode == 0, run.stderr

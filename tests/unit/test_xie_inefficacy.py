@@ -14,12 +14,7 @@ from research.papers.xie_inefficacy import (
     sound_bound,
     sound_fewest,
 )
-from research.papers.xie_levels import (
-    TWEETERS,
-    USER_SETTINGS,
-    USERS,
-    two_labels,
-)
+from research.papers.xie_levels import TWEETERS, USER_SETTINGS, USERS, two_labels
 from research.poisoning import ATTACKS, poisoned
 from research.printed.printed_certificates import xie_corollary_1
 from research.study import EXPERIMENTS, Result, Scale, Surroundings

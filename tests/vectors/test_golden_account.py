@@ -158,11 +158,7 @@ def test_fixed_size_sampling_costs_more_than_was_published(case: Case) -> None:
     assert (attained.lower > expected["published"]) == (
         expected["eps_pair_lower"] > expected["published"]
     )
-    close(
-        case,
-        "exact_poisson_add_remove",
-        exact_epsilon(i["q"], i["sigma"], i["T"], i["delta"]),
-    )
+    close(case, "exact_poisson_add_remove", exact_epsilon(i["q"], i["sigma"], i["T"], i["delta"]))
 
 
 @named("wang_rdp")

@@ -15,12 +15,7 @@ from research.printed.printed_privacy import xie_table
 
 from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.accounting.gdp import (
-    clt_mu,
-    delta_of_epsilon,
-    largest_clip_ratio,
-    tolerated_group_mu,
-)
+from precad.accounting.gdp import clt_mu, delta_of_epsilon, largest_clip_ratio, tolerated_group_mu
 from precad.certify.closed_form import ApproximateDP, GaussianDP
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.group_loss import Shift, log_binomial, single_shift
@@ -439,10 +434,7 @@ def assert_epsilon(m: SampledGaussian, delta: float, expected: float, tolerance:
 def test_atom_mixture_of_a_record_of_one_client(case: dict[str, Any]) -> None:
     i, e = case["inputs"], case["expected"]
     m = poisson_gaussian(
-        rate=i["p"],
-        noise_multiplier=math.sqrt(2) * i["sigma"],
-        count=i["T"],
-        participation=i["q"],
+        rate=i["p"], noise_multiplier=math.sqrt(2) * i["sigma"], count=i["T"], participation=i["q"]
     )
     assert_epsilon(m, i["delta"], e["eps_upper"], case["tolerance"])
     if i["q"] < 1:
