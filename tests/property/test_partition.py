@@ -26,32 +26,21 @@ def is_partition(parts: Partition, records: int) -> bool:
     return sorted(together.tolist()) == list(range(records))
 
 
-@given(labels, clients, seeds, st.integers(1, 4))
-def test_shards_are_equal_and_hold_every_record_once(
-    y: NDArray[np.int64], n: int, seed: int, each: int
+@given(labels, clients, seeds, st.integers(1, 4), st.sampled_from([0.01, 0.5, 100.0]))
+def test_every_record_is_dealt_once_and_shards_and_a_random_order_evenly(
+    y: NDArray[np.int64], n: int, seed: int, each: int, alpha: float
 ) -> None:
-    parts = shards(y, n, each, seed)
-    assert is_partition(parts, len(y))
-    assert len(parts) == n
-    sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= each
-    assert [p.tolist() for p in shards(y, n, each, seed)] == [p.tolist() for p in parts]
-
-
-@given(labels, clients, seeds)
-def test_a_random_order_is_dealt_out_evenly(y: NDArray[np.int64], n: int, seed: int) -> None:
-    parts = iid(len(y), n, seed)
-    assert is_partition(parts, len(y))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-@given(labels, clients, seeds, st.sampled_from([0.01, 0.5, 100.0]))
-def test_dirichlet_holds_every_record_once(
-    y: NDArray[np.int64], n: int, seed: int, alpha: float
-) -> None:
-    parts = dirichlet(y, n, alpha, seed)
-    assert is_partition(parts, len(y))
-    assert len(parts) == n
+    for parts, spread in (
+        (shards(y, n, each, seed), each),
+        (iid(len(y), n, seed), 1),
+        (dirichlet(y, n, alpha, seed), len(y)),
+    ):
+        assert is_partition(parts, len(y))
+        assert len(parts) == n
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= spread
+    again = shards(y, n, each, seed)
+    assert [p.tolist() for p in shards(y, n, each, seed)] == [p.tolist() for p in again]
 
 
 def test_shards_give_clients_few_labels_and_dirichlet_by_its_alpha() -> None:
