@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
 from research.defences.ensembles import (
     bagging_holds,
     bagging_radii,
@@ -31,7 +30,6 @@ from research.printed.printed_privacy import (
     xie_proposition_1,
     xie_table,
 )
-from scipy.stats import binom
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
 from precad.accounting.guarantees import PrivacyStatement
@@ -171,24 +169,6 @@ def test_a_reproduction_never_becomes_a_certificate(printed: Reproduction[Any]) 
 
 
 # Mechanism and divergences
-
-
-def test_the_exact_pair_agrees_with_dp_accounting() -> None:
-    q, noise, rounds, r = 0.05, 1.5, 40, 3
-    theirs = privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        noise,
-        list(range(r + 1)),
-        binom.pmf(np.arange(r + 1), r, q).tolist(),
-        value_discretization_interval=2e-3,
-    ).self_compose(rounds)
-    forward, reverse = ExactGroups(
-        poisson_gaussian(rate=q, noise_multiplier=noise, count=rounds)
-    ).sticks(r)
-    for epsilon in (-1.0, 0.0, 0.5, 2.0, 4.0):
-        largest = theirs.get_delta_for_epsilon(epsilon)
-        assert max(forward.delta(epsilon), reverse.delta(epsilon)) == pytest.approx(
-            largest, abs=2e-4
-        )
 
 
 # Intervals

@@ -89,18 +89,12 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("record_rate", 1.5),
-        ("client_rate", -0.5),
-        ("noise_multiplier", 0.0),
-        ("rounds", -1),
-        ("delta", 1.0),
-        ("participations", 61),
         ("participations", -1),
         ("sensitivity_ratio", -1.0),
         ("sensitivity_ratio", 0.0),
     ],
 )
-def test_a_wrong_value_is_named(field: str, value: float) -> None:
+def test_a_wrong_value_that_the_command_does_not_take_is_named(field: str, value: float) -> None:
     with pytest.raises(Misconfiguration) as refused:
         stated(DEMO | {field: value})
     assert refused.value.field == field
