@@ -103,14 +103,12 @@ def test_more_noise_narrows(
     direction: Direction,
     kind: type[ExactGroups] | type[RenyiGroups],
 ) -> None:
-    def curves(noise: float) -> tuple[Floats, Floats]:
-        g = kind(poisson_gaussian(rate=rate, noise_multiplier=noise, count=50))
-        c = g.curves(k, direction)
-        return c.lower(SCORES), c.upper(SCORES)
-
-    (low, up), (low_more, up_more) = curves(noises[0]), curves(noises[1])
-    assert (low_more >= low - GRID).all()
-    assert (up_more <= up + GRID).all()
+    little, more = (
+        kind(poisson_gaussian(rate=rate, noise_multiplier=noise, count=50)).curves(k, direction)
+        for noise in noises
+    )
+    assert (more.lower(SCORES) >= little.lower(SCORES) - GRID).all()
+    assert (more.upper(SCORES) <= little.upper(SCORES) + GRID).all()
 
 
 @given(st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.floats(0, 0.1), groups)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from precad.accounting import composition, gdp
 from precad.accounting.events import BeyondReach, SampledGaussian, poisson_gaussian
@@ -46,11 +47,7 @@ def convolved(delta: float, step: float, size: int, *events: SampledGaussian) ->
         above = losses > candidate
         return float((masses[above] * -np.expm1(candidate - losses[above])).sum()) - delta
 
-    low, high = 0.0, float(losses[-1])
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return high
+    return float(brentq(excess, 0.0, float(losses[-1])))
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-10, 1e-15])

@@ -148,15 +148,6 @@ def test_chosen_cells_are_measured_alone_and_counted(tmp_path: Path, named: Any)
             run(name, Scale.SMALL, tmp_path, only=nothing)
 
 
-def test_results_say_what_they_were_measured_with(tmp_path: Path, named: Any) -> None:
-    run(named(squares()), Scale.SMALL, tmp_path)
-    document = json.loads((tmp_path / "squares-small.json").read_text())
-    (environment,) = document["environments"]
-    assert environment["versions"]["torch"]
-    assert environment["device"]
-    assert {cell["environment"] for cell in document["cells"]} == {0}
-
-
 def test_half_a_cell_of_another_processor_is_begun_anew(tmp_path: Path) -> None:
     """It may add in another order, so that what goes on there has other last bits."""
     at = _Place(None, "cpu", tmp_path)
@@ -169,8 +160,15 @@ def test_half_a_cell_of_another_processor_is_begun_anew(tmp_path: Path) -> None:
     assert at.checkpoint("squares", cell, {**here, "cores": 1}) == file
 
 
-def test_a_file_of_another_experiment_is_refused(tmp_path: Path, named: Any) -> None:
+def test_a_file_says_what_it_was_measured_with_and_another_experiments_is_refused(
+    tmp_path: Path, named: Any
+) -> None:
     run(named(squares()), Scale.SMALL, tmp_path)
+    document = json.loads((tmp_path / "squares-small.json").read_text())
+    (found,) = document["environments"]
+    assert found["versions"]["torch"]
+    assert found["device"]
+    assert {cell["environment"] for cell in document["cells"]} == {0}
     (tmp_path / "squares-small.json").rename(tmp_path / "other-small.json")
     with pytest.raises(Misconfiguration, match="move it away"):
         Kept(tmp_path, "other", Scale.SMALL)
