@@ -150,7 +150,7 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
     store = open_store(f"sqlite:///{folder / 'state.db'}", task, Role.SERVER_A, folder / "journal")
     # Enrolled one by one, each durably; that isn't the round's.
     rows = [{"client": n, "records": 10, "record_rate": 0.2, "in_roster": True} for n in names]
-    with store._transaction() as connection:  # noqa: SLF001
+    with store.transaction.write() as connection:
         connection.execute(insert(enrolment), rows)
     store.attempts.begin(0, 0, clients, MODEL)
     prepare = lambda: store.attempts.prepare(0, tuple(matched.submissions), MODEL, {}, bytes(8))  # noqa: E731
