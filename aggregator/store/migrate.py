@@ -1,19 +1,12 @@
 """Bring a database to this version's schema when it is opened, all of it or nothing.
 
 A new database is made as ``schema.py`` says; an older one takes the steps that it lacks
-(``upgrade``). To change the tables: change ``schema.py``, add a file to ``migrations/versions``
-whose ``down_revision`` is the newest one's, and name it in ``NEWEST``. Data is never thrown away,
-so there is no way down.
+(``upgrade``), for which alone Alembic is loaded. To change the tables: change ``schema.py``, add a
+file to ``migrations/versions`` whose ``down_revision`` is the newest one's, and name it in
+``NEWEST``. Data is never thrown away, so there is no way down.
 """
 
-import logging
-import threading
-from pathlib import Path
-
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
 from precad.aggregator.store.schema import metadata
@@ -51,6 +44,8 @@ def migrate(connection: Connection) -> None:
         _STAMP.create(connection, checkfirst=True)
         connection.execute(sa.insert(_STAMP), {"version_num": NEWEST})
     elif current != NEWEST:
+        from precad.aggregator.store.upgrade import upgrade  # noqa: PLC0415
+
         upgrade(connection, current)
 
 
@@ -64,6 +59,8 @@ def require_current(connection: Connection) -> None:
     if current is None:
         raise Misconfiguration("state", name_of(connection), "holds no state of a precad server")
     if current != NEWEST:
+        from precad.aggregator.store.upgrade import require_known  # noqa: PLC0415
+
         require_known(connection, current)
         raise Misconfiguration(
             "state",
@@ -84,44 +81,3 @@ def revision(connection: Connection) -> str | None:
 def name_of(connection: Connection) -> str:
     """The database, as its operator knows it."""
     return connection.engine.url.render_as_string(hide_password=True)
-
-
-# The steps from an older schema to this version's; the one place that loads Alembic.
-
-
-# It says of every database that it looks at it.
-logging.getLogger("alembic").setLevel(logging.WARNING)
-MIGRATIONS = Path(__file__).parent / "migrations"
-_ALEMBIC = threading.Lock()
-"""Alembic keeps the migration at hand in a module's globals: one at a time in a process."""
-
-
-def upgrade(connection: Connection, current: str, migrations: Path = MIGRATIONS) -> None:
-    """Run the steps that the tables lack, inside the connection's transaction.
-
-    Args:
-        connection: in a transaction of the caller's, whose end makes all steps durable at once.
-        current: the database's schema.
-        migrations: Alembic's folder.
-
-    Raises:
-        Misconfiguration: a newer version of precad wrote the database.
-    """
-    require_known(connection, current)
-    config = Config()
-    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    with _ALEMBIC:
-        command.upgrade(config, "head")
-
-
-def require_known(connection: Connection, current: str) -> None:
-    """Refuse a schema that this version has never heard of. Raises Misconfiguration."""
-    known = [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()]
-    if current not in known:
-        raise Misconfiguration(
-            "state",
-            f"schema {current} at {name_of(connection)}",
-            f"a newer precad wrote this database; this one knows schemas up to {known[0]}. "
-            "Install that version, or the newest",
-        )

@@ -12,8 +12,9 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
 from precad.aggregator.store import Store, audit_ledger, read_ledger, schema
-from precad.aggregator.store.migrate import MIGRATIONS, NEWEST, migrate, require_current, upgrade
+from precad.aggregator.store.migrate import NEWEST, migrate, require_current
 from precad.aggregator.store.transaction import parse_url, writing_engine
+from precad.aggregator.store.upgrade import MIGRATIONS, upgrade
 from precad.common.errors import Misconfiguration
 
 Opener = Callable[..., Store]
