@@ -63,9 +63,16 @@ class SimulatedWorkerLink(WorkerLink):
         world.servers[role].life.at_death.append(self.close)
         self._worker.at_death.append(lambda: self._gone("the worker died"))
 
+        reached: list[Cable] = []
+
         @contextmanager
         def reach() -> Iterator[Transport]:
+            if reached:
+                # A's worker connects once an attempt: whoever passed its link over waits in vain.
+                world.turns.sleep(task.deadlines.peer)
+                raise PeerUnavailable("server A's worker didn't connect")
             cable = cables.setdefault((begin.attempt, begin.pair), Cable(world))
+            reached.append(cable)
             self._worker.at_death.append(cable.break_at_death)
             yield Transport(world, cable, role)
 
