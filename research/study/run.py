@@ -162,12 +162,12 @@ def _by_ray(jobs: list[Any], workers: int) -> Iterator[_Measured]:
         from ray.util.joblib import register_ray  # noqa: PLC0415
     except ModuleNotFoundError:
         raise MissingPackage("--backend ray", "ray", "ray") from None
-    register_ray()  # type: ignore[no-untyped-call]
+    register_ray()
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     lost = 0
     while jobs:
-        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        nodes = ray.nodes()
         room = sum(node["Resources"].get("CPU", 0) for node in nodes if node["Alive"])
         most = max(1, min(workers, int(room)))
         try:
