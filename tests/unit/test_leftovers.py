@@ -33,6 +33,8 @@ def ran(folder: Path, body: str, deadline_s: float) -> subprocess.CompletedProce
     """pytest on one test, with the check."""
     path = folder / "test_one.py"
     path.write_text(TESTS.format(body=body, deadline_s=deadline_s), encoding="utf-8")
+    # Its own settings: another file of them may lie in a folder above.
+    path.with_name("pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     return subprocess.run(
         [*(sys.executable, "-m", "pytest", "-s", "-p", "tests.rig.leftovers", str(path))],
         cwd=ROOT,
