@@ -64,6 +64,8 @@ class FakeServer(AggregationServicer):
     came_after: list[float] = field(default_factory=list)
     """Seconds from an attempt's announcement to the first byte of its upload, on ``clock``."""
     clock: Clock = CLOCK
+    wire_version: int = WIRE_VERSION
+    """As it answers; 0 is what servers before version 2 say."""
 
     def model(self, version: int = 0) -> bytes:
         own = model_digest(self.task.digest, version, self.task.model.parameters, self.theta)
@@ -79,7 +81,7 @@ class FakeServer(AggregationServicer):
             canonical_task=task.canonical,
             clock_ms=time.time_ns() // 1_000_000,
             enrolling=True,
-            wire_version=WIRE_VERSION,
+            wire_version=self.wire_version,
         )
 
     def Enrol(self, request: Any, context: Any) -> pb.EnrolReply:  # noqa: N802

@@ -1,22 +1,28 @@
-"""The corpus by the servers as they run.
+"""The corpus by the servers as they run, and callers of another wire version at every part.
 
 docs/soundness.md, "What must be rejected, and what accepted".
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import numpy as np
 import pytest
 
 from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
+from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import dialling
 from precad.common.ring import RingVector
+from precad.common.wire.version import USER_AGENT, WIRE_VERSION
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running
 
 COUNTED = "counted"
+DEADLINE_S = 60.0
 NORM_EXCEEDED = Rejection.NORM_EXCEEDED.value
 LEAST = -(2**63)
 Case = tuple[RingVector, str]
@@ -107,3 +113,33 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
         if expected != got
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("said", [1, WIRE_VERSION + 1])
+@pytest.mark.parametrize(
+    ("place", "caller", "method"),
+    [
+        (Role.SERVER_A, "ward-00", "Aggregation/Describe"),
+        (Role.SERVER_B, "ward-00", "Aggregation/Describe"),
+        (Role.DEALER, "server-a", "Dealing/Join"),
+    ],
+)
+def test_every_part_refuses_another_wire_version_of_whoever_may_call(
+    running: "Running", place: Role, caller: str, method: str, said: int
+) -> None:
+    deployment, (key, _) = running.deployment, USER_AGENT
+    identity = Identity.load(deployment.folder / "keys" / caller)
+    address = deployment.addresses[place.value]
+    target, credentials, options = dialling(address, identity, place)
+    # The first version said nothing.
+    agent = (key, "precad" if said == 1 else f"precad-wire/{said}")
+    options = [agent, *(each for each in options if each[0] != key)]
+    with grpc.secure_channel(target, credentials, options) as channel:
+        call: Any = channel.unary_unary(f"/precad.v1.{method}")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"", timeout=DEADLINE_S)
+    error: Any = refused.value
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert f"the caller speaks wire version {said}, " in error.details()
+    assert f" {WIRE_VERSION}: upgrade precad at " in error.details()
+    assert ("at the caller" in error.details()) == (said < WIRE_VERSION)

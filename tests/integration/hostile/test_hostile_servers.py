@@ -105,6 +105,14 @@ def at_the_end(pair: Pair) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
+    "a server of the first wire version": (
+        lambda pair: setattr(pair.a, "wire_version", 0),
+        r"speaks wire version 1, this side 2: upgrade precad at server A",
+    ),
+    "a server of a newer wire version": (
+        lambda pair: setattr(pair.b, "wire_version", 3),
+        r"erver B speaks wire version 3, this side 2: upgrade precad on this side",
+    ),
     "a digest that differs between A and B": (
         lambda pair: setattr(pair.b, "digest", Digest(b"\5" * 32)),
         r"server B has 0505.*nothing is sent",
