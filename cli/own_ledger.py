@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from precad.client.own_account import Account
     from precad.client.server_statements import KeptStatements
 
-_SERVERS = (Role.SERVER_A, Role.SERVER_B)
-
 
 @click.command()
 @click.argument("folder", type=PATH, metavar="FOLDER", help="The owner's account or state folder.")

@@ -404,7 +404,7 @@ def exact_epsilon(events: "Counter[SampledGaussian]", delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _added_up(counts: "tuple[tuple[SampledGaussian, int], ...]", delta: float) -> float:
-    # A few milliseconds: owners that are started together have it done once (``together``).
+    # A few milliseconds: owners that are started together have it done once (``owners_together``).
     from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
 
     accountant = ExactAccountant()

@@ -52,7 +52,7 @@ def generate(
         prg_key: 16 bytes, fresh for this batch; public.
         alpha: ``[N] uint64``, each below 2^n.
         roots: ``[2, N, 2] uint64``, uniform, and never used before: two keys from one root show
-            at which bit two α first differ. ``roots.draw_roots`` makes them.
+            at which bit two α first differ. ``comparison_keys.draw_roots`` makes them.
         bits: n, the words' size, 8 to 64.
 
     Raises:

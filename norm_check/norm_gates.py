@@ -1,8 +1,8 @@
 """A submission's k + 1 gates: k ranges of projections, and the norm.
 
 The dealer knows the offsets t: k projections ⟨s, a⟩ of both masks, then the norm's
-(``share.words.norm_offset``). Both servers know the points c: k projections ⟨s, b⟩ of the body,
-then ``share.words.norm_point``. The gates say of each z = c + t that −τβ ≤ z ≤ τβ, and of
+(``share.mask.norm_offset``). Both servers know the points c: k projections ⟨s, b⟩ of the body,
+then ``share.mask.norm_point``. The gates say of each z = c + t that −τβ ≤ z ≤ τβ, and of
 y = X·X − β² − 1 that it is negative.
 """
 
@@ -84,9 +84,9 @@ def pack(bits: Bits, words_right: NDArray[np.bool_]) -> bytes:
     """What a server sends the other.
 
     Args:
-        bits: ``[n, k + 1] uint8``, its shares (``gates.evaluate_gates``).
+        bits: ``[n, k + 1] uint8``, its shares (``evaluate_gates``).
         words_right: ``[n] bool``: whether its own word of the header is what its mask and the
-            body make (``share.words``).
+            body make (``share.mask.norm_word``).
     """
     return np.packbits(np.column_stack([bits, words_right]), axis=1).tobytes()
 

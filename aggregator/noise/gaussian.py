@@ -1,7 +1,7 @@
 """The discrete Gaussian N_Z(0, s²), P[y] ∝ f(y) = exp(−y²/2s²), drawn by vectorised rejection.
 
 A proposal is a block q, an offset u uniform in [0, B) and a sign; its magnitude is y = qB + u. A
-block is picked with probability m_q/2^64 (``blocks``), so y is proposed with m_q/(2^64·B), and it
+block is picked with probability m_q/2^64 (``Blocks``), so y is proposed with m_q/(2^64·B), and it
 is accepted with probability c·f(y)/m_q, which is at most 1. What is accepted has probability
 ∝ f(y): m_q cancels, whatever it was rounded to. Zero with a minus is refused, or it would count
 twice. About 95 of 100 proposals are accepted.

@@ -1,7 +1,7 @@
 """The aggregator: what server A and server B are alike.
 
 One object per server and task; the round's steps are functions of it and of the round's state
-(``opening``, ``matching``, ``aggregate``, ``release``). It knows no gRPC: link and dealing are
+(``start_attempt``, ``matching``, ``release``). It knows no gRPC: link and dealing are
 given to it.
 """
 

@@ -204,8 +204,6 @@ def _evidence(session: Session) -> list[Evidence]:
 # most; the other takes that one over (``adoptable``), since it has heard of the attempt itself.
 
 
-log = logging.getLogger("precad")
-
 MOST = 100_000
 """Attempts at once. No training has lost more; a peer that says so is broken."""
 

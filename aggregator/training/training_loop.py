@@ -311,8 +311,6 @@ def make_aggregator(
 # How long a server tries to get back to the other one and to the dealer.
 
 
-log = logging.getLogger("precad")
-
 WAITS = RetryPolicy(0.2, 3.0)
 """Between attempts to get back to the other server or the dealer."""
 _OPERATORS_S = 2.0

@@ -43,7 +43,7 @@ class ByGates:
         """As ``Check.note``, but that keys are waited for when all are decided on.
 
         The whole body is absorbed: it had the signed hash, at B as it came, at A as it was
-        forwarded (``forward.receive``).
+        forwarded (``absorb_bodies.receive``).
         """
         ctx = submission.context.digest
         word_a, word_b = signed_words(submission.header)

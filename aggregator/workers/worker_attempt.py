@@ -57,7 +57,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPart:
-    """A worker's part in one attempt; see ``validate.in_process.Server``."""
+    """A worker's part in one attempt; see ``validation.Server``."""
 
     task: Task
     role: Role

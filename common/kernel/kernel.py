@@ -22,11 +22,11 @@ from precad.common.errors import Misconfiguration
 from precad.common.ring import WORD_BYTES, RingVector, dot
 
 Projection: TypeAlias = Callable[[RingVector, NDArray[np.uint64], RingVector], None]
-"""What ``numpy_projection.project_blocks`` is, and its arguments."""
+"""What ``project_blocks`` is, and its arguments."""
 
 
 class Sharing(Protocol):
-    """What ``numpy_share.share_words`` is, and its arguments."""
+    """What ``share_words`` is, and its arguments."""
 
     def __call__(
         self, b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool

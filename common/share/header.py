@@ -110,7 +110,7 @@ class Verifier(Protocol):
 
 
 NormWords = tuple[int, int]
-"""u_A and u_B, signed representatives in Z_2^64 (``words.norm_word``)."""
+"""u_A and u_B, signed representatives in Z_2^64 (``mask.norm_word``)."""
 
 
 def signed_bytes(

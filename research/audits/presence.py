@@ -173,7 +173,7 @@ def _rows(task: Task, clients: int, generator: np.random.Generator) -> Matrix:
 def _scores(made: Present, models: Models) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Two estimates of every coin, ``[T, m]``: for updates of length C, and for any length.
 
-    The first is the best linear one, as in ``scores.scores``; the second a least squares fit,
+    The first is the best linear one (``canary_training.scores``); the second a least squares fit,
     between whose clusters half the way is taken. Both are less a constant.
     """
     task = made.task

@@ -1,4 +1,4 @@
-"""The first schema: what ``tables`` says makes a new database; there is none older than this."""
+"""The first schema: what ``schema`` says makes a new database; there is none older than this."""
 
 revision = "0001"
 down_revision = None
