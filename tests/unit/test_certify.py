@@ -1,13 +1,16 @@
 """Certifying: results and their types, intervals, baselines, losses, and bad input."""
 
+import importlib
 import itertools
 import math
+import pkgutil
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from research import printed as printed_in_papers
 from research.defences.ensembles import (
     bagging_holds,
     bagging_radii,
@@ -34,7 +37,7 @@ from research.printed.printed_privacy import (
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
 from precad.accounting.guarantees import PrivacyStatement
 from precad.certify.closed_form import ApproximateDP, GaussianDP
-from precad.certify.curves import Integers
+from precad.certify.curves import Curves, Integers
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import (
     Direction,
@@ -57,11 +60,12 @@ from precad.certify.intervals import (
 from precad.certify.prediction import (
     Abstained,
     Certified,
+    PredictionCertificates,
     certify_prediction,
     certify_predictions,
 )
 from precad.certify.renyi import RenyiDP, RenyiGroups
-from precad.certify.smoothing import certify_smoothing
+from precad.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
 
 MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)
@@ -366,3 +370,20 @@ def test_ma_bound_is_group_privacy_spelled_out() -> None:
     for k in (1, 4):
         lower = printed.curves(k, Direction.ADDITIONS).lower(0.6)
         assert float(ma_expectation_bound(0.6, k, 0.3, 1e-3)) == pytest.approx(float(lower))
+
+
+def test_nothing_published_issues_a_certificate() -> None:
+    certificates = (Certified, Curves, Guarantee, PredictionCertificates, PrivacyStatement,
+                    SmoothingCertificates)  # fmt: skip
+    defined = 0
+    for found in pkgutil.iter_modules(printed_in_papers.__path__):
+        module = importlib.import_module(f"{printed_in_papers.__name__}.{found.name}")
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) != module.__name__:
+                continue
+            defined += 1
+            assert not (isinstance(value, type) and issubclass(value, certificates)), name
+            returned = getattr(value, "__annotations__", {}).get("return")
+            types = {returned, *get_args(returned)}
+            assert types.isdisjoint(certificates), name
+    assert defined > 20
