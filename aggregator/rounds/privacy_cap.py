@@ -15,7 +15,6 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
@@ -26,18 +25,35 @@ SPARE_CHARGES = 16
 """Charges beyond twice the task's rounds that are still told apart."""
 
 
-def record_epsilon(**terms: Any) -> float:
+def record_epsilon(
+    *, record_rate: float, noise_multiplier: float, delta: float, counts: Mapping[int, int]
+) -> float:
     """As ``accounting.exact.record_epsilon``; SciPy is loaded where a task limits ε."""
-    from precad.accounting.exact import record_epsilon as exact  # noqa: PLC0415
+    from precad.accounting import exact  # noqa: PLC0415
 
-    return exact(**terms)
+    return exact.record_epsilon(
+        record_rate=record_rate, noise_multiplier=noise_multiplier, delta=delta, counts=counts
+    )
 
 
-def most_participations(**terms: Any) -> int:
+def most_participations(
+    *,
+    record_rate: float,
+    noise_multiplier: float,
+    delta: float,
+    epsilon_limit: float,
+    ceiling: int,
+) -> int:
     """As ``accounting.exact.most_participations``, likewise."""
-    from precad.accounting.exact import most_participations as exact  # noqa: PLC0415
+    from precad.accounting import exact  # noqa: PLC0415
 
-    return exact(**terms)
+    return exact.most_participations(
+        record_rate=record_rate,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        epsilon_limit=epsilon_limit,
+        ceiling=ceiling,
+    )
 
 
 _Again = tuple[tuple[int, int], ...]
