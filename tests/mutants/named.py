@@ -17,7 +17,7 @@ class Named:
     tests: tuple[str, ...]
 
 
-RELEASE = ("tests/unit/test_release_heads.py",)
+RELEASE = ("tests/aggregator/test_release_heads.py",)
 REPORT = ("tests/integration/store/test_report.py",)
 SURVIVORS = (
     Named(
@@ -39,21 +39,21 @@ SURVIVORS = (
         "accounting/guarantees.py",
         'tests = 2 * checks.count("projections", projections)',
         'tests = 1 * checks.count("projections", projections)',
-        ("tests/unit/test_guarantees.py",),
+        ("tests/accounting/test_guarantees.py",),
     ),
     Named(
         "p_B isn't capped by 1 − p_A",
         "certify/intervals.py",
         "np.where(sums_to_one, np.minimum(b, 1 - a + 1e-6), b)",
         "b",
-        ("tests/unit/test_certify.py",),
+        ("tests/certify/test_certify.py",),
     ),
     Named(
         "a too large sample is cut instead of emptied",
         "client/gradients/local_update.py",
         "indices = indices[:0]",
         "indices = indices[:most]",
-        ("tests/unit/test_poisonous_records.py",),
+        ("tests/client/test_poisonous_records.py",),
     ),
     Named(
         "a valid set's digest is without the submissions",

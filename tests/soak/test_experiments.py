@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from research.study import Scale
-from tests.unit.test_document_numbers import generator
+from tests.house.test_document_numbers import generator
 
 MEASURES = """
 import os, sys

@@ -1,7 +1,7 @@
 """The sum's way in types: each step takes what the step before it made, and nothing else.
 
 Whoever skips a step is told by mypy, in `make lint`, where
-tests/unit/ways_that_skip_a_step.py must be refused, line by line.
+tests/aggregator/ways_that_skip_a_step.py must be refused, line by line.
 """
 
 from collections.abc import Callable

@@ -14,8 +14,8 @@ import pytest
 from benchmarks.rounds.document import FORMAT
 from benchmarks.rounds.show import as_text
 from scipy.stats import norm
+from tests.house.test_documents import ROOT, flat, text_of
 from tests.rig import noise_run
-from tests.unit.test_documents import ROOT, flat, text_of
 
 from precad.accounting.guarantees import advantages
 from precad.aggregator.rounds.attempt_state import AttemptState
