@@ -56,6 +56,8 @@ _LARGEST_LOG_ORDER = 40.0
 # Where δ can't be told from 0; and a composed variance that can't.
 _LEAST_LOG_DELTA = -640.0
 _LEAST_VARIANCE = 1e-200
+# A whole curve leaves out what an answer at δ = 1e-6 leaves out.
+_PROFILE_LOG_DELTA = math.log(1e-6)
 # Chernoff's bound is tried at these multiples of the tilt: the best one is at most a few percent
 # from the optimum, and every one is a bound.
 _MULTIPLES = 2.0 ** np.arange(-4, 15)
@@ -89,6 +91,14 @@ def delta_of_epsilon(rounds: Sequence[Counted], epsilon: float) -> float:
         scale = epsilon * _SCALE if epsilon else math.inf
         found.append(direction.tilted(order, scale).delta(epsilon))
     return max(found)
+
+
+def profile(rounds: Sequence[Counted], *, reverse: bool) -> tuple[Floats, Floats]:
+    """ε, increasing, and δ(ε) of all rounds together in one direction: the whole curve, untilted.
+
+    Off by 1e-10 or so at every ε, where ``delta_of_epsilon`` is exact relatively.
+    """
+    return _Direction(rounds, reverse, _PROFILE_LOG_DELTA).tilted(0.0, math.inf).profile()
 
 
 def _epsilon(rounds: Sequence[Counted], delta: float, *, reverse: bool) -> float:

@@ -132,7 +132,7 @@ class Tilted:
         self.scale = scale
         """What its lattice is fine against; 0 where a smaller one changes nothing."""
         self._cell = composed.cell
-        self._losses = composed.points * composed.cell
+        self._losses = np.asarray(composed.points * composed.cell, np.float64)
         self.lowest = float(self._losses[0])
         """The lowest loss of the window."""
         self._infinite = composed.left_out
@@ -148,6 +148,10 @@ class Tilted:
         self._deltas = np.cumsum(steps[::-1])[::-1] * (1 + SUMMED)
         self._held = np.append(held[1:], 0.0) * decay
         self._whole = float(masses.sum()), float(held[0])
+
+    def profile(self) -> tuple[Floats, Floats]:
+        """Every point's ε, increasing, and δ(ε), at most 1; [n] float64 each."""
+        return self._losses, np.asarray(np.minimum(self._deltas + self._infinite, 1.0), np.float64)
 
     def epsilon(self, delta: float) -> float:
         """The least ε of the window whose δ is at most ``delta``; infinite if there is none."""

@@ -11,9 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
 
 from precad.accounting import gdp
-from precad.accounting.composition import Counted, delta_of_epsilon, epsilon_of_delta
+from precad.accounting.composition import Counted, delta_of_epsilon, epsilon_of_delta, profile
 from precad.accounting.events import (
     AccountantName,
     BeyondReach,
@@ -24,7 +27,7 @@ from precad.accounting.events import (
     require_bound,
     steps_of,
 )
-from precad.accounting.losses import Round
+from precad.accounting.losses import Floats, Round
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
@@ -111,15 +114,40 @@ def _counted(gaussian: float, sampled: tuple[tuple[Round, int], ...]) -> list[Co
     """All sampled rounds, and one Gaussian of μ ``gaussian``, within what is held exactly."""
     rounds: Counter[Round] = Counter()
     for one, count in sampled:
-        held = Round(
-            max(one.rate, _LEAST_RATE),
-            min(one.noise_multiplier, _MOST_NOISE),
-            max(one.participation, _LEAST_SHARE),
-        )
-        rounds[held] += count
+        rounds[_held(one)] += count
     if gaussian > 0:
         rounds[Round(1.0, min(1 / gaussian, _MOST_NOISE), 1.0)] += 1
     return [Counted(one, count) for one, count in sorted(rounds.items())]
+
+
+def _held(one: Round) -> Round:
+    """The nearest round, costing no less, that floating point holds."""
+    return one._replace(
+        rate=max(one.rate, _LEAST_RATE),
+        noise_multiplier=min(one.noise_multiplier, _MOST_NOISE),
+        participation=max(one.participation, _LEAST_SHARE),
+    )
+
+
+Profile: TypeAlias = tuple[Floats, Floats]
+"""ε, increasing, and an upper bound on δ(ε) at each; [n] float64 both."""
+
+
+def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile]:
+    """All of ``event`` for a group of so many records, with‖without and without‖with.
+
+    Where a step has so little noise that nothing is claimed, one ε with δ = 1.
+
+    Args:
+        event: not silent; Poisson sampling under add/remove.
+        group: k, 1 or more.
+    """
+    one = Round(event.rate, event.effective_noise_multiplier, event.participation, group)
+    if one.noise_multiplier < _LEAST_NOISE:
+        nothing = np.zeros(1), np.ones(1)
+        return nothing, nothing
+    counted = [Counted(_held(one), event.count)]
+    return profile(counted, reverse=False), profile(counted, reverse=True)
 
 
 def record_epsilon(

@@ -1,8 +1,10 @@
 """One round's privacy loss on a lattice: a discrete pair that dominates the true one.
 
 A round is a Poisson-sampled Gaussian with rate r and multiplier σ that happens with probability c:
-P = (1−r)·N(0,σ²) + r·N(1,σ²) against Q = N(0,σ²), and with probability 1 − c nothing (an atom at
-loss 0). The loss L(x) = ln P/Q = ln(1 + r·(e^{(2x−1)/(2σ²)} − 1)) rises with x. Between two points
+P = Σ_i Bin(k, r)(i)·N(i, σ²) for a group of k against Q = N(0, σ²), and with probability 1 − c
+nothing (an atom at loss 0). k records shift the sum by Bin(k, r) clips (Ganesh, "Tight group-level
+DP guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms", 2024, Theorem 3.1).
+The loss L(x) = ln P/Q, for k = 1 ln(1 + r·(e^{(2x−1)/(2σ²)} − 1)), rises with x. Between two points
 of the lattice the masses of P and of Q are kept and split onto the ends ("connect the dots",
 Doroshenko et al. 2022), which can only raise δ(ε), at every real ε and in both directions.
 
@@ -37,6 +39,12 @@ _CELLS_PER_DEVIATION = 30
 _SHARE_OF_LOSS = 1 / 256
 _WIDEST_CELL = 0.02
 _SHARE_OF_LARGEST = 1 / 4000
+# Weights of a group's shifts under e^−46 are left out and count as infinite loss.
+_LEAST_LOG_WEIGHT = -46.0
+# Points from which a group's loss is inverted, by interpolation and Newton's steps.
+_TABLE, _STEPS = 4001, 3
+# Exponents held at once.
+_BLOCK = 2**17
 # Gauss and Legendre's nodes: their error on an interval of half a standard deviation is below
 # rounding.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
@@ -55,11 +63,70 @@ class Round(NamedTuple):
         rate: r, in (0, 1].
         noise_multiplier: σ, over the sensitivity.
         participation: c, in (0, 1].
+        group: k, how many records come or go together.
     """
 
     rate: float
     noise_multiplier: float
     participation: float
+    group: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shift:
+    """Distribution of the shift of one round's sum, in contribution bounds.
+
+    Attributes:
+        sizes: [m] float64, increasing, at least 0.
+        log_weights: [m] float64, natural logarithms of the probabilities.
+        dropped: probability of shifts that were left out; whoever uses the others must count that
+            much mass as telling the two cases apart with certainty.
+    """
+
+    sizes: Floats
+    log_weights: Floats
+    dropped: float = 0.0
+
+
+def log_binomial(k: int, probability: float) -> Floats:
+    """[k + 1] float64: log Pr[Bin(k, probability) = i]."""
+    if probability in (0.0, 1.0):
+        weights = np.full(k + 1, -np.inf)
+        weights[round(k * probability)] = 0.0
+        return weights
+    # Sums of the ratios' logarithms, outwards from the mode: near it every weight is right to
+    # rounding, and T rounds multiply what isn't (gammaln would cost four digits at k = 500).
+    i = np.arange(k, dtype=np.float64)
+    ratios = np.log((k - i) / (i + 1)) + (math.log(probability) - math.log1p(-probability))
+    mode = min(int((k + 1) * probability), k)
+    below = np.cumsum(-ratios[:mode][::-1])[::-1]
+    weights = np.concatenate([below, [0.0], np.cumsum(ratios[mode:])])
+    return np.asarray(weights - math.log(float(np.exp(weights).sum())))
+
+
+@lru_cache(maxsize=64)
+def group_shift(k: int, probability: float) -> Shift:
+    """Bin(k, q) unit contributions: k records of one direction, each drawn alone."""
+    log_weights = log_binomial(k, probability)
+    kept = log_weights >= _LEAST_LOG_WEIGHT
+    dropped = float(np.exp(log_weights[~kept]).sum())
+    return Shift(np.flatnonzero(kept).astype(np.float64), log_weights[kept], dropped)
+
+
+def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
+    """[n] float64 each: L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} at ``x`` [n], and its derivative."""
+    found = np.empty((2, len(x)))
+    constant = (shift.log_weights - shift.sizes**2 / (2 * noise**2))[:, None]
+    for rows in np.array_split(np.arange(len(x)), 1 + len(x) * len(shift.sizes) // _BLOCK):
+        weights = np.outer(shift.sizes / noise**2, x[rows])
+        weights += constant
+        top = weights.max(axis=0)
+        weights -= top
+        np.exp(weights, out=weights)
+        total = weights.sum(axis=0)
+        found[0, rows] = top + np.log(total)
+        found[1, rows] = shift.sizes @ weights / (total * noise**2)
+    return found[0], found[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,6 +227,9 @@ def discounted(values: Floats, factor: float) -> Floats:
 
 def loss_at(x: Floats, one: Round) -> Floats:
     """L(x), relatively exact also where it is tiny, and without overflow where it is large."""
+    if one.group > 1:
+        shift = group_shift(one.group, one.rate)
+        return log_ratio(x.ravel(), shift, one.noise_multiplier)[0].reshape(x.shape)
     exponent = (2 * x - 1) / (2 * one.noise_multiplier**2)
     if one.rate == 1:
         return exponent
@@ -170,7 +240,9 @@ def loss_at(x: Floats, one: Round) -> Floats:
 
 
 def _where(losses: Floats, one: Round) -> Floats:
-    """The x at which the loss is reached; −∞ where it never is so low."""
+    """The x at which the loss is reached; −∞, or the least that is kept, where it never is."""
+    if one.group > 1:
+        return _where_of_group(losses, one)
     variance = one.noise_multiplier**2
     if one.rate == 1:
         return np.asarray(losses * variance + 0.5)
@@ -180,6 +252,18 @@ def _where(losses: Floats, one: Round) -> Floats:
         beyond = np.maximum(losses, _LARGE)
         far = beyond - math.log(one.rate) + np.log1p(-(1 - one.rate) * np.exp(-beyond))
     return np.asarray(variance * np.where(losses < _LARGE, near, far) + 0.5)
+
+
+def _where_of_group(losses: Floats, one: Round) -> Floats:
+    shift, sigma = group_shift(one.group, one.rate), one.noise_multiplier
+    x = np.linspace(-_TAIL * sigma, shift.sizes[-1] + _TAIL * sigma, _TABLE)
+    guess = np.interp(losses, log_ratio(x, shift, sigma)[0], x)
+    for _ in range(_STEPS):
+        value, slope = log_ratio(guess, shift, sigma)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = np.where(slope > 0, (value - losses) / slope, 0.0)
+        guess = np.clip(guess - np.clip(step, -sigma, sigma), x[0], x[-1])
+    return np.maximum.accumulate(guess)
 
 
 @lru_cache(maxsize=4096)
@@ -192,9 +276,15 @@ def natural_cell(one: Round) -> float:
     x = sigma * np.linspace(-3, 3, 601)
     density = np.exp(-0.5 * (x / sigma) ** 2)
     losses = loss_at(x, one)
-    deviation = math.sqrt(float(density @ losses**2) / float(density.sum()))
-    deviation = min(deviation, 1 / sigma)
-    largest = float(loss_at(np.array([1 + 10 * sigma]), one)[0])
+    size = math.sqrt(float(density @ losses**2) / float(density.sum()))
+    if one.group == 1:
+        deviation, most = min(size, 1 / sigma), 1.0
+    else:
+        # A group's losses may lie far from 0, all together.
+        mean = float(density @ losses) / float(density.sum())
+        deviation = max(math.sqrt(max(size**2 - mean**2, 0.0)), size / 8)
+        most = float(group_shift(one.group, one.rate).sizes[-1])
+    largest = float(loss_at(np.array([most + 10 * sigma]), one)[0])
     wanted = min(deviation / _CELLS_PER_DEVIATION, max(_WIDEST_CELL, largest / 1000))
     return 2.0 ** math.floor(math.log2(wanted))
 
@@ -229,15 +319,18 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     taken is given back: every mass is raised by 64 units of roundoff (nine rounded terms, and an
     exponent of up to 72 whose own rounding enters the mass as a factor), and the part moved to
     the worse end by 8·(|l|/cell + 1) units of the mass (L and l are each right to 4 units, and
-    their difference is divided by the cell's width).
+    their difference is divided by the cell's width; a group's exponents, whose differences L is
+    made of, are right to 4 units of the largest).
 
     Args:
         one: the round; rate and participation above 0.
     """
     sigma, cell = one.noise_multiplier, natural_cell(one)
-    first, last = -_TAIL * sigma, 1 + _TAIL * sigma
+    shift = group_shift(one.group, one.rate)
+    most, bounded = float(shift.sizes[-1]), shift.sizes[0] == 0
+    first, last = -_TAIL * sigma, most + _TAIL * sigma
     ends = loss_at(np.array([first, last]), one)
-    lowest = float(ends[0]) if one.rate == 1 else math.log1p(-one.rate)
+    lowest = one.group * math.log1p(-one.rate) if bounded else float(ends[0])
     points = _lattice(min(lowest, 0.0), max(float(ends[1]), 0.0), cell)
     edges = np.clip(_where(points.astype(np.float64) * cell, one), first, last)
     edges[0], edges[-1] = first, last
@@ -262,6 +355,8 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
         return summed(at, np.maximum(values, 0.0), len(points) - 1)
 
     slack = 8 * UNIT * (np.maximum(np.abs(points[1:]), np.abs(points[:-1])) + 1)
+    if one.group > 1:
+        slack += 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64) / cell
     slack = slack / np.diff(points)
     p_mass, q_mass = by_cell(p.sum(axis=1)), by_cell(q.sum(axis=1))
     up = np.minimum(by_cell(rising) + slack * p_mass, p_mass)
@@ -271,34 +366,22 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
 
     # Beyond the ends the harmless side goes up to the end of the outermost cell, and the other is
     # infinite; but in a sampled round no loss lies below ln(1 − r), which the lattice reaches.
-    below, above = _beyond(one, _TAIL)
-    forward[1] += below.p
-    reverse[-2] += above.q
-    reverse_infinite = below.q if one.rate == 1 else 0.0
-    if one.rate < 1:
-        reverse[0] += below.q
+    def tail(shifts: Floats) -> Floats:
+        return np.asarray(np.exp(log_ndtr(-_TAIL - shifts / sigma)) * (1 + 1e-9))
+
+    weights = np.exp(shift.log_weights)
+    forward[1] += float(weights @ tail(shift.sizes))
+    reverse[-2] += float(tail(np.array([most]))[0])
+    infinite = float(weights @ tail(most - shift.sizes)) + shift.dropped
+    reverse_infinite = float(tail(np.zeros(1))[0])
+    if bounded:
+        reverse[0] += reverse_infinite
+        reverse_infinite = 0.0
     share = one.participation
     return (
-        _direction(points, forward, above.p, share, cell),
+        _direction(points, forward, infinite, share, cell),
         _direction(-points[::-1], reverse[::-1], reverse_infinite, share, cell),
     )
-
-
-class _Beyond(NamedTuple):
-    p: float
-    q: float
-
-
-def _beyond(one: Round, tail: float) -> tuple[_Beyond, _Beyond]:
-    """Masses of P and Q below −``tail`` deviations, and above 1 + ``tail`` deviations."""
-
-    def gaussian(deviations: float) -> float:
-        return math.exp(float(log_ndtr(-deviations))) * (1 + 1e-9)
-
-    far = tail + 1 / one.noise_multiplier
-    none, near = gaussian(far), gaussian(tail)
-    low = _Beyond((1 - one.rate) * near + one.rate * none, near)
-    return low, _Beyond((1 - one.rate) * none + one.rate * near, none)
 
 
 def _direction(

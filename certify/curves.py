@@ -17,6 +17,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 Booleans: TypeAlias = npt.NDArray[np.bool_]
 
+_LEAST_SCORE = 1e-12
+
 
 def probabilities(field: str, values: npt.ArrayLike) -> Floats:
     """``values`` as a float64 array of the same shape, each in [0, 1].
@@ -54,7 +56,11 @@ class Curves(ABC):
         """
         p = probabilities("score", p)
         bound = self._upper(p)
-        return np.clip(np.minimum(bound, 1 - self._lower(1 - p)) if self.refined else bound, 0, 1)
+        if self.refined:
+            # 1 − p loses the digits of a smaller p, and would say too much.
+            least = np.where(p > 0, np.maximum(p, _LEAST_SCORE), 0.0)
+            bound = np.minimum(bound, 1 - self._lower(1 - least))
+        return np.clip(bound, 0, 1)
 
     def lower(self, p: npt.ArrayLike) -> Floats:
         """The least that a score of p can become; same shape as ``p``, in [0, p].

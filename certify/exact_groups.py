@@ -13,15 +13,17 @@ import numpy as np
 
 from precad.accounting.calibrate import spent
 from precad.accounting.events import SampledGaussian, require_bound
+from precad.accounting.exact import Profile, group_profiles
 from precad.certify.closed_form import ApproximateDP
 from precad.certify.curves import Curves, Floats, Identity
-from precad.certify.group_loss import ROUNDING, LossDistribution, Shift, group_shift, one_round
 from precad.certify.guarantee import Direction, Guarantee
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 # Slopes e^ε beyond ε = 60 say nothing that the last ones don't, and would overflow sums.
 _STEEPEST = 60
+# Added to every δ: rounding of a group's weights, over all rounds, stays below it.
+_ROUNDING = 1e-10
 # Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the table.
 _LINES = 4000
 
@@ -41,16 +43,16 @@ class HockeyStick:
     _thresholds: Floats
 
     @classmethod
-    def of(cls, losses: LossDistribution) -> "HockeyStick":
-        """From the (composed) loss distribution of numerator over denominator."""
-        epsilons, deltas = losses.profile()
+    def of(cls, profile: Profile) -> "HockeyStick":
+        """From the composed profile of numerator over denominator."""
+        epsilons, deltas = profile[0], profile[1] + _ROUNDING
         keep = np.abs(epsilons) <= _STEEPEST
         if not keep.any():
             # Every loss decides the test: the pair is told apart, and 0 ≤ p' ≤ 1 is all there is.
             return cls(np.zeros(1), np.ones(1), np.zeros(0))
         epsilons, deltas = epsilons[keep], deltas[keep]
         # Steeper lines than the first whose δ has reached its floor gain nothing.
-        stop = int(np.searchsorted(-deltas, -(deltas[-1] + ROUNDING))) + 1
+        stop = int(np.searchsorted(-deltas, -(deltas[-1] + _ROUNDING))) + 1
         epsilons, deltas = epsilons[:stop], deltas[:stop]
         if len(epsilons) > _LINES:
             chosen = np.unique(np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64))
@@ -112,27 +114,10 @@ class PairCurves(Curves):
         return np.where(p == 1, 1.0, self.clean_over_poisoned.inverse_lower(p))
 
 
-def pair_of(
-    shift: Shift, mechanism: SampledGaussian, points_per_deviation: float
-) -> tuple[HockeyStick, HockeyStick]:
-    """All rounds' hockey sticks, (with‖without, without‖with), of the shifted sum and the plain."""
-    both = one_round(
-        shift, mechanism.effective_noise_multiplier, mechanism.participation, points_per_deviation
-    )
-    forward, reverse = (HockeyStick.of(losses.composed(mechanism.count)) for losses in both)
-    return forward, reverse
-
-
 @lru_cache(maxsize=1024)
-def _group_pair(
-    mechanism: SampledGaussian, k: int, points_per_deviation: float
-) -> tuple[HockeyStick, HockeyStick]:
-    return pair_of(group_shift(k, mechanism.rate), mechanism, points_per_deviation)
-
-
-# Coarser grids are sound, but shrink radii: 29 becomes 19
-# (docs/certificates.md, "The exact pair").
-_LEAST_POINTS = 10
+def _group_pair(mechanism: SampledGaussian, k: int) -> tuple[HockeyStick, HockeyStick]:
+    forward, reverse = group_profiles(mechanism, k)
+    return HockeyStick.of(forward), HockeyStick.of(reverse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +126,18 @@ class ExactGroups(Guarantee):
 
     Attributes:
         mechanism: what was run.
-        points_per_deviation: fineness of the grid, at least 10. Coarser is sound, and looser.
     """
 
     mechanism: SampledGaussian
-    points_per_deviation: float = 20.0
 
     name = "exact"
 
     def __post_init__(self) -> None:
         require_bound(self.mechanism, self.name)
-        if not self.points_per_deviation >= _LEAST_POINTS:
-            raise Misconfiguration(
-                "points_per_deviation", self.points_per_deviation, "at least 10, else radii shrink"
-            )
 
     def sticks(self, k: int) -> tuple[HockeyStick, HockeyStick]:
         """(with‖without, without‖with) for a group of k ≥ 1; kept for later calls."""
-        return _group_pair(self.mechanism, count("k", k, least=1), self.points_per_deviation)
+        return _group_pair(self.mechanism, count("k", k, least=1))
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         """The group pair's curves; additions poison the clean Gaussian, deletions the mixture."""

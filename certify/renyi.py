@@ -14,9 +14,9 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from precad.accounting.events import SampledGaussian, require_bound
+from precad.accounting.losses import Shift, log_binomial, log_ratio
 from precad.accounting.rdp import mixture_rdp
 from precad.certify.curves import Booleans, Curves, Floats, Identity, Integers, probabilities
-from precad.certify.group_loss import Shift, log_binomial, log_ratio
 from precad.certify.guarantee import Direction, Guarantee
 from precad.common.errors import Misconfiguration
 
@@ -274,9 +274,7 @@ def _divergences(
     low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
     x = np.arange(low, high + 1, dtype=np.float64) * step
     part = Shift(shift.sizes[:near], shift.log_weights[:near])
-    # In blocks, so that memory stays small at high orders.
-    blocks = np.array_split(x, 1 + len(x) * near // 1_000_000)
-    ratio = np.concatenate([log_ratio(block, part, noise) for block in blocks])
+    ratio, _ = log_ratio(x, part, noise)
     density = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))
     log_moments = exponents[:, None] * ratio + density
     top = log_moments.max(axis=1)

@@ -159,7 +159,6 @@ def _cut(text: str, length: int) -> str:
 LEAST_EXTRA = {
     "alembic": "server",
     "crypten": "server",
-    "dp_accounting": "plan",
     "jinja2": "report",
     "joblib": "simulation",
     "matplotlib": "plan",

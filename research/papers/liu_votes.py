@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from precad.accounting.events import SampledGaussian
+from precad.accounting.losses import group_shift
 from precad.certify.curves import Booleans, Floats, Integers
 from precad.certify.exact_groups import ExactGroups
-from precad.certify.group_loss import single_shift
 from precad.certify.guarantee import Guarantee
 from precad.certify.intervals import (
     ConfidenceBudget,
@@ -217,7 +217,7 @@ def as_published(
     def holds(r: int, points: Integers) -> Booleans:
         joint = -math.expm1(r * math.log1p(-one.rate))
         found = mixture_divergences(
-            single_shift(joint), one.effective_noise_multiplier, np.asarray(ORDERS)
+            group_shift(1, joint), one.effective_noise_multiplier, np.asarray(ORDERS)
         )
         worst = one.count * np.maximum(*found)
         curves = RenyiCurves(np.asarray(ORDERS), worst, worst, refined=False)

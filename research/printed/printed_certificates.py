@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +10,10 @@ from scipy.special import ndtr, ndtri
 
 from precad.accounting.events import SampledGaussian
 from precad.accounting.gdp import delta_of_epsilon
-from precad.certify.curves import Booleans, Curves, Floats, Integers, probabilities
-from precad.certify.exact_groups import PairCurves, pair_of
-from precad.certify.group_loss import single_shift
+from precad.accounting.losses import group_shift
+from precad.certify.curves import Booleans, Floats, Integers, probabilities
+from precad.certify.exact_groups import ExactGroups
+from precad.certify.guarantee import Direction
 from precad.certify.prediction import largest_group
 from precad.certify.renyi import (
     ORDERS,
@@ -40,7 +42,7 @@ def theorem_8_divergences(
 ) -> tuple[Floats, Floats]:
     """[orders] each: T-fold Rényi divergences, with‖without and back, as Liu Thm 8 has them."""
     forward, reverse = mixture_divergences(
-        single_shift(_joint_rate(mechanism, r)),
+        group_shift(1, _joint_rate(mechanism, r)),
         mechanism.effective_noise_multiplier,
         np.asarray(orders),
     )
@@ -96,9 +98,8 @@ def theorem_8_exact(p_a: float, p_b: float, mechanism: SampledGaussian) -> Repro
     """Theorem 8's rate 1 − (1 − q)^r with an exact accountant: still UNSOUND."""
 
     def separates(r: int) -> bool:
-        forward, reverse = pair_of(single_shift(_joint_rate(mechanism, r)), mechanism, 20.0)
-        both: tuple[Curves, Curves] = (PairCurves(forward, reverse), PairCurves(reverse, forward))
-        return all(bool(curves.separates(p_a, p_b)) for curves in both)
+        joint = ExactGroups(replace(mechanism, rate=_joint_rate(mechanism, r)))
+        return all(bool(joint.curves(1, d).separates(p_a, p_b)) for d in Direction)
 
     return Reproduction(
         "Liu et al. 2023, Thm 8, exact PLD", _radius(separates, p_a, p_b), _THEOREM_8

@@ -296,7 +296,6 @@ def test_partitions_agree_with_moving_votes() -> None:
         ("sampling", lambda: ExactGroups(FIXED_SIZE)),
         ("sampling", lambda: RenyiGroups(FIXED_SIZE)),
         ("sampling", lambda: ExactGroups(replace(FIXED_SIZE, sampling=Sampling.POISSON))),
-        ("points_per_deviation", lambda: ExactGroups(MECHANISM, 5)),
         ("delta", lambda: ExactGroups(MECHANISM).as_approximate(1.0)),
         ("k", lambda: ExactGroups(MECHANISM).curves(-1, Direction.ADDITIONS)),
         ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(1.5)),

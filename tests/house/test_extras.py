@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[2]
 SOURCES = Path(str(sys.modules["precad"].__file__)).parents[1]
 DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
-    "dp_accounting": "dp-accounting",
     "prometheus_client": "prometheus-client",
 }
 ACCOUNT = (

@@ -14,9 +14,9 @@ import pytest
 from research.printed.printed_certificates import theorem_8
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.losses import Shift, log_binomial, log_ratio
 from precad.certify.curves import Floats
 from precad.certify.exact_groups import ExactGroups
-from precad.certify.group_loss import Shift, log_binomial, log_ratio
 from precad.certify.guarantee import Direction
 from precad.certify.prediction import Certified, certify_prediction
 from precad.certify.renyi import RenyiGroups
@@ -38,7 +38,7 @@ def trainings(
     """
     shift = Shift(np.arange(group + 1.0), log_binomial(group, m.rate))
     table = np.linspace(-9 * m.noise_multiplier, group + 9 * m.noise_multiplier, 20_001)
-    loss = log_ratio(table, shift, m.noise_multiplier)
+    loss, _ = log_ratio(table, shift, m.noise_multiplier)
     total = np.zeros(TRAININGS)
     for _ in range(m.count):
         drawn = generator.binomial(malicious, m.rate, TRAININGS)

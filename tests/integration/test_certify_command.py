@@ -185,7 +185,7 @@ def test_runs_vote_and_say_what_they_cost(runs: list[str]) -> None:
     costs = found["runs"]["joint_privacy_cost"]
     assert [cost["compositions"] for cost in costs] == [900] * 3
     server = poisson_gaussian(rate=0.1, noise_multiplier=30.0, count=900)
-    # The certifier's own pair, composed without dp-accounting, says the same.
+    # The exact pair of one record says the same.
     above, below = (
         max(stick.delta(costs[0]["epsilon"] * factor) for stick in ExactGroups(server).sticks(1))
         for factor in (0.999, 1.001)

@@ -24,7 +24,7 @@ from precad.certify.guarantee import (
 from precad.certify.prediction import largest_group
 from precad.certify.renyi import RenyiDP, RenyiGroups
 
-SCORES = np.concatenate([[0.0, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
+SCORES = np.concatenate([[0.0, 1e-17, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
 # What the grid of the exact curves may lose: nothing here is tighter than this.
 GRID = 2e-3
 

@@ -16,9 +16,9 @@ from research.printed.printed_privacy import xie_table
 from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.gdp import clt_mu, delta_of_epsilon, largest_clip_ratio, tolerated_group_mu
+from precad.accounting.losses import Shift, group_shift, log_binomial
 from precad.certify.closed_form import ApproximateDP, GaussianDP
 from precad.certify.exact_groups import ExactGroups
-from precad.certify.group_loss import Shift, log_binomial, single_shift
 from precad.certify.guarantee import Direction, Guarantee, Iterated
 from precad.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
 from precad.certify.intervals import (
@@ -279,7 +279,7 @@ def test_theorem_8_is_false_without_sampling(case: dict[str, Any]) -> None:
     order = np.array([float(i["alpha"])])
     shift = Shift(np.arange(i["r"] + 1.0), log_binomial(i["r"], i["q"]))
     true, _ = mixture_divergences(shift, i["sigma"], order)
-    printed, _ = mixture_divergences(single_shift(1.0), i["sigma"], order)
+    printed, _ = mixture_divergences(group_shift(1, 1.0), i["sigma"], order)
     close(case, float(true[0]), "true")
     close(case, float(printed[0]), "published")
 
@@ -376,7 +376,7 @@ def test_certificate_families(case: dict[str, Any]) -> None:
     assert whole.additions is not None
     assert whole.deletions is not None
     forward, reverse = mixture_divergences(
-        single_shift(m.rate), m.noise_multiplier, np.array(ORDERS), 700.0
+        group_shift(1, m.rate), m.noise_multiplier, np.array(ORDERS), 700.0
     )
     single = m.count * np.maximum(forward, reverse)
     profile = exact.as_approximate()
