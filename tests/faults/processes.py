@@ -42,7 +42,7 @@ class Order:
         return cls(*text.split(" "))
 
 
-def task_values(rounds: int, collect_s: float, client_rate: float) -> dict[str, Any]:
+def task_values(rounds: int) -> dict[str, Any]:
     """A logistic regression of six parameters with short deadlines."""
     return {
         "name": "faults",
@@ -58,14 +58,14 @@ def task_values(rounds: int, collect_s: float, client_rate: float) -> dict[str, 
             "client_clip": 20.0,
             "noise_multiplier": 2.0,
             "record_rate": 0.2,
-            "client_rate": client_rate,
+            "client_rate": 1.0,
         },
         "training": {"learning_rate": 0.5, "rounds": rounds},
         "enrolment": {"clients": CLIENTS, "max_expected_records": 10.0},
         "fractional_bits": 20,
         "deadlines": {
             "enrol": 60.0,
-            "collect": collect_s,
+            "collect": 5.0,
             "rejoin": 1.0,
             "peer": 3.0,
             "outage": 60.0,
@@ -173,10 +173,6 @@ class FaultyDeployment(LocalDeployment):
         forks: starts the processes.
         rounds: T.
         elsewhere: parties that other parents start.
-        collect_s: the deadline for submissions.
-        client_rate: q.
-        strangers: how many further certificates there are, for whom no process is started.
-        poisoned: whether one record of the first client's gives no finite gradient.
         validation: how norms are checked.
         epsilon_limit: where owners stop counting.
     """
@@ -187,11 +183,7 @@ class FaultyDeployment(LocalDeployment):
         forks: Forks,
         rounds: int,
         elsewhere: Mapping[str, Forks] | None = None,
-        collect_s: float = 5.0,
-        client_rate: float = 1.0,
         *,
-        strangers: int = 0,
-        poisoned: bool = False,
         validation: str = "crypten",
         epsilon_limit: float | None = None,
     ) -> None:
@@ -204,16 +196,12 @@ class FaultyDeployment(LocalDeployment):
                 random.normal(size=(RECORDS, FEATURES)).astype(np.float32),
                 random.integers(0, CLASSES, RECORDS),
             )
-            for n in range(CLIENTS + strangers)
+            for n in range(CLIENTS)
         }
-        if poisoned:
-            data[ClientId("ward-0")][0][0] = 3e38
-        values = task_values(rounds, collect_s, client_rate) | {"validation": validation}
-        values["enrolment"]["clients"] += strangers
+        values = task_values(rounds) | {"validation": validation}
         if epsilon_limit is not None:
             values["privacy"]["epsilon_limit"] = epsilon_limit
         super().__init__(folder, Task.parse(values), data)
-        self.clients, self.strangers = self.clients[:CLIENTS], self.clients[CLIENTS:]
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
 
@@ -359,9 +347,9 @@ class FaultyDeployment(LocalDeployment):
             charges.setdefault(number, set()).add(client)
         return charges
 
-    def notes(self, name: str, kind: str = "notes") -> list[dict[str, Any]]:
+    def notes(self, name: str) -> list[dict[str, Any]]:
         """What a party's processes noted, oldest first."""
-        path = self.orders / f"{name}.{kind}"
+        path = self.orders / f"{name}.notes"
         if not path.exists():
             return []
         # The last line may be half written.
