@@ -28,6 +28,7 @@ from tests.faults.turns import Hang
 from precad.aggregator import release
 from precad.aggregator.collect import matching
 from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
 from precad.aggregator.rounds.states import Prepared, Sent
@@ -74,7 +75,14 @@ class Bug:
 
 
 def voids_what_it_countersigned(patch: Patch) -> None:
-    """The other server lost its entry: the attempt may have left, and is called void."""
+    """The other server lost its entry: the attempt may have left, and both keep it as void."""
+    truly_over = (AttemptState.DONE, AttemptState.WRITTEN_OFF)
+    patch.setattr(attempts, "_NEVER_VOIDED", truly_over)
+    asks_to_void_what_it_countersigned(patch)
+
+
+def asks_to_void_what_it_countersigned(patch: Patch) -> None:
+    """The same, where the store still refuses it."""
 
     def voiding(own: Any, theirs: Any) -> Recovery:
         found = compare(own, theirs)
@@ -247,9 +255,10 @@ PAIRS: Plan = {"rounds": 1, "workers": 2, "bad": 1}
 BUGS = {
     bug.plant.__name__: bug
     for bug in (
+        Bug("what was countersigned is voided", voids_what_it_countersigned, (LOSES_ITS_ENTRY,)),
         Bug(
-            "recovery voids what it has countersigned",
-            voids_what_it_countersigned,
+            "recovery asks to void what was countersigned",
+            asks_to_void_what_it_countersigned,
             (LOSES_ITS_ENTRY,),
         ),
         Bug(

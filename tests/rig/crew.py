@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.rig.light_client import LightClient
@@ -71,11 +72,13 @@ class Crowd:
 
 
 @contextmanager
-def deployed(folder: Path, task: Task, settings: str) -> Iterator[tuple[LocalDeployment, Crowd]]:
+def deployed(
+    folder: Path, task: Task, settings: str, popen: Any = forked
+) -> Iterator[tuple[LocalDeployment, Crowd]]:
     """Running servers with these further settings, and enrolled clients."""
     nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
     data = {ClientId(f"ward-{number:02d}"): nothing for number in range(CLIENTS)}
-    with LocalDeployment(folder, task, data, linger_s=0, popen=forked) as deployment:
+    with LocalDeployment(folder, task, data, linger_s=0, popen=popen) as deployment:
         for name in SERVERS:
             with (folder / f"{name}.toml").open("a", encoding="utf-8") as file:
                 file.write(settings)

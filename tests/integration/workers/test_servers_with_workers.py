@@ -4,13 +4,16 @@ import ast
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, Crowd, deployed, until, up, version
 from tests.rig.waiting import until as wait_until
+from tests.rig.warm import SOURCES, forked
 
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.task import Task
@@ -68,6 +71,38 @@ def test_workers_end_with_their_server(training: tuple[LocalDeployment, Crowd]) 
     server.kill()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "their end")
     deployment.start_server("server-b")
+
+
+FIRST_VERSION = """
+import sys
+if "precad.aggregator.workers.worker_process" in sys.orig_argv:
+    from precad.common.wire import version
+    version.GREETING = ()
+    version.RefusingOtherVersions.intercept_service = lambda _, handler, details: handler(details)
+"""
+"""A ``sitecustomize``: workers are of the first wire version, which said and checked none."""
+
+
+def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_numbers(
+    tmp_path: Path, make_task: Callable[..., Task]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FIRST_VERSION, encoding="utf-8")
+
+    def started(arguments: list[str], **options: Any) -> Any:
+        if arguments[-3] != "a":
+            return forked(arguments, **options)
+        found = os.pathsep.join([str(tmp_path), SOURCES])
+        return subprocess.Popen(
+            arguments, **options | {"env": options["env"] | {"PYTHONPATH": found}}
+        )
+
+    task = make_task(64, CHANGES | {"validation": "fss"})
+    with (
+        deployed(tmp_path / "run", task, "workers = 1\n", started) as (deployment, crowd),
+        crowd.at_work(),
+    ):
+        said = r"the worker at \S+ speaks wire version 1, this side 2: upgrade precad at the worker"
+        until(deployment, lambda: re.search(said, deployment.log("server-a")))
 
 
 def test_nothing_of_a_round_is_given_to_ray() -> None:
