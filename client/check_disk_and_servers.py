@@ -17,24 +17,18 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-import grpc
-
-from precad.client.connection import differences
+from precad.client.connection import ServerState, ask_for_state
 from precad.client.trained_model import MODEL_FILE
-from precad.common.errors import PrecadError, TaskMismatch
+from precad.common.errors import PrecadError
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel, why_unreachable
+from precad.common.identity.mutual_tls import why_unreachable
 from precad.common.model import load_model
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.task_schema import Description
-from precad.common.wire.calls import error_of
-from precad.common.wire.version import check_version
-from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationStub
 
 Value = TypeVar("Value")
 
@@ -163,8 +157,8 @@ def _begin(
     address: str,
     until: float,
     token: Secret | None,
-) -> "Future[tuple[pb.DescribeReply, float]]":
-    look: Future[tuple[pb.DescribeReply, float]] = Future()
+) -> "Future[tuple[ServerState, float]]":
+    look: Future[tuple[ServerState, float]] = Future()
 
     def run() -> None:
         try:
@@ -184,31 +178,17 @@ def _look(
     address: str,
     until: float,
     token: Secret | None,
-) -> tuple[pb.DescribeReply, float]:
+) -> tuple[ServerState, float]:
     """What the server says, and how far its clock is ahead of this machine's, in seconds."""
     fault = why_unreachable(address, identity, role)
     if fault is not None:
         raise fault
-    with open_channel(address, identity, role) as channel:
-        began = time.time()
-        try:
-            # Whoever answers there is the server: a first connection that is slow is tried again.
-            reply = AggregationStub(channel).Describe(
-                pb.DescribeRequest(token="" if token is None else token.reveal().decode()),
-                timeout=max(0.0, until - time.monotonic()),
-                wait_for_ready=True,
-            )
-        except grpc.RpcError as error:
-            raise error_of(role.title, address, error) from None
-        middle = (began + time.time()) / 2
-    check_version(role.title, reply.wire_version)
-    if task is not None and reply.task_digest != task.digest.value:
-        also = differences(task, reply.canonical_task)
-        raise TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
-    return reply, reply.clock_ms / 1000 - middle
+    began = time.time()
+    state = ask_for_state(task, identity, role, address, max(0.0, until - time.monotonic()), token)
+    return state, state.clock_s - (began + time.time()) / 2
 
 
-def _standing(about: str, address: str, client: ClientId, reply: pb.DescribeReply) -> Finding:
+def _standing(about: str, address: str, client: ClientId, reply: ServerState) -> Finding:
     """What it means for this owner where the server's training stands."""
     if reply.finished and reply.enrolled:
         text = (

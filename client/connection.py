@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.participation import NoObserver, Observer
+from precad.client.participation import Observer
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
     MAX_TEXT,
@@ -41,6 +41,7 @@ from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.task_schema import Description
 from precad.common.wire.calls import call_with_retries, error_of
+from precad.common.wire.notices import Notice, read_notice, rejection_of
 from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
 from precad.common.wire.version import check_version
 from precad.protos import precad_pb2 as pb
@@ -73,6 +74,73 @@ class Receipt:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """Where a server's training stands for the owner that asks; DescribeReply in precad.proto."""
+
+    role: str = ""
+    clock_s: float = 0.0
+    enrolling: bool = False
+    finished: bool = False
+    enrolled: bool = False
+    present: bool = False
+    refusal: str = ""
+
+
+def ask_for_state(
+    task: Description | None,
+    identity: Identity,
+    role: Role,
+    address: str,
+    within_s: float,
+    token: Secret | None = None,
+) -> ServerState:
+    """Return what a server says, over a connection of its own.
+
+    Args:
+        task: the owner's, which the server must run; None where it isn't known.
+        identity: the owner's certificate and key.
+        role: of the server.
+        address: ``host:port``.
+        within_s: how long it may take.
+        token: the enrolment token, for the server to look at; it stays unused.
+
+    Raises:
+        TaskMismatch, PeerUnavailable, PeerViolation, AccessDenied: as ``Servers.check_task``.
+    """
+    request = pb.DescribeRequest(token=_text(token))
+    with open_channel(address, identity, role) as channel:
+        try:
+            # Whoever answers there is the server: a first connection that is slow is tried again.
+            reply = AggregationStub(channel).Describe(
+                request, timeout=within_s, wait_for_ready=True
+            )
+        except grpc.RpcError as error:
+            raise error_of(role.title, address, error) from None
+    return _state(task, role, reply)
+
+
+def _state(task: Description | None, role: Role, reply: pb.DescribeReply) -> ServerState:
+    """What it says, of this task and in our wire version."""
+    check_version(role.title, reply.wire_version)
+    if task is not None and reply.task_digest != task.digest.value:
+        also = differences(task, reply.canonical_task)
+        raise TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
+    return ServerState(
+        reply.role,
+        reply.clock_ms / 1000,
+        reply.enrolling,
+        reply.finished,
+        reply.enrolled,
+        reply.present,
+        reply.refusal,
+    )
+
+
+def _text(token: Secret | None) -> str:
+    return "" if token is None else token.reveal().decode()
+
+
 class Servers:
     """Channels to server A and server B for one client and one task.
 
@@ -99,7 +167,7 @@ class Servers:
         clock: Clock = CLOCK,
         observer: Observer | None = None,
     ) -> None:
-        self._observer = NoObserver() if observer is None else observer
+        self._observer = observer or Observer()
         self.task = task
         self.client = client
         self._identity = identity
@@ -138,14 +206,10 @@ class Servers:
             PeerViolation: a server plays another role.
         """
         for role, stub in self._stubs.items():
-            reply = self._patiently(role, partial(stub.Describe, pb.DescribeRequest()))
-            check_version(role.title, reply.wire_version)
-            if reply.task_digest != self.task.digest.value:
-                theirs, also = reply.task_digest.hex(), differences(self.task, reply.canonical_task)
-                raise TaskMismatch(str(self.task.digest), theirs, also)
-            if reply.role != role.value:
+            reply = self._patiently(role, stub.Describe, pb.DescribeRequest())
+            if (found := _state(self.task, role, reply).role) != role.value:
                 raise PeerViolation(
-                    f"{self._addresses[role]} is {reply.role}, not {role.value}: mend the addresses"
+                    f"{self._addresses[role]} is {found}, not {role.value}: mend the addresses"
                 )
 
     def enrol(self, records: int, record_rate: float, token: Secret | None = None) -> None:
@@ -166,13 +230,13 @@ class Servers:
             client=self.client.name,
             records=records,
             record_rate=record_rate,
-            token="" if token is None else token.reveal().decode(),
+            token=_text(token),
         )
         # B first: whoever A knows, B must know.
         for role in (Role.SERVER_B, Role.SERVER_A):
-            self._patiently(role, partial(self._stubs[role].Enrol, request))
+            self._patiently(role, self._stubs[role].Enrol, request)
 
-    def watch(self) -> Iterator[pb.Notice]:
+    def watch(self) -> Iterator[Notice]:
         """Server A's notices, from the current round on.
 
         Raises:
@@ -185,7 +249,7 @@ class Servers:
         retries = Retries(NAME_FREE_S, NAME_RETRIES, self._clock)
         while True:
             try:
-                yield from self._stubs[Role.SERVER_A].Watch(request)
+                yield from map(read_notice, self._stubs[Role.SERVER_A].Watch(request))
             except grpc.RpcError as error:
                 ended = self._error(Role.SERVER_A, error)
                 if not isinstance(ended, NameInUse):
@@ -198,7 +262,7 @@ class Servers:
             retries.wait(ended)
 
     def fetch_model(
-        self, version: int, announced: bytes, *, signed: bool = False
+        self, version: int, announced: Digest, *, signed: bool = False
     ) -> NDArray[np.float64]:
         """θ_t from A, checked against its digest, which both servers must have.
 
@@ -215,10 +279,11 @@ class Servers:
             PeerUnavailable: a server isn't there.
         """
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
-        at_b = announced
+        at_b = announced.value
         if not signed:
-            digest_of = partial(self._stubs[Role.SERVER_B].ModelDigest, request)
-            at_b = self._patiently(Role.SERVER_B, digest_of, CALL_TIMEOUT_S).model_digest
+            digest_of = self._stubs[Role.SERVER_B].ModelDigest
+            reply = self._patiently(Role.SERVER_B, digest_of, request, CALL_TIMEOUT_S)
+            at_b = reply.model_digest
         data = bytearray()
         limit = self.task.dimension * 8
         try:
@@ -235,10 +300,10 @@ class Servers:
             raise self._error(Role.SERVER_A, error) from None
         theta = from_bytes(data, self.task.dimension)
         digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
-        if not digest.value == announced == at_b:
+        if not (digest == announced and announced.value == at_b):
             raise PeerViolation(
                 f"model {version} has digest {digest}, server A announced "
-                f"{announced.hex()}, server B has {at_b.hex()}; nothing is sent"
+                f"{announced}, server B has {at_b.hex()}; nothing is sent"
             )
         return theta
 
@@ -251,8 +316,8 @@ class Servers:
         request = pb.OpeningRequest(
             task_digest=self.task.digest.value, client=self.client.name, attempt=attempt
         )
-        opening = partial(self._stubs[role].Opening, request)
-        return self._patiently(role, opening, CALL_TIMEOUT_S).SerializeToString()
+        opening = self._stubs[role].Opening
+        return self._patiently(role, opening, request, CALL_TIMEOUT_S).SerializeToString()
 
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """The newest statement of ``role`` on this owner's account; see ``ServerStatements``.
@@ -271,8 +336,8 @@ class Servers:
             shown=None if shown is None else pb.Signed.FromString(shown),
             opening=None if opening is None else pb.Signed.FromString(opening),
         )
-        statement = partial(self._stubs[role].Statement, request)
-        return self._patiently(role, statement, CALL_TIMEOUT_S).SerializeToString()
+        statement = self._stubs[role].Statement
+        return self._patiently(role, statement, request, CALL_TIMEOUT_S).SerializeToString()
 
     def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         """Give ``role`` the model that its own statement names and that it has lost.
@@ -283,10 +348,8 @@ class Servers:
         """
 
         def pieces() -> Iterator[pb.GivenPiece]:
-            digest, client = self.task.digest.value, self.client.name
-            yield pb.GivenPiece(
-                task_digest=digest, client=client, statement=pb.Signed.FromString(shown)
-            )
+            statement, digest = pb.Signed.FromString(shown), self.task.digest.value
+            yield pb.GivenPiece(task_digest=digest, client=self.client.name, statement=statement)
             for start in range(0, len(theta), PIECE_BYTES):
                 yield pb.GivenPiece(data=theta[start : start + PIECE_BYTES])
 
@@ -349,7 +412,7 @@ class Servers:
                 self._waiting(f"{role.title} to take the upload", retries.remaining())
                 retries.wait(late)
                 continue
-            rejection = rejection_of(reply.rejection) if reply.rejection else None
+            rejection = rejection_of(reply.rejection)
             if rejection is Rejection.TRUNCATED and retries.remaining() > UPLOAD_RETRIES.longest_s:
                 # The server lost a part of it, or has no place now: the same bytes are welcome.
                 retries.wait(late)
@@ -373,13 +436,16 @@ class Servers:
         return receipt
 
     def _patiently(
-        self, role: Role, call: Callable[..., Reply], patience_s: float | None = None
+        self,
+        role: Role,
+        call: Callable[..., Reply],
+        request: object,
+        patience_s: float | None = None,
     ) -> Reply:
-        retries = self._patience_s if patience_s is None else patience_s
         try:
             return call_with_retries(
-                lambda timeout_s: call(timeout=timeout_s),
-                retries,
+                lambda timeout_s: call(request, timeout=timeout_s),
+                self._patience_s if patience_s is None else patience_s,
                 self._clock,
                 why=partial(why_unreachable, self._addresses[role], self._identity, role),
                 waiting=partial(self._waiting, role.title),
@@ -392,14 +458,6 @@ class Servers:
 
     def _waiting(self, whom: str, left_s: float) -> None:
         self._observer.doing(f"waiting for {whom}", self._clock.now() + left_s)
-
-
-def rejection_of(reason: str) -> Rejection:
-    """The rejection that a server names. Raises PeerViolation for one that there isn't."""
-    try:
-        return Rejection(reason)
-    except ValueError:
-        raise PeerViolation(f"a server rejects for no reason that there is: {reason!r}") from None
 
 
 _NAMED = ("name", "validation", "projections", "fractional_bits")

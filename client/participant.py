@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.connection import Servers, rejection_of
+from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participation import NoObserver, Observer, Participation, RoundInfo, VersionOver
+from precad.client.participation import Observer, Participation, RoundInfo, VersionOver
 from precad.client.pending_update import Kept, Pending
 from precad.client.reporter import OnRound
 from precad.client.server_statements import ServerStatements
@@ -35,7 +35,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.notices import Notice, RoundOpen, RoundOver, TrainingOver, TrainingPaused
 
 log = logging.getLogger("precad")
 
@@ -90,9 +90,8 @@ def take_part(
             deadline.
         StorageFailure: the owner's own disk fails.
     """
-    if statements is None:
-        statements = ServerStatements(servers.task, servers.client)
-    observer = NoObserver() if observer is None else observer
+    statements = statements or ServerStatements(servers.task, servers.client)
+    observer = observer or Observer()
     return _Participant(servers, budget, pending, compute, clock, statements, observer).run()
 
 
@@ -126,7 +125,7 @@ class _Participant:
         # The newest attempt whose pair both servers took, and what it held.
         self._taken: tuple[int, Kept] | None = None
         # The newest attempt that was announced, and when.
-        self._opened: tuple[pb.RoundOpen, float] | None = None
+        self._opened: tuple[RoundOpen, float] | None = None
 
     def run(self) -> Participation:
         result = self._result
@@ -141,7 +140,7 @@ class _Participant:
                 if self._opened is None:
                     self._observer.doing("enrolled; waiting for the others and the first round")
                 for notice in self._servers.watch():
-                    if notice.WhichOneof("event") != "paused":
+                    if not isinstance(notice, TrainingPaused):
                         retries.renew()
                     self._handle(notice, self._clock.now())
                     if result.ended:
@@ -160,44 +159,45 @@ class _Participant:
         result.epsilon = self._budget.epsilon()
         return result
 
-    def _handle(self, notice: pb.Notice, came: float) -> None:
-        match notice.WhichOneof("event"):
-            case "open":
-                event = notice.open
-                self._opened = event, came
-                self._forget_versions_below(event.version)
-                if (event.selected or self._cover) and event.attempt > self._answered:
+    def _handle(self, notice: Notice, came: float) -> None:
+        match notice:
+            case RoundOpen():
+                self._opened = notice, came
+                self._forget_versions_below(notice.version)
+                if (notice.selected or self._cover) and notice.attempt > self._answered:
                     self._observer.hold()
-                    self._answer(event, came, _signed(notice))
+                    self._answer(notice, came)
                     self._observer.free()
-                self._say_open(event, came)
-            case "over":
-                self._forget_versions_below(notice.over.version + 1)
-                if notice.over.attempt > self._over:
-                    self._over = notice.over.attempt
-                    self._tally(notice.over, _signed(notice))
-            case "finished":
+                self._say_open(notice, came)
+            case RoundOver():
+                self._forget_versions_below(notice.version + 1)
+                if notice.attempt > self._over:
+                    self._over = notice.attempt
+                    self._tally(notice)
+            case TrainingOver(version, model):
                 self._pending.drop()
-                over, model = notice.finished, Digest(notice.finished.model_digest)
                 self._observer.doing("fetching the final model")
-                theta = self._servers.fetch_model(over.version, over.model_digest)
-                self._statements.saw(over.version, model, theta)
+                theta = self._servers.fetch_model(version, model)
+                self._statements.saw(version, model, theta)
                 self._result.ended = "finished"
-                self._saw(over.version, model, theta)
-            case "paused":
+                self._saw(version, model, theta)
+            case TrainingPaused():
                 # It may come back, with all that counts: the submission waits as long as others.
                 raise PeerUnavailable("server A paused the training; its operators know why")
-            case None:
-                pass
 
-    def _say_open(self, event: pb.RoundOpen, came: float) -> None:
-        what = "update sent" if self._answered == event.attempt else "not drawn"
-        if event.selected and self._answered != event.attempt:
-            what = "sitting it out"
-        if not self._result.ended:
-            until = came + min(self._task.deadlines.collect, event.collect_seconds)
-            number = event.version + 1
-            self._observer.doing(f"round {number}: {what}; waiting for the others", until)
+    def _closes(self, event: RoundOpen, came: float) -> float:
+        """When collection ends. Nothing that is announced, NaN too, stretches the task's own."""
+        return came + min(self._task.deadlines.collect, event.collect_seconds)
+
+    def _say_open(self, event: RoundOpen, came: float) -> None:
+        if self._result.ended:
+            return
+        if self._answered == event.attempt:
+            what = "update sent"
+        else:
+            what = "sitting it out" if event.selected else "not drawn"
+        text = f"round {event.version + 1}: {what}; waiting for the others"
+        self._observer.doing(text, self._closes(event, came))
 
     def _saw(self, version: int, model: Digest, theta: NDArray[np.float64]) -> None:
         """Both servers name this model: the newest that this owner has."""
@@ -211,45 +211,41 @@ class _Participant:
         if self._pending.version is not None and self._pending.version < version:
             self._pending.drop()
 
-    def _tally(self, over: pb.RoundOver, signed: bytes | None) -> None:
+    def _tally(self, over: RoundOver) -> None:
+        rejected = "" if over.counted else over.rejection
         if over.counted:
             self._result.counted += 1
-        elif over.rejection:
-            reason = rejection_of(over.rejection).value
-            self._result.rejected[reason] += 1
-            log.warning(
-                "attempt %d of version %d: submission rejected: %s",
-                over.attempt,
-                over.version,
-                reason,
-            )
-        self._statements.exchange(self._servers, signed)
+        elif rejected:
+            self._result.rejected[rejected] += 1
+            self._warn(over, f"submission rejected: {rejected}")
+        self._statements.exchange(self._servers, over.signed)
         self._look_after_own(over)
-        opened, came = self._opened or (pb.RoundOpen(), 0.0)
-        heard = self._opened is not None and opened.attempt == over.attempt
-        rejected = "" if over.counted else over.rejection
+        opened, came = self._opened or (None, 0.0)
+        heard = opened if opened is not None and opened.attempt == over.attempt else None
         self._observer.over(
             VersionOver(
                 version=over.version,
-                drawn=over.counted or bool(rejected) or (heard and opened.selected),
+                drawn=over.counted or bool(rejected) or (heard is not None and heard.selected),
                 counted=over.counted,
                 rejected=rejected,
-                seconds=self._clock.now() - came if heard else None,
+                seconds=None if heard is None else self._clock.now() - came,
                 spent=self._budget.spent(),
             )
         )
         self._observer.doing("waiting for the next round")
 
-    def _look_after_own(self, over: pb.RoundOver) -> None:
+    def _warn(self, event: RoundOpen | RoundOver, what: str) -> None:
+        log.warning("attempt %d of version %d: %s", event.attempt, event.version, what)
+
+    def _look_after_own(self, over: RoundOver) -> None:
         """Where both servers took this owner's pair: whether it counted, and what it led to."""
         if self._taken is None or self._taken[0] != over.attempt:
             return
         if self._taken[1].re_releases is not None and not self._statements.counted(over.version):
-            log.warning(
-                "attempt %d of version %d: both servers took the submission and state that it "
-                "doesn't count; an honest one always does: one of them may be bad",
-                over.attempt,
-                over.version,
+            self._warn(
+                over,
+                "both servers took the submission and state that it doesn't count; an honest one "
+                "always does: one of them may be bad",
             )
         self._keep_model(over.version + 1)
 
@@ -258,19 +254,18 @@ class _Participant:
         model = self._statements.stated(version)
         if model is not None:
             with suppress(PeerUnavailable):
-                theta = self._servers.fetch_model(version, model.value, signed=True)
+                theta = self._servers.fetch_model(version, model, signed=True)
                 self._saw(version, model, theta)
                 self._statements.saw(version, model, theta)
 
-    def _answer(self, event: pb.RoundOpen, came: float, signed: bytes | None) -> None:
+    def _answer(self, event: RoundOpen, came: float) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
-        # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
-        deadline = came + min(self._task.deadlines.collect, event.collect_seconds)
+        deadline = self._closes(event, came)
         number = event.version + 1
         self._observer.doing(f"round {number}: computing", deadline)
         kept = self._kept(event)
         if kept is None:
-            self._make(event, signed)
+            self._make(event)
             kept = self._kept(event)
         if kept is None:
             self._answered = event.attempt
@@ -285,15 +280,15 @@ class _Participant:
         self._observer.doing(f"round {number}: uploading", deadline)
         self._send(event.attempt, kept, deadline)
 
-    def _kept(self, event: pb.RoundOpen) -> Kept | None:
+    def _kept(self, event: RoundOpen) -> Kept | None:
         """What this attempt sends, once it may be sent: it is on the disk, and counted."""
         kept = self._pending.of_attempt(event.attempt)
         if kept is None:
             return None
-        if kept.model.value != event.model_digest:
+        if kept.model != event.model:
             raise PeerViolation(
                 f"attempt {event.attempt} was announced with model {kept.model} and now "
-                f"with {event.model_digest.hex()}; nothing more is sent"
+                f"with {event.model}; nothing more is sent"
             )
         if kept.re_releases is not None and not self._budget.charged(
             event.version, kept.re_releases
@@ -302,28 +297,25 @@ class _Participant:
             return None
         return kept
 
-    def _make(self, event: pb.RoundOpen, signed: bytes | None) -> None:
+    def _make(self, event: RoundOpen) -> None:
         """Keep and count a pair for this attempt, if it gets one."""
-        version, attempt = event.version, event.attempt
-        model = Digest(event.model_digest)
+        version, model = event.version, event.model
         theta = self._statements.model(version, model)
         if theta is None:
-            theta = self._servers.fetch_model(version, event.model_digest)
+            theta = self._servers.fetch_model(version, model)
         self._saw(version, model, theta)
         try:
-            signed_for = attempt, version, event.model_digest
-            re_releases = self._statements.opening(self._servers, *signed_for, signed)
+            re_releases = self._statements.opening(self._servers, event)
         except NotOnOffer:
-            log.warning("attempt %d was over before it could be answered", attempt)
+            log.warning("attempt %d was over before it could be answered", event.attempt)
             return
-        records = event.selected and self._may_share(event, model, re_releases)
+        records = event.selected and self._may_share(event, re_releases)
         if not (records or self._cover):
             return
         self._statements.saw(version, model, theta)
         update = self._work(event, theta, records=records)
         if records and update is not None:
-            pair = self._servers.prepare(version, attempt, model, update)
-            self._pending.keep(version, update, pair, re_releases)
+            self._keep(event, update, update, re_releases)
             try:
                 self._budget.charge(version, re_releases)
             except BudgetExceeded:
@@ -332,12 +324,20 @@ class _Participant:
             else:
                 return
         if self._cover:
-            zeros = np.zeros(self._task.dimension, dtype=np.int64)
-            pair = self._servers.prepare(version, attempt, model, zeros)
-            self._pending.keep(version, update, pair, None)
+            self._keep(event, update, np.zeros(self._task.dimension, dtype=np.int64), None)
+
+    def _keep(
+        self,
+        event: RoundOpen,
+        update: RingVector | None,
+        shared: RingVector,
+        re_releases: int | None,
+    ) -> None:
+        pair = self._servers.prepare(event.version, event.attempt, event.model, shared)
+        self._pending.keep(event.version, update, pair, re_releases)
 
     def _work(
-        self, event: pb.RoundOpen, theta: NDArray[np.float64], *, records: bool
+        self, event: RoundOpen, theta: NDArray[np.float64], *, records: bool
     ) -> RingVector | None:
         """X of this version, computed once; None where there is none to share.
 
@@ -345,18 +345,16 @@ class _Participant:
         """
         update = self._pending.update(event.version)
         fresh = records and update is None
-        view = RoundView(
-            event.attempt, theta, Digest(event.model_digest), event.version, covering=not fresh
-        )
+        view = RoundView(event.attempt, theta, event.model, event.version, covering=not fresh)
         if fresh:
             return self._compute(view)
         if self._cover:
             self._compute(view)
         return update
 
-    def _may_share(self, event: pb.RoundOpen, model: Digest, re_releases: int) -> bool:
+    def _may_share(self, event: RoundOpen, re_releases: int) -> bool:
         """Whether this version's update may be shared for this attempt."""
-        version = event.version
+        version, model = event.version, event.model
         if self._statements.released(version):
             why = "a server has stated that this version is over"
         elif self._statements.changed(version, model) or self._pending.model(version) not in (
@@ -371,22 +369,12 @@ class _Participant:
             return False
         else:
             return True
-        log.warning(
-            "attempt %d of version %d: %s; %s",
-            event.attempt,
-            version,
-            why,
-            "sending zeros" if self._cover else "sitting it out",
-        )
+        self._warn(event, f"{why}; {'sending zeros' if self._cover else 'sitting it out'}")
         return False
 
-    def _limit_is_reached(self, event: pb.RoundOpen) -> None:
+    def _limit_is_reached(self, event: RoundOpen) -> None:
         if self._cover:
-            log.warning(
-                "attempt %d of version %d: the owner's privacy limit is reached; sending zeros",
-                event.attempt,
-                event.version,
-            )
+            self._warn(event, "the owner's privacy limit is reached; sending zeros")
             return
         log.warning("the owner's privacy limit is reached; leaving the training")
         self._result.ended = "budget"
@@ -418,11 +406,6 @@ class _Participant:
                 )
         if all(each.rejection is None for each in receipts):
             self._taken = attempt, kept
-
-
-def _signed(notice: pb.Notice) -> bytes | None:
-    """What server A signs for this client, where it comes with the notice."""
-    return notice.word.SerializeToString() if notice.HasField("word") else None
 
 
 AWAY_RETRIES = RetryPolicy(5.0, 60.0, spread=True)

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from precad.client.trained_model import Net, TrainedModel
 from precad.common.errors import Misconfiguration
@@ -91,42 +91,23 @@ class VersionOver:
     """All steps of the records' account."""
 
 
-class Observer(Protocol):
-    """Is told how a training goes. No call waits for anything: that would show in an upload."""
+class Observer:
+    """Is told how a training goes; ignores it. No call may wait: that would show in an upload."""
 
     def doing(self, what: str, until: float | None = None) -> None:
         """Hear what happens now; ``until``: the clock's instant at which it is given up."""
 
     def hold(self) -> None:
-        """Put off whatever is slow from now on: an upload is due."""
+        """Put off whatever is slow: an upload is due."""
 
     def free(self) -> None:
-        """Let what is slow go on: no upload is due."""
+        """Let what is slow go on."""
 
     def saw(self, model: TrainedModel) -> None:
         """Hear of the newest model, on which both servers agree."""
 
     def over(self, ended: VersionOver) -> None:
         """Hear that a version is over."""
-
-
-class NoObserver:
-    """An observer that ignores all it is told."""
-
-    def doing(self, what: str, until: float | None = None) -> None:
-        """Ignore it."""
-
-    def hold(self) -> None:
-        """Ignore it."""
-
-    def free(self) -> None:
-        """Ignore it."""
-
-    def saw(self, model: TrainedModel) -> None:
-        """Ignore it."""
-
-    def over(self, ended: VersionOver) -> None:
-        """Ignore it."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from precad.client.own_account import exact_epsilon
-from precad.client.participation import Evaluation, RoundInfo, VersionOver
+from precad.client.participation import Evaluation, Observer, RoundInfo, VersionOver
 from precad.client.trained_model import TrainedModel
 from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
@@ -50,7 +50,7 @@ class Display(Protocol):
         """A round is over."""
 
 
-class Reporter:
+class Reporter(Observer):
     """An ``Observer`` that tells its owner.
 
     Args:

@@ -22,6 +22,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import ServerVerifier
 from precad.common.model import from_bytes, model_digest, to_bytes
 from precad.common.task import Task
+from precad.common.wire.notices import RoundOpen
 from precad.common.wire.signed_statements import (
     Opening,
     Statement,
@@ -94,22 +95,10 @@ class ServerStatements:
                     self._openings[role] = opening
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
-    def opening(
-        self,
-        servers: Signing,
-        attempt: int,
-        version: int,
-        model: bytes,
-        signed: bytes | None = None,
-    ) -> int:
+    def opening(self, servers: Signing, event: RoundOpen) -> int:
         """What both servers sign for the open attempt, before anything is shared for it.
 
-        Args:
-            servers: asked for it.
-            attempt: its number.
-            version: t of θ_t.
-            model: digest of θ_t.
-            signed: A's, where it came with the notice.
+        A is asked for it where it didn't come with the notice.
 
         Returns:
             m: the larger of what the two say has left of this version's update already.
@@ -118,39 +107,27 @@ class ServerStatements:
             PeerViolation: a signature or what it is over isn't right; nothing may be sent.
             PeerUnavailable: a server isn't there; NotOnOffer: the attempt is over.
         """
-        of = attempt, version, model
         with self._kept():
-            came = {} if signed is None else {Role.SERVER_A: signed}
+            came = {Role.SERVER_A: event.signed}
             return max(
                 self._opening(
-                    role,
-                    came[role] if role in came else servers.opening(role, attempt),
-                    servers,
-                    *of,
+                    role, came.get(role) or servers.opening(role, event.attempt), servers, event
                 )
                 for role in SERVERS
             )
 
-    def _opening(
-        self,
-        role: Role,
-        message: bytes,
-        servers: Signing,
-        attempt: int,
-        version: int,
-        model: bytes,
-    ) -> int:
+    def _opening(self, role: Role, message: bytes, servers: Signing, event: RoundOpen) -> int:
         body = check_opening(servers.verifier, role, message)
         said = (body.attempt, body.version, body.model_digest)
-        if not self._concerns(body) or said != (attempt, version, model):
+        if not self._concerns(body) or said != (event.attempt, event.version, event.model.value):
             raise PeerViolation(
                 f"{role.value} signed for attempt {body.attempt} of version {body.version} "
-                f"from model {body.model_digest.hex()}, and attempt {attempt} of version "
-                f"{version} from {model.hex()} is open; nothing is sent"
+                f"from model {body.model_digest.hex()}, and attempt {event.attempt} of version "
+                f"{event.version} from {event.model} is open; nothing is sent"
             )
         if body.charges > MOST_RELEASES:
             raise PeerViolation(
-                f"{role.value} signed that version {version} was released {body.charges} "
+                f"{role.value} signed that version {event.version} was released {body.charges} "
                 "times already; nothing is sent: ask the operators"
             )
         self._openings[role] = message, body

@@ -27,6 +27,7 @@ from precad.client.check_disk_and_servers import (
     look_at_state,
 )
 from precad.client.check_owner import look_at_limit, look_at_owner
+from precad.client.connection import ServerState
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.client.own_account import OwnAccount
 from precad.client.records.torch_records import as_records
@@ -34,7 +35,6 @@ from precad.common.errors import PrecadError
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.party_certificate import Principal
-from precad.protos import precad_pb2 as pb
 
 WARD = ClientId("ward-1")
 A, B = Role.SERVER_A, Role.SERVER_B
@@ -94,7 +94,7 @@ def test_a_server_that_never_answers_is_given_up(silent: str) -> None:
 def test_where_a_training_stands_is_said_for_this_owner(
     reply: dict[str, Any], kind: Kind, said: str
 ) -> None:
-    found = _standing("server A", "a:1", WARD, pb.DescribeReply(**reply))
+    found = _standing("server A", "a:1", WARD, ServerState(**reply))
     assert found.kind is kind
     assert said in found.text
 

@@ -38,6 +38,7 @@ from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission, shard
+from precad.common.wire.notices import Notice, read_notice
 from precad.common.wire.serving import told
 from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
@@ -68,7 +69,7 @@ class Calls:
         for role in reversed(SERVERS):
             self._until_answered(role, lambda server: server.session.register.enrol(claim))
 
-    def watch(self) -> Iterator[pb.Notice]:
+    def watch(self) -> Iterator[Notice]:
         """As A's Watch: the newest event, then those that follow."""
         world = self._world
         with world.step("watch"):
@@ -86,20 +87,20 @@ class Calls:
                 at += 1
                 with world.step(f"notice {notice.WhichOneof('event')}"):
                     pass
-                yield notice
+                yield read_notice(notice)
 
     def fetch_model(
-        self, version: int, announced: bytes, *, signed: bool = False
+        self, version: int, announced: Digest, *, signed: bool = False
     ) -> NDArray[np.float64]:
         """θ_t from A, its digest from both."""
         at_b = announced
         with self._world.step("fetch"), self._hearing():
             if not signed:
-                at_b = self._server(Role.SERVER_B).session.model_store.get(version).digest.value
+                at_b = self._server(Role.SERVER_B).session.model_store.get(version).digest
             model = self._server(Role.SERVER_A).session.model_store.get(version)
             theta = model_from_bytes(b"".join(model.pieces(1 << 17)), self.task.dimension)
         digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
-        if not digest.value == announced == at_b:
+        if not digest == announced == at_b:
             raise PeerViolation(f"the servers show different models of version {version}")
         self._world.seen.given[version].add(digest)
         return theta

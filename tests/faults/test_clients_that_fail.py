@@ -21,13 +21,13 @@ from precad.aggregator.training.event_log import Event, RoundDone
 from precad.aggregator.training.session import Phase
 from precad.aggregator.validate.in_process_validator import InProcess
 from precad.common.errors import PeerUnavailable, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.common.wire.notices import RoundOpen
 from precad.common.wire.submission_messages import header_from_wire, header_to_wire
-from precad.protos import precad_pb2 as pb
 
 A, B = Role.SERVER_A, Role.SERVER_B
 COLLECT_S = 60.0
@@ -37,12 +37,12 @@ Script = Callable[["Failing"], None]
 class Failing(Calls):
     """A client of a round that a test steers; it doesn't come back."""
 
-    def opened(self) -> Iterator[pb.RoundOpen]:
+    def opened(self) -> Iterator[RoundOpen]:
         """Enrol, and watch: each attempt that opens, until the watch is let go of."""
         self.enrol()
         for notice in self.watch():
-            if notice.WhichOneof("event") == "open":
-                yield notice.open
+            if isinstance(notice, RoundOpen):
+                yield notice
 
     def first(self) -> tuple[Submission, Submission]:
         """A's and B's half of what this client has for the first attempt; it isn't there then."""
@@ -51,9 +51,8 @@ class Failing(Calls):
     def pairs(self) -> Iterator[tuple[Submission, Submission]]:
         """The same of each attempt."""
         for event in self.opened():
-            x: RingVector = self.fetch_model(event.version, event.model_digest).astype("i8")
-            model = Digest(event.model_digest)
-            pair = self.prepare(event.version, event.attempt, model, x)
+            x: RingVector = self.fetch_model(event.version, event.model).astype("i8")
+            pair = self.prepare(event.version, event.attempt, event.model, x)
             self.world.seen.updates[self.client, event.attempt] = x
             yield pair
 

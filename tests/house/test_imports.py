@@ -74,7 +74,7 @@ MESSAGES = {
     *(f"aggregator/rpc/{name}.py" for name in ("aggregation_service", "dealer_client", "notices")),
     *(f"aggregator/rpc/{name}.py" for name in ("operation_service", "peer_transport", "process")),
     *(f"aggregator/workers/worker_{name}.py" for name in ("attempt", "link", "pairs", "process")),
-    *(f"client/{name}.py" for name in ("check_disk_and_servers", "connection", "participant")),
+    "client/connection.py",
     *(f"dealer/{name}.py" for name in ("dealer_metrics", "dealing_service", "process")),
 }
 STORE = "precad.aggregator.store"

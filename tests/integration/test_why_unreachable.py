@@ -11,7 +11,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
 
 from precad.client.connection import Servers
-from precad.client.participation import NoObserver
+from precad.client.participation import Observer
 from precad.common.errors import Misidentified, PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import mutual_tls
@@ -157,7 +157,7 @@ def test_whom_an_owner_waits_for_is_told_with_the_time_that_is_left(make_task: T
     """What a progress display shows while a server isn't there."""
     told: list[tuple[str, float | None]] = []
 
-    class Listener(NoObserver):
+    class Listener(Observer):
         def doing(self, what: str, until: float | None = None) -> None:
             told.append((what, until))
 

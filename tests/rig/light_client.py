@@ -14,10 +14,9 @@ from tests.rig.waiting import DEADLINE_S
 from precad.client.connection import Receipt, Servers
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PrecadError
-from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.notices import Notice, RoundOpen, RoundOver
 
 
 class LightClient:
@@ -34,9 +33,9 @@ class LightClient:
         self._clock = clock
         self._records = records
         self._changed = threading.Condition()
-        self._open: tuple[pb.RoundOpen, float] | None = None
-        self._over: dict[int, pb.RoundOver] = {}
-        self._ended: PrecadError | pb.Notice | None = None
+        self._open: tuple[RoundOpen, float] | None = None
+        self._over: dict[int, RoundOver] = {}
+        self._ended: PrecadError | Notice | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
 
@@ -61,7 +60,7 @@ class LightClient:
 
     def opened(
         self, *, after: int = -1, fresh_s: float = math.inf, timeout_s: float = DEADLINE_S
-    ) -> pb.RoundOpen:
+    ) -> RoundOpen:
         """The open round, once there is one later than ``after`` that is new enough.
 
         Args:
@@ -83,27 +82,27 @@ class LightClient:
             assert self._open is not None
             return self._open[0]
 
-    def over(self, number: int, timeout_s: float = DEADLINE_S) -> pb.RoundOver:
+    def over(self, number: int, timeout_s: float = DEADLINE_S) -> RoundOver:
         """How round ``number`` ended for this client. Raises PeerUnavailable as ``opened`` does."""
         with self._changed:
             self._wait(lambda: number in self._over, timeout_s, f"the end of round {number}")
             return self._over[number]
 
-    def ended(self, timeout_s: float = DEADLINE_S) -> pb.Notice:
+    def ended(self, timeout_s: float = DEADLINE_S) -> Notice:
         """The notice that ended the training. Raises PeerUnavailable as ``opened`` does."""
         with self._changed:
             self._wait(lambda: self._ended is not None, timeout_s, "the training's end")
-            assert isinstance(self._ended, pb.Notice)
+            assert self._ended is not None
+            assert not isinstance(self._ended, PrecadError)
             return self._ended
 
-    def submit(self, event: pb.RoundOpen, x: RingVector) -> tuple[Receipt, Receipt]:
+    def submit(self, event: RoundOpen, x: RingVector) -> tuple[Receipt, Receipt]:
         """Share ``x`` (``[d] int64``) honestly, whatever it is. Returns A's and B's receipt."""
         return self.servers.submit(self.prepare(event, x))
 
-    def prepare(self, event: pb.RoundOpen, x: RingVector) -> tuple[Submission, Submission]:
+    def prepare(self, event: RoundOpen, x: RingVector) -> tuple[Submission, Submission]:
         """A's and B's half of ``submit``'s submission."""
-        model = Digest(event.model_digest)
-        return self.servers.prepare(event.version, event.attempt, model, x)
+        return self.servers.prepare(event.version, event.attempt, event.model, x)
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
         self._changed.wait_for(lambda: ready() or self._ended is not None, timeout_s)
@@ -114,15 +113,15 @@ class LightClient:
             raise PeerUnavailable(f"{self.servers.client} saw nothing of {what}: {why}")
 
     def _follow(self) -> None:
-        ended: PrecadError | pb.Notice = PeerUnavailable("server A ended the notices")
+        ended: PrecadError | Notice = PeerUnavailable("server A ended the notices")
         try:
             for notice in self.servers.watch():
                 with self._changed:
-                    match notice.WhichOneof("event"):
-                        case "open":
-                            self._open = notice.open, self._clock.now()
-                        case "over":
-                            self._over[notice.over.attempt] = notice.over
+                    match notice:
+                        case RoundOpen():
+                            self._open = notice, self._clock.now()
+                        case RoundOver():
+                            self._over[notice.attempt] = notice
                         case _:
                             ended = notice
                     self._changed.notify_all()

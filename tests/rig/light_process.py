@@ -14,9 +14,10 @@ import numpy as np
 from precad.client.connection import Servers
 from precad.common.clock import CLOCK
 from precad.common.errors import PeerUnavailable
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.task import Task
+from precad.common.wire.notices import RoundOpen, TrainingOver
 
 
 def main() -> None:
@@ -35,14 +36,13 @@ def main() -> None:
         while True:
             try:
                 for notice in servers.watch():
-                    kind = notice.WhichOneof("event")
-                    if kind == "finished":
+                    if isinstance(notice, TrainingOver):
                         return
-                    if kind == "open" and notice.open.attempt > answered:
-                        answered, digest = notice.open.attempt, Digest(notice.open.model_digest)
+                    if isinstance(notice, RoundOpen) and notice.attempt > answered:
+                        answered = notice.attempt
                         zeros = np.zeros(task.dimension, dtype=np.int64)
-                        version = notice.open.version
-                        servers.submit(servers.prepare(version, answered, digest, zeros))
+                        pair = servers.prepare(notice.version, answered, notice.model, zeros)
+                        servers.submit(pair)
             except PeerUnavailable:
                 CLOCK.sleep(0.2)
 

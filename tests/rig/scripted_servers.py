@@ -32,6 +32,13 @@ from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import shard
 from precad.common.task import Task
+from precad.common.wire.notices import (
+    Notice,
+    RoundOpen,
+    RoundOver,
+    TrainingOver,
+    TrainingPaused,
+)
 from precad.common.wire.signed_statements import read_statement, sign_body
 from precad.protos import precad_pb2 as pb
 
@@ -162,7 +169,7 @@ class ScriptedServers:
         self._script.calls.append(name)
         self._script.on_step(name)
 
-    def watch(self) -> Iterator[pb.Notice]:
+    def watch(self) -> Iterator[Notice]:
         """The newest event again, and those that follow; after the last one the training ends."""
         script = self._script
         self._step("watch")
@@ -175,15 +182,12 @@ class ScriptedServers:
                 # It is over when the client is back.
                 script.events.pop(script._at - 1)
                 script._at = max(0, script._at - 1)
-                yield pb.Notice(paused=pb.TrainingPaused())
+                yield TrainingPaused()
             else:
                 notice = self._notice(event)
-                if script.words:
-                    notice.word.ParseFromString(self._word(event))
-                yield notice
+                yield replace(notice, signed=self._word(event)) if script.words else notice
         version = max((e.version + 1 for e in script.events if isinstance(e, Over)), default=0)
-        final = script.model(version)[1].value
-        yield pb.Notice(finished=pb.TrainingOver(version=version, model_digest=final))
+        yield TrainingOver(version, script.model(version)[1])
 
     def _word(self, event: Open | Over) -> bytes:
         """What A signs at this event, unasked."""
@@ -191,18 +195,16 @@ class ScriptedServers:
             return self._opening(Role.SERVER_A, event.attempt)
         return self._statement(Role.SERVER_A)
 
-    def _notice(self, event: Open | Over) -> pb.Notice:
+    def _notice(self, event: Open | Over) -> RoundOpen | RoundOver:
         script = self._script
         if isinstance(event, Open):
             script._opened, script._opened_at = event, script.clock.now()
-            return pb.Notice(
-                open=pb.RoundOpen(
-                    attempt=event.attempt,
-                    version=event.version,
-                    model_digest=script.model(event.version, event.model)[1].value,
-                    selected=event.selected,
-                    collect_seconds=script.task.deadlines.collect,
-                )
+            return RoundOpen(
+                event.attempt,
+                event.version,
+                script.model(event.version, event.model)[1],
+                event.selected,
+                script.task.deadlines.collect,
             )
         states = event.states or (event.counted, event.counted)
         for role, counted in zip(SERVERS, states, strict=True):
@@ -210,13 +212,12 @@ class ScriptedServers:
                 script.stated[role] = event.version + 1
                 script.said_counted[role] = counted
                 script.charged[role][0] += counted
-        over = pb.RoundOver(attempt=event.attempt, version=event.version, counted=event.counted)
-        return pb.Notice(over=over)
+        return RoundOver(event.attempt, event.version, event.counted)
 
     def fetch_model(
         self,
         version: int,
-        announced: bytes,
+        announced: Digest,
         *,
         signed: bool = False,  # noqa: ARG002 -- who signed is the real one's affair
     ) -> NDArray[np.float64]:
@@ -224,7 +225,7 @@ class ScriptedServers:
         self._step(f"fetch {version}")
         for which in range(8):
             theta, digest = self._script.model(version, which)
-            if digest.value == announced:
+            if digest == announced:
                 return theta
         raise AssertionError("no such model was announced")
 

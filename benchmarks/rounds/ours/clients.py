@@ -34,6 +34,7 @@ from precad.common.identity.mutual_tls import dialling
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.common.wire.notices import RoundOpen, RoundOver, read_notice
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -56,7 +57,7 @@ class Notices:
         self._clients = clients
         self._changed = threading.Condition()
         self._heard: Counter[tuple[str, int]] = Counter()
-        self._opened: dict[int, pb.RoundOpen] = {}
+        self._opened: dict[int, RoundOpen] = {}
         self._counted: Counter[int] = Counter()
         self._ended: Exception | None = None
 
@@ -72,7 +73,7 @@ class Notices:
             self._ended = ended
             self._changed.notify_all()
 
-    def opened(self, attempt: int) -> pb.RoundOpen:
+    def opened(self, attempt: int) -> RoundOpen:
         """The attempt, once every client has heard that it is open. Raises PrecadError."""
         self._wait("open", attempt)
         return self._opened[attempt]
@@ -84,13 +85,13 @@ class Notices:
 
     def _hear(self, notice: pb.Notice) -> None:
         with self._changed:
-            match notice.WhichOneof("event"):
-                case "open":
-                    self._opened[notice.open.attempt] = notice.open
-                    self._heard["open", notice.open.attempt] += 1
-                case "over":
-                    self._counted[notice.over.attempt] += notice.over.counted
-                    self._heard["over", notice.over.attempt] += 1
+            match read_notice(notice):
+                case RoundOpen(attempt) as opened:
+                    self._opened[attempt] = opened
+                    self._heard["open", attempt] += 1
+                case RoundOver(attempt, counted=counted):
+                    self._counted[attempt] += counted
+                    self._heard["over", attempt] += 1
                 case other:
                     raise PeerUnavailable(f"the training ended in the middle: {other}")
             self._changed.notify_all()
@@ -133,7 +134,7 @@ class Clients:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._theta = np.zeros(task.dimension)
         self._counted = 0
-        self._following = pb.RoundOpen()
+        self._following = RoundOpen(0, 0, Digest(bytes(32)), selected=False, collect_seconds=0.0)
 
     def join(self) -> None:
         """Enrol everybody and wait until the first attempt is open. Raises PrecadError."""
@@ -178,7 +179,7 @@ class Clients:
     def right(self) -> bool:
         """Whether everybody counted in the last attempt and it moved the model by their sum."""
         deviation = 2**0.5 * self._task.noise_units
-        theta = self._servers[0].fetch_model(self._following.version, self._following.model_digest)
+        theta = self._servers[0].fetch_model(self._following.version, self._following.model)
         moved = np.ldexp(theta - self._theta, self._task.fractional_bits)
         self._theta = theta
         return self._counted == len(self._servers) and is_sum(moved, self._vectors, deviation)
@@ -188,7 +189,7 @@ class Clients:
         return list(self._threads.map(part, self._servers, items))
 
 
-def _take_part(event: pb.RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
+def _take_part(event: RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
     """One client's part, as ``client/participant.py`` does it: fetch, prepare, submit."""
     _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
     pair, prepare_s, prepare_cpu_s = _timed(lambda: _prepare(event, servers, x))
@@ -203,7 +204,7 @@ def _take_part(event: pb.RoundOpen, servers: Servers, x: RingVector) -> dict[str
     }
 
 
-def _send_to_b(event: pb.RoundOpen, servers: Servers, x: RingVector) -> Submission:
+def _send_to_b(event: RoundOpen, servers: Servers, x: RingVector) -> Submission:
     """As ``_take_part``, to server B alone; returns server A's half."""
     _fetch(event, servers)
     for_a, for_b = _prepare(event, servers, x)
@@ -215,20 +216,20 @@ def _send_half(servers: Servers, half: Submission) -> None:
     _require_taken(servers, servers.submit_half(half, ANSWER_S))
 
 
-def _fetch(event: pb.RoundOpen, servers: Servers) -> None:
+def _fetch(event: RoundOpen, servers: Servers) -> None:
     """The model; again where a busy server took too long to shake hands, as owners do."""
     patience = Retries(START_S, WAITS)
     while True:
         try:
-            servers.fetch_model(event.version, event.model_digest)
+            servers.fetch_model(event.version, event.model)
         except PeerUnavailable as error:
             patience.wait(error)
         else:
             return
 
 
-def _prepare(event: pb.RoundOpen, servers: Servers, x: RingVector) -> tuple[Submission, Submission]:
-    return servers.prepare(event.version, event.attempt, Digest(event.model_digest), x)
+def _prepare(event: RoundOpen, servers: Servers, x: RingVector) -> tuple[Submission, Submission]:
+    return servers.prepare(event.version, event.attempt, event.model, x)
 
 
 def _require_taken(servers: Servers, receipt: Receipt) -> None:

@@ -22,10 +22,10 @@ from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.protos import precad_pb2 as pb
+from precad.common.wire.notices import RoundOpen
 
 TaskMaker = Callable[..., Task]
-Act = Callable[[LightClient, pb.RoundOpen], object]
+Act = Callable[[LightClient, RoundOpen], object]
 
 DIMENSION = 256
 CLIENTS = 24
@@ -38,7 +38,7 @@ COUNTED = "counted"
 class Played:
     """One round that a test played."""
 
-    event: pb.RoundOpen
+    event: RoundOpen
     outcome: Mapping[str, str]
     """For each client ``counted``, or the reason that its notice gave."""
 

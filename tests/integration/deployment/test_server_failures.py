@@ -14,6 +14,7 @@ from tests.rig.waiting import DEADLINE_S, until
 
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.common.task import Task
+from precad.common.wire.notices import TrainingPaused
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy
@@ -87,8 +88,7 @@ def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> Non
     with joined(deployment) as clients:
         told = [client.ended() for client in clients]
     # Why is for operators alone.
-    assert [notice.WhichOneof("event") for notice in told] == ["paused"] * len(told)
-    assert {notice.paused.ByteSize() for notice in told} == {0}
+    assert told == [TrainingPaused()] * len(told)
     assert ended(deployment) == {"server-a": 1, "server-b": 1}
     dealer = deployment.addresses["dealer"]
     # Whoever stops first names it; the other may find that one gone.
@@ -112,7 +112,7 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy"
         for client in clients:
             client.submit(following, zero)
         for client in clients:
-            assert client.ended().WhichOneof("event") == "paused"
+            assert client.ended() == TrainingPaused()
     assert ended(deployment) == {"server-a": 1, "server-b": 1}
     error = why(deployment, "server-a")
     assert f"the dealer at {deployment.addresses['dealer']}" in error

@@ -24,6 +24,7 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.common.wire.notices import RoundOpen
 from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -36,7 +37,7 @@ LEAVING = {"other_task", "other_round", "without_header", "as_another", "silent"
 """Of ``Cast``: who sends nothing for this round."""
 Pair = tuple[Submission, Submission]
 Receipts = tuple[Receipt, Receipt]
-Act = Callable[[LightClient, pb.RoundOpen], object]
+Act = Callable[[LightClient, RoundOpen], object]
 
 
 class Cast:
@@ -56,8 +57,8 @@ class Cast:
         x[3] = value
         return x
 
-    def pair(self, client: LightClient, event: pb.RoundOpen, value: int = 1) -> Pair:
-        model = Digest(event.model_digest)
+    def pair(self, client: LightClient, event: RoundOpen, value: int = 1) -> Pair:
+        model = event.model
         return client.servers.prepare(event.version, event.attempt, model, self.one(value))
 
     def send(self, name: str, client: LightClient, pair: Pair) -> None:
@@ -69,63 +70,63 @@ class Cast:
 
     # Each of these is what one client does in the round.
 
-    def long_body(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def long_body(self, client: LightClient, event: RoundOpen) -> None:
         a, b = self.pair(client, event)
         self.send("long", client, (a, with_body(b, body_of(b) + bytes(8))))
 
-    def other_body(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def other_body(self, client: LightClient, event: RoundOpen) -> None:
         a, b = self.pair(client, event)
         self.send("body", client, (a, with_body(b, secrets.token_bytes(len(body_of(b))))))
 
-    def other_header(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def other_header(self, client: LightClient, event: RoundOpen) -> None:
         """Seeds that open nothing: no header of this client was good, until it mends it."""
         a, b = (replace(item, seed=Secret.random()) for item in self.pair(client, event))
         self.send("header", client, (a, b))
         self.send("mended", client, self.pair(client, event))
 
-    def other_seed(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def other_seed(self, client: LightClient, event: RoundOpen) -> None:
         a, b = self.pair(client, event)
         self.send("seed", client, (replace(a, seed=Secret.random()), b))
 
-    def other_task(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def other_task(self, client: LightClient, event: RoundOpen) -> None:
         other = Task.parse(self.running.task.model_dump() | {"name": "another"})
         with self.running.stranger(client.servers.client.name, task=other) as servers:
-            model = Digest(event.model_digest)
+            model = event.model
             pair = servers.prepare(event.version, event.attempt, model, self.one())
             self.receipts["task"] = servers.submit(pair)
 
-    def other_round(self, client: LightClient, event: pb.RoundOpen) -> None:
-        model = Digest(event.model_digest)
+    def other_round(self, client: LightClient, event: RoundOpen) -> None:
+        model = event.model
         later = client.servers.prepare(event.version, event.attempt + 1, model, self.one())
         self.send("round", client, later)
 
-    def other_model(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def other_model(self, client: LightClient, event: RoundOpen) -> None:
         model = Digest(secrets.token_bytes(32))
         other = client.servers.prepare(event.version, event.attempt, model, self.one())
         self.send("model", client, other)
 
-    def two_vectors(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def two_vectors(self, client: LightClient, event: RoundOpen) -> None:
         """One vector's submission to A, another's to B."""
         first, second = self.pair(client, event), self.pair(client, event, 2)
         self.send("unmatched", client, (first[0], second[1]))
 
-    def second_thoughts(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def second_thoughts(self, client: LightClient, event: RoundOpen) -> None:
         """A submission, then a different one."""
         self.send("first", client, self.pair(client, event))
         self.send("second", client, self.pair(client, event, self.running.task.bound + 1))
 
-    def bad_first(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def bad_first(self, client: LightClient, event: RoundOpen) -> None:
         """A forged submission, then an honest one: too late."""
         self.send("forged", client, self.pair(client, event, 2**32))
         self.send("honest", client, self.pair(client, event))
 
-    def same_again(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def same_again(self, client: LightClient, event: RoundOpen) -> None:
         """The same bytes three times, as after a broken link."""
         pair = self.pair(client, event)
         for name in ("once", "twice", "thrice"):
             self.send(name, client, pair)
 
-    def ended_early(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def ended_early(self, client: LightClient, event: RoundOpen) -> None:
         """B's upload ends before the body does; then all of it comes."""
         a, b = self.pair(client, event)
         header, *_ = upload_pieces(b)
@@ -134,7 +135,7 @@ class Cast:
         assert (reply.rejection, "100 of" in reply.detail) == ("truncated", True)
         self.send("whole", client, (a, b))
 
-    def without_header(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def without_header(self, client: LightClient, event: RoundOpen) -> None:
         del event
         pieces = [pb.SubmissionPiece(body=b"x" * 64)]
         reply = self.stub(client).Submit(iter(pieces))
@@ -142,10 +143,10 @@ class Cast:
         reply = self.stub(client).Submit(iter(()))
         assert (reply.rejection, reply.detail) == ("truncated", "the upload is empty")
 
-    def as_another(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def as_another(self, client: LightClient, event: RoundOpen) -> None:
         """A submission in another client's name, with the own certificate."""
         victim = self.running.clients[-1].servers
-        model = Digest(event.model_digest)
+        model = event.model
         pair = victim.prepare(event.version, event.attempt, model, self.one(2**32))
         for item in pair:
             with pytest.raises(grpc.RpcError) as caught:
@@ -153,7 +154,7 @@ class Cast:
             assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
             assert victim.client.name in str(caught.value.details())
 
-    def silent(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def silent(self, client: LightClient, event: RoundOpen) -> None:
         """Nothing at all."""
 
     def stub(self, client: LightClient, role: Role = Role.SERVER_B) -> AggregationStub:
@@ -229,7 +230,7 @@ def test_wrong_uploads_are_rejected_with_their_reason_and_touch_nobody_else(
     for receipt in cast.receipts["task"]:
         assert str(running.task.digest) in receipt.detail
     for receipt in cast.receipts["model"]:
-        assert played.event.model_digest.hex() in receipt.detail
+        assert str(played.event.model) in receipt.detail
     open_, after = played.event.attempt, played.event.attempt + 1
     for receipt in cast.receipts["round"]:
         assert f"for attempt {after}, attempt {open_} is open" in receipt.detail

@@ -145,11 +145,11 @@ def test_a_model_that_both_servers_do_not_stand_for_is_not_trained(pair: Pair, k
 
 def test_a_digest_that_both_servers_have_signed_is_checked_and_not_asked_for(pair: Pair) -> None:
     with pair.servers() as servers:
-        theta = servers.fetch_model(0, pair.a.model(), signed=True)
+        theta = servers.fetch_model(0, Digest(pair.a.model()), signed=True)
         assert np.array_equal(theta, pair.a.theta)
         pair.a.theta = pair.a.theta + 1e-9
         with pytest.raises(PeerViolation, match="nothing is sent"):
-            servers.fetch_model(0, pair.b.model(), signed=True)
+            servers.fetch_model(0, Digest(pair.b.model()), signed=True)
     assert "ModelDigest" not in dict(pair.b.calls)
 
 
@@ -158,7 +158,7 @@ def test_a_long_model_on_a_slow_line_has_the_tasks_time(pair: Pair, make_task: A
     one message may."""
     pair.task = pair.a.task = pair.b.task = make_task(D, {"deadlines.collect": 1000.0})
     with pair.servers() as servers:
-        servers.fetch_model(0, pair.a.model())
+        servers.fetch_model(0, Digest(pair.a.model()))
     (fetch_s,) = pair.a.fetch_s
     assert CALL_TIMEOUT_S < fetch_s <= 1000.0
 

@@ -1,5 +1,6 @@
 """OpenWatches of real servers, and enrolment by token."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,19 @@ from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
+from precad.common.wire.notices import Notice, RoundOpen, RoundOver
 from precad.common.wire.signed_statements import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
 Code = grpc.StatusCode
+
+
+def signed_with(notices: Iterator[Notice]) -> bytes:
+    """What server A signed with the next notice; nothing where it didn't."""
+    notice = next(notices)
+    assert isinstance(notice, RoundOpen | RoundOver)
+    return notice.signed or b""
 
 
 def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: Deployed) -> None:
@@ -53,18 +62,14 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: De
     ):
         # No attempt is open: who wants to know why asks.
         session.event_log.publish(opened)
-        assert not next(one.watch()).HasField("word")
+        assert not signed_with(one.watch())
         deployed.open_round()
-        drawn, other = next(one.watch()), next(two.watch())
-        opening = check_opening(one.verifier, A, drawn.word.SerializeToString())
+        opening = check_opening(one.verifier, A, signed_with(one.watch()))
         assert (opening.client, opening.attempt, opening.charges) == (ONE.name, 0, 0)
-        assert not other.HasField("word")
-        assert drawn.ByteSize() == other.ByteSize()
+        assert not signed_with(two.watch())
         session.event_log.publish(done)
         for client, servers in ((ONE, one), (TWO, two)):
-            statement = check_statement(
-                servers.verifier, A, next(servers.watch()).word.SerializeToString()
-            )
+            statement = check_statement(servers.verifier, A, signed_with(servers.watch()))
             assert (statement.client, statement.version) == (client.name, 0)
 
 
@@ -87,7 +92,7 @@ def test_one_client_watches_twice_and_not_thrice(deployed: Deployed) -> None:
         ):
             next(servers.watch())
         with deployed.connect(TWO) as servers:
-            assert next(servers.watch()).WhichOneof("event") == "open"
+            assert isinstance(next(servers.watch()), RoundOpen)
         for watch in watches:
             watch.cancel()
     assert len(deployed.services[A].calls) <= 3
@@ -108,7 +113,7 @@ def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
         with deployed.connect(ONE) as bad, deployed.connect(TWO) as good:
             watches = {ONE: bad.watch(), TWO: good.watch()}
             for watch in watches.values():
-                assert next(watch).WhichOneof("event") == "open"
+                assert isinstance(next(watch), RoundOpen)
             deployed.open_round()
             deployment = Deployment.open(keys)
             deployment.revoke(deployment.current_serials(Principal.client(ONE.name)))
@@ -118,7 +123,7 @@ def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
             with pytest.raises(AccessDenied, match="revoked"):
                 next(watches[ONE])
             session.event_log.publish(notice_of(session))
-            assert next(watches[TWO]).WhichOneof("event") == "open"
+            assert isinstance(next(watches[TWO]), RoundOpen)
             assert not session.connected_clients.gone(TWO)
     finally:
         deployed.close()
@@ -148,7 +153,7 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
         next(watch)
     # Once the first has gone, the second is the client.
     with deployed.connect(ONE) as second:
-        assert next(second.watch()).WhichOneof("event") == "open"
+        assert isinstance(next(second.watch()), RoundOpen)
 
 
 # --- enrolment ---------------------------------------------------------------------------------
