@@ -1,16 +1,34 @@
-"""`precad kit`: one archive for a party."""
+"""`precad kit`: one archive for a party, without a key.
 
+The same bytes whoever packs it, so that its SHA-256 can be read out. What stands in it for people
+and for their machines' supervisors is in `machines/`.
+"""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from string import Template
+from typing import Any, Self
 
 import click
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.cli.options import PATH
-from precad.common.identifiers import Role
+from precad.common.checks import read_toml, refusal
+from precad.common.errors import Misconfiguration
+from precad.common.files import FOLDER_MODE, PUBLIC_MODE, write_file
+from precad.common.identifiers import Digest, Role
+from precad.common.identity.certificate_summary import summarise
+from precad.common.identity.credentials import CA_FILE
+from precad.common.identity.deployment_keys import AUTHORITY_FOLDER
+from precad.common.identity.party_certificate import Principal, read_file
+from precad.common.process_settings import TABLES, Address, check_name
+from precad.common.task import Task
 
-if TYPE_CHECKING:
-    from precad.cli.kit_archive import Consortium
-    from precad.common.identity.party_certificate import Principal
+IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt"
 
 
 @click.command()
@@ -60,26 +78,22 @@ def kit(
     \b
         precad kit server-a --further clinics --consortium clinics-consortium.toml
     """  # noqa: D301 -- click reads the control character
-    from precad.cli.kit_archive import Consortium, packed  # noqa: PLC0415
-    from precad.common.errors import Misconfiguration  # noqa: PLC0415
-    from precad.common.files import PUBLIC_MODE, write_file  # noqa: PLC0415
-    from precad.common.identifiers import Digest  # noqa: PLC0415
-    from precad.common.identity.party_certificate import Principal  # noqa: PLC0415
-    from precad.common.task import Task  # noqa: PLC0415
-
     role = Role(party)
     principal = Principal.client(name) if role is Role.CLIENT else Principal(role, name or party)
     agreed = Consortium.load(consortium)
     fingerprints = {"the task": str(Task.load(agreed.task).digest)}
+    title = principal.name
     if further is None:
-        public, fingerprint = _root(root)
-        fingerprints = {"the root": fingerprint, **fingerprints}
-        title, contents = principal.name, _first(principal, agreed, public, fingerprints)
+        authority = root / AUTHORITY_FOLDER / CA_FILE
+        public = read_file(authority, "--root", "precad keys init ROOT --root-only makes one")
+        fingerprints = {"the root": summarise(authority)[0].fingerprint, **fingerprints}
+        contents = _first(principal, agreed, public.decode("ascii"), fingerprints)
     else:
-        title, contents = f"{principal.name}-{further}", _further(principal, further, agreed)
+        title = f"{title}-{further}"
+        contents = _further(principal, further, agreed, fingerprints["the task"])
     if not out.is_dir():
         raise Misconfiguration("--out", str(out), "there is no such folder; make it first")
-    archive = packed(principal.name, contents, keys=further is None)
+    archive = _packed(principal.name, contents, keys=further is None)
     path = out / f"{title}-kit.tar.gz"
     write_file(path, archive, mode=PUBLIC_MODE)
     click.echo(path)
@@ -87,53 +101,191 @@ def kit(
         click.echo(f"    SHA-256 of {of}: {value}")
 
 
-def _root(root: Path) -> tuple[str, str]:
-    """The root's certificate and its fingerprint."""
-    from precad.common.identity.certificate_summary import summarise  # noqa: PLC0415
-    from precad.common.identity.credentials import CA_FILE  # noqa: PLC0415
-    from precad.common.identity.deployment_keys import AUTHORITY_FOLDER  # noqa: PLC0415
-    from precad.common.identity.party_certificate import read_file  # noqa: PLC0415
+_WRITTEN = ("task", "identity", "client", "server_a", "server_b", "state", "token", "epsilon_limit")
+"""Of an owner's settings: by the kit, or by its owner, whose limit and token are nobody else's."""
+_FILES = ("data", "held_out")
+_TAKEN = ("first", "journal", "keys", "spool", "state")
+"""What a party's folder has besides."""
 
-    authority = root / AUTHORITY_FOLDER / CA_FILE
-    public = read_file(authority, "--root", "precad keys init ROOT --root-only makes one")
-    return public.decode("ascii"), summarise(authority)[0].fingerprint
+
+class Consortium(BaseModel):
+    """A consortium's file (TOML): the task and where the three services are reached."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Path
+    """The task file, relative to this one."""
+    server_a: Address
+    server_b: Address
+    dealer: Address
+    owners: dict[str, Any] = Field(default_factory=dict)
+    """What every owner's settings have besides: data, model, loss, columns."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The consortium from a TOML file. Raises Misconfiguration naming file, field, remedy."""
+        data = read_toml("consortium", path)
+        try:
+            found = cls.model_validate(data)
+        except ValidationError as error:
+            remedies = {
+                "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
+                "missing": f"is required in {path}",
+                "string_pattern_mismatch": "give host:port, such as server-a.example:7301",
+            }
+            raise refusal(error, remedies) from None
+        taken = sorted(set(found.owners) & set(_WRITTEN))
+        if taken:
+            remedy = f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"
+            raise Misconfiguration("owners", taken[0], remedy)
+        return found.model_copy(update={"task": path.resolve().parent / found.task})
+
+    def settings(self, party: Principal) -> dict[str, object]:
+        """A party's settings file, in the folder of its kit. The operator has none."""
+        same: dict[str, object] = {"task": TASK, "identity": IDENTITY}
+        dealer = {"dealer": self.dealer}
+        kept = {"state": "state", "journal": "journal"}
+        match party.role:
+            case Role.DEALER:
+                return same | {"listen": _everywhere(self.dealer)}
+            case Role.SERVER_B:
+                return same | {"listen": _everywhere(self.server_b)} | dealer | kept
+            case Role.SERVER_A:
+                listen = {"listen": _everywhere(self.server_a), "server_b": self.server_b}
+                return same | listen | dealer | kept
+            case Role.CLIENT:
+                servers = {"server_a": self.server_a, "server_b": self.server_b}
+                own = {"client": party.name, "state": "state"}
+                return same | own | servers | {"data": "records.csv"} | self.owners
+            case Role.OPERATOR:
+                return {}
+
+    def further(self, party: Principal, task: str) -> dict[str, object]:
+        """A party's values for a further task, whose files lie in a folder of its name.
+
+        A server's or the dealer's are for a table of its settings; an owner's are a file of their
+        own, in that folder.
+        """
+        values = self.settings(party)
+        if party.role is Role.OPERATOR:
+            return {}
+        if party.role is Role.CLIENT:
+            above = {"identity": f"../{IDENTITY}", "account": "../state"}
+            files = {name: f"../{values[name]}" for name in _FILES if name in values}
+            return values | above | files | {"state": f"../state/{task}"}
+        kept = {name: f"{values[name]}/{task}" for name in ("state", "journal") if name in values}
+        return values | {"task": f"{task}/{TASK}"} | kept
+
+
+def _everywhere(address: str) -> str:
+    """On every address of the machine: how others reach it is for names and firewalls."""
+    return f"0.0.0.0:{address.rpartition(':')[2]}"
+
+
+_COMMANDS = {
+    Role.DEALER: "serve dealer",
+    Role.SERVER_B: "serve b",
+    Role.SERVER_A: "serve a",
+    Role.CLIENT: "join",
+}
+_WHEN = {
+    Role.DEALER: "It comes first: both servers call it. No client needs to reach its port.",
+    Role.SERVER_B: "After the dealer. Server A and every data owner must reach its port.",
+    Role.SERVER_A: "After the dealer and server B. Every data owner must reach its port.",
+    Role.CLIENT: "After the servers. It listens nowhere.",
+}
 
 
 def _first(
-    party: "Principal", agreed: "Consortium", public: str, fingerprints: dict[str, str]
+    party: Principal, agreed: Consortium, public: str, fingerprints: dict[str, str]
 ) -> dict[str, str]:
-    """What a party begins with."""
-    from precad.cli.kit_archive import (  # noqa: PLC0415
-        IDENTITY,
-        TASK,
-        machine,
-    )
-    from precad.cli.kit_texts import next_steps  # noqa: PLC0415
-    from precad.cli.local_deployment import to_toml  # noqa: PLC0415
-    from precad.common.identity.credentials import CA_FILE  # noqa: PLC0415
+    """What a party begins with, by path."""
+    from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
-    contents = {
-        f"{IDENTITY}/{CA_FILE}": public,
-        "NEXT.txt": next_steps(party, fingerprints),
-        **machine(party),
+    client = party.role is Role.CLIENT
+    named = {
+        "name": party.name,
+        "who": f"client {party.name}" if client else party.name,
+        "read_out": "\n".join(f"| {of} | `{value}` |" for of, value in fingerprints.items()),
     }
-    if party.role is not Role.OPERATOR:
-        contents[TASK] = agreed.task.read_text(encoding="utf-8")
-        contents["settings.toml"] = to_toml(agreed.settings(party))
-    return contents
+    contents = {f"{IDENTITY}/{CA_FILE}": public, NEXT: _filled("first.txt", named)}
+    if party.role is Role.OPERATOR:
+        return contents
+    command = _COMMANDS[party.role]
+    contents[NEXT] += _filled(
+        "first-start.txt",
+        named,
+        when=_WHEN[party.role],
+        own=_filled("first-owner.txt", named) if client else "",
+        command=f"precad {command} --config {party.name}/{SETTINGS}",
+    )
+    unit = _filled("precad.service", {"party": party.name, "command": command})
+    return contents | {
+        TASK: agreed.task.read_text(encoding="utf-8"),
+        SETTINGS: to_toml(agreed.settings(party)),
+        "compose.yml": _text(f"{party.role.value}.yml"),
+        f"precad-{party.name}.service": unit,
+    }
 
 
-def _further(party: "Principal", task: str, agreed: "Consortium") -> dict[str, str]:
-    from precad.cli.kit_texts import contents  # noqa: PLC0415
-    from precad.common.errors import Misconfiguration  # noqa: PLC0415
-    from precad.common.process_settings import check_name  # noqa: PLC0415
+def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> dict[str, str]:
+    """The files of a further task's kit, by path."""
+    from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
     check_name(task)
     if task in _TAKEN:
         raise Misconfiguration(
             "--further", task, "a party's folder has something of that name; choose another"
         )
-    return contents(party, task, agreed)
+    settings = agreed.further(party, task)
+    named = {"name": party.name, "task": task}
+    contents = {NEXT: _filled("further.txt", named, digest=digest)}
+    if party.role is not Role.OPERATOR:
+        contents[TASK] = agreed.task.read_text(encoding="utf-8")
+    match party.role:
+        case Role.OPERATOR:
+            asked = {"server_a": agreed.server_a, "server_b": agreed.server_b}
+            contents[NEXT] += _filled("further-operator.txt", named | asked)
+        case Role.CLIENT:
+            contents[NEXT] += _filled("further-client.txt", named)
+            contents[SETTINGS] = to_toml(settings)
+            contents["compose.yml"] = _filled("further-client-compose.txt", named)
+        case role:
+            command = f"precad {_COMMANDS[role]}"
+            service = {"service": role.value.replace("-", "_")}
+            port = {"port": str(settings["listen"]).rpartition(":")[2]}
+            contents[NEXT] += _filled("further-service.txt", named, command=command)
+            contents["table.toml"] = f"\n[{TABLES}.{task}]\n{to_toml(settings)}"
+            contents["compose.yml"] = _filled("further-service-compose.txt", named | service | port)
+    return {f"{task}/{name}": text for name, text in contents.items()}
 
 
-_TAKEN = ("first", "journal", "keys", "spool", "state")
+def _text(name: str) -> str:
+    return (files("precad.cli") / "machines" / name).read_text(encoding="utf-8")
+
+
+def _filled(name: str, values: Mapping[str, str], **others: str) -> str:
+    """A text of `machines/` with these values."""
+    return Template(_text(name)).substitute(values, **others)
+
+
+def _packed(folder: str, contents: Mapping[str, str], *, keys: bool) -> bytes:
+    """A .tar.gz of text files in one folder; no time, owner or order of this machine's in it.
+
+    Args:
+        folder: in which all of them lie.
+        contents: text by path within it.
+        keys: whether it has a folder for keys, its owner's alone from the first.
+    """
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        if keys:
+            place = tarfile.TarInfo(f"{folder}/{IDENTITY}")
+            place.type, place.mode = tarfile.DIRTYPE, FOLDER_MODE
+            archive.addfile(place)
+        for name in sorted(contents):
+            data = contents[name].encode()
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size, member.mode = len(data), PUBLIC_MODE
+            archive.addfile(member, io.BytesIO(data))
+    return gzip.compress(raw.getvalue(), mtime=0)

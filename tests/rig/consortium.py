@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.rig.organisations import Organisation
 
-from precad.cli.kit_archive import IDENTITY, TASK, Consortium
+from precad.cli.kit import IDENTITY, TASK, Consortium
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.common.identifiers import Role
 from precad.common.identity.deployment_keys import Deployment
