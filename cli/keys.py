@@ -11,8 +11,13 @@ from precad.common.identifiers import Role
 from precad.common.identity.authority import PARTY_DAYS
 from precad.common.identity.certificate_request import accept as take
 from precad.common.identity.certificate_request import create_request
-from precad.common.identity.certificate_summary import request_summary, summarise
-from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, Deployment, create_local_keys
+from precad.common.identity.deployment_keys import (
+    AUTHORITY_FOLDER,
+    Deployment,
+    create_local_keys,
+    request_summary,
+    summarise,
+)
 from precad.common.identity.party_certificate import Principal
 
 

@@ -21,9 +21,8 @@ from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.files import FOLDER_MODE, PUBLIC_MODE, write_file
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.certificate_summary import summarise
 from precad.common.identity.credentials import CA_FILE
-from precad.common.identity.deployment_keys import AUTHORITY_FOLDER
+from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, summarise
 from precad.common.identity.party_certificate import Principal, read_file
 from precad.common.process_settings import TABLES, Address, check_name
 from precad.common.task import Task

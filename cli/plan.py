@@ -122,7 +122,7 @@ def plan(**given: Any) -> None:
     """  # noqa: D301 -- click reads the control character
     request = PlanRequest(**given)
     made = planned(request)
-    from precad.cli.task_questions import statements  # noqa: PLC0415
+    from precad.cli.task_file import statements  # noqa: PLC0415
 
     exact = statements(made)
     found = _document(request, made, exact)

@@ -22,7 +22,7 @@ from precad.common.errors import Misconfiguration, PrecadError
 from precad.common.identifiers import Digest
 from precad.common.logs import PEOPLE, start_log
 from precad.common.process_settings import Settings, settings_by_task
-from precad.common.task_schema import Description
+from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
@@ -54,7 +54,7 @@ class _Kept(Generic[S]):
 def supervise(
     kind: type[S],
     config: Path,
-    load: Callable[[Description], object],
+    load: Callable[[Task], object],
     again_s: float = AGAIN_S,
 ) -> S | None:
     """Keep a process for each task of a settings file, until told to stop.
@@ -80,7 +80,7 @@ def supervise(
 
 class _Supervisor(Generic[S]):
     def __init__(
-        self, kind: type[S], config: Path, load: Callable[[Description], object], again_s: float
+        self, kind: type[S], config: Path, load: Callable[[Task], object], again_s: float
     ) -> None:
         self._kind, self._config, self._load, self._again_s = kind, config, load, again_s
         self._kept: dict[str, _Kept[S]] = {}
@@ -117,7 +117,7 @@ class _Supervisor(Generic[S]):
         """Take the settings file as it is now. Raises PrecadError, with everything as it was."""
         wanted = settings_by_task(self._kind, self._config)
         for settings, _ in wanted.values():
-            self._load(Description.load(settings.task))
+            self._load(Task.load(settings.task))
         # What is there now is searched for cycles no more: so children go on sharing its memory.
         gc.collect()
         gc.freeze()

@@ -28,7 +28,6 @@ from precad.common.model import load_model
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.task_schema import Description
 
 Value = TypeVar("Value")
 
@@ -101,7 +100,7 @@ SKEW_S = 60.0
 
 
 def look_at_servers(
-    task: Description | None,
+    task: Task | None,
     client: ClientId,
     identity: Identity,
     addresses: Mapping[Role, str],
@@ -151,7 +150,7 @@ def look_at_servers(
 
 
 def _begin(
-    task: Description | None,
+    task: Task | None,
     identity: Identity,
     role: Role,
     address: str,
@@ -172,7 +171,7 @@ def _begin(
 
 
 def _look(
-    task: Description | None,
+    task: Task | None,
     identity: Identity,
     role: Role,
     address: str,

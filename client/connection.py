@@ -39,7 +39,6 @@ from precad.common.roster import Enrolment
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
-from precad.common.task_schema import Description
 from precad.common.wire.calls import call_with_retries, error_of
 from precad.common.wire.notices import Notice, read_notice, rejection_of
 from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
@@ -88,7 +87,7 @@ class ServerState:
 
 
 def ask_for_state(
-    task: Description | None,
+    task: Task | None,
     identity: Identity,
     role: Role,
     address: str,
@@ -120,7 +119,7 @@ def ask_for_state(
     return _state(task, role, reply)
 
 
-def _state(task: Description | None, role: Role, reply: pb.DescribeReply) -> ServerState:
+def _state(task: Task | None, role: Role, reply: pb.DescribeReply) -> ServerState:
     """What it says, of this task and in our wire version."""
     check_version(role.title, reply.wire_version)
     if task is not None and reply.task_digest != task.digest.value:
@@ -463,14 +462,14 @@ class Servers:
 _NAMED = ("name", "validation", "projections", "fractional_bits")
 
 
-def differences(ours: Description, canonical: bytes) -> str:
+def differences(ours: Task, canonical: bytes) -> str:
     """Fields of ours and of the task with these canonical bytes, of whoever, that differ.
 
     Returns:
         Names and both values, for an error; empty where the bytes are no task's.
     """
     try:
-        theirs = Description.parse(json.loads(canonical))
+        theirs = Task.parse(json.loads(canonical))
     except (ValueError, RecursionError, Misconfiguration):
         return ""
     pairs = ((name, getattr(ours, name), getattr(theirs, name)) for name in _NAMED)

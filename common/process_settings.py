@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ADDRESS_PATTERN, Digest
-from precad.common.task_schema import Description
+from precad.common.task import Task
 
 Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
 TABLES = "tasks"
@@ -135,7 +135,7 @@ def settings_by_task(kind: type[S], path: Path) -> dict[str, tuple[S, Digest]]:
             field = f"{TABLES}.{name}.{error.field}"
             raise Misconfiguration(field, error.value, error.remedy) from None
         try:
-            digest = Description.load(settings.task).digest
+            digest = Task.load(settings.task).digest
         except Misconfiguration as error:
             field = f"{TABLES}.{name}.task"
             raise Misconfiguration(field, str(settings.task), str(error)) from None

@@ -1,20 +1,33 @@
-"""The task: a description whose numbers fit together.
+"""The task that data owners, both servers and the dealer agree on; its digest is in every message.
 
-All headroom rules of the ring (docs/soundness.md, "Headroom": soundness of validation, exactness of
-sums, discreteness of the noise) are checked when a task is made, so that no round can meet them.
-Each refusal names the field to change, its value, and a value that fits; a number of fractional
-bits that is named satisfies every rule, so that following it never leads to the next refusal.
+Whether its numbers fit together is checked when it is made, so that no round can meet what doesn't
+(docs/soundness.md, "Headroom"). Each refusal names the field to change, its value, and a value that
+fits; a number of fractional bits that is named satisfies every rule of the ring.
 """
 
+import json
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Self
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
-from precad.common.task_schema import MAX_FRACTIONAL_BITS, Description, ObjectiveSection
+from precad.common.identifiers import Digest
+from precad.common.task_schema import (
+    MAX_FRACTIONAL_BITS,
+    DataSection,
+    DeadlineSection,
+    EnrolmentSection,
+    ModelSection,
+    ObjectiveSection,
+    PrivacySection,
+    Section,
+    TrainingSection,
+)
 
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""
@@ -29,10 +42,74 @@ MAX_CLIP_RATIO = 1024
 """Largest C/R: the float64 rounding of a client's clip, up to C·2^−30, stays far below a record."""
 SUM_LIMIT = 2**62
 RANGE_LIMIT = 2**63
+_REMEDIES = {"extra_forbidden": "unknown key; remove it or mend its name", "missing": "is required"}
 
 
-class Task(Description):
+class Task(Section):
     """A training that data owners, two servers and a dealer agree on."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+    """What people call it: small letters, digits and hyphens."""
+    model: ModelSection
+    privacy: PrivacySection
+    training: TrainingSection
+    enrolment: EnrolmentSection
+    fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
+    """f: an update's unit in the last place is 2^−f."""
+    validation: Literal["crypten", "fss"] = "crypten"
+    """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons; or `fss`,
+    function secret sharing, where a server that departs from the protocol learns no more."""
+    projections: Annotated[int, Field(ge=40, le=256)] = 40
+    """k: rows of the range test; soundness error 2^−k a submission."""
+    deadlines: DeadlineSection = DeadlineSection()
+    objective: ObjectiveSection | None = None
+    """What a record's gradient is of, alike for all owners; the owners' plain loss without it."""
+    data: DataSection | None = None
+    """How tables become numbers, where owners bring tables: a public constant."""
+
+    @classmethod
+    def parse(cls, data: dict[str, object]) -> Self:
+        """From plain values. Raises Misconfiguration: the field, the value and what would fit."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise refusal(error, _REMEDIES) from None
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """From a TOML file; unknown keys are refused. Raises Misconfiguration."""
+        return cls.parse(read_toml("task", path))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if wrong := _wrong_together(self):
+            raise wrong
+        return self
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The bytes that the digest is of: JSON with sorted keys and shortest floats."""
+        values = self.model_dump(mode="json")
+        for later in ("data", "objective"):
+            # A task without it has the digest that it had before it could be described.
+            if values[later] is None:
+                del values[later]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    @cached_property
+    def digest(self) -> Digest:
+        """SHA-256 of the canonical form; peers whose digest differs are refused."""
+        return Digest.of(b"precad/v1/task\0" + self.canonical)
+
+    @cached_property
+    def dimension(self) -> int:
+        """d: length of the model's vector."""
+        return sum(parameter.size for parameter in self.model.parameters)
+
+    @property
+    def words_in_headers(self) -> bool:
+        """Whether clients sign two words about their norm (`precad.common.share.mask`)."""
+        return self.validation == "fss"
 
     @cached_property
     def bound(self) -> int:
@@ -50,20 +127,12 @@ class Task(Description):
     @cached_property
     def noise_units(self) -> float:
         """Standard deviation of one server's noise in units of the last place: σ·R'·2^f."""
-        units = math.ldexp(self.effective_record_clip, self.fractional_bits)
-        return self.privacy.noise_multiplier * units
+        return self.privacy.noise_multiplier * _clip_units(self)
 
     @cached_property
     def sensitivity_ratio(self) -> float:
         """R'/C: a record's sensitivity over a client's."""
         return self.effective_record_clip / self.privacy.client_clip
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """What no field decides alone; each error says what would fit."""
-        if not suffices(self):
-            raise _refusal(self)
-        return self
 
 
 def with_objective(task: Task, objective: ObjectiveSection | str) -> Task:
@@ -88,54 +157,16 @@ def effective_record_clip(
     return record_clip + math.ldexp(math.sqrt(dimension), -fractional_bits) + client_clip / 2**18
 
 
-def bound_fits(task: Task) -> bool:
-    """β is one unit at least, and small enough for part 2 of validation."""
-    return 1 <= task.bound <= MAX_BOUND
+def _clip_units(task: Task) -> float:
+    """R'·2^f."""
+    return math.ldexp(task.effective_record_clip, task.fractional_bits)
 
 
-def range_fits(task: Task) -> bool:
-    """2τβd < 2^63: no projection that passes part 1 of validation has wrapped."""
-    return 2 * TAU * task.bound * task.dimension < RANGE_LIMIT
-
-
-def noise_fits(task: Task) -> bool:
-    """The noise is fine enough to be taken for continuous."""
-    return task.noise_units >= MIN_NOISE_UNITS
-
-
-def sum_fits(task: Task) -> bool:
-    """A round's sum doesn't wrap, with both servers' noise as if it added up fully."""
-    noise = 2 * NOISE_DEVIATIONS * task.noise_units
-    return task.enrolment.clients * task.bound < SUM_LIMIT - noise
-
-
-def clips_fit(task: Task) -> bool:
-    """R ≤ C ≤ 1024·R."""
-    clip = task.privacy.record_clip
-    return clip <= task.privacy.client_clip <= MAX_CLIP_RATIO * clip
-
-
-def names_fit(task: Task) -> bool:
-    """Names differ, no more clients are required than may enrol, uploads begin before the end."""
-    parameters, enrolment, times = task.model.parameters, task.enrolment, task.deadlines
-    distinct = len({parameter.name for parameter in parameters}) == len(parameters)
-    return distinct and enrolment.min_clients <= enrolment.clients and times.work < times.collect
-
-
-def ring_fits(task: Task) -> bool:
-    """Whether the ring has room."""
-    # In this order: the noise of a dimension that is out of range may be no number.
-    return bound_fits(task) and range_fits(task) and noise_fits(task) and sum_fits(task)
-
-
-def suffices(task: Task) -> bool:
-    """Whether all rules hold."""
-    return ring_fits(task) and clips_fit(task) and names_fit(task)
-
-
-def _refusal(task: Task) -> Misconfiguration:
-    """The first rule that ``task`` breaks, and what would fit."""
-    privacy, enrolment = task.privacy, task.enrolment
+def _wrong_together(task: Task) -> Misconfiguration | None:
+    """The first rule that no field decides alone and that is broken, and what would fit."""
+    privacy, enrolment, deadlines = task.privacy, task.enrolment, task.deadlines
+    names = [parameter.name for parameter in task.model.parameters]
+    most = MAX_CLIP_RATIO * privacy.record_clip
     if privacy.record_clip > privacy.client_clip:
         return Misconfiguration(
             "privacy.record_clip",
@@ -148,42 +179,51 @@ def _refusal(task: Task) -> Misconfiguration:
             enrolment.min_clients,
             f"must be at most enrolment.clients = {enrolment.clients}",
         )
-    if task.deadlines.work >= task.deadlines.collect:
+    if deadlines.work >= deadlines.collect:
         return Misconfiguration(
             "deadlines.work",
-            task.deadlines.work,
-            f"must be below deadlines.collect = {task.deadlines.collect}: uploads begin then, and "
+            deadlines.work,
+            f"must be below deadlines.collect = {deadlines.collect}: uploads begin then, and "
             "have to arrive",
         )
-    if not names_fit(task):
-        names = [parameter.name for parameter in task.model.parameters]
+    if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         return Misconfiguration(
             "model.parameters", twice, "names two parameters; each needs its own name"
         )
-    return _of_client_clip(task) if ring_fits(task) else _of_ring(task)
+    if (broken := _headroom(task)) is not None:
+        return _REFUSALS[broken](task)
+    if privacy.client_clip > most:
+        return Misconfiguration(
+            "privacy.client_clip",
+            privacy.client_clip,
+            f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
+            "rounding of a client's clip has to stay far below one record",
+        )
+    return None
 
 
-def _of_client_clip(task: Task) -> Misconfiguration:
-    most = MAX_CLIP_RATIO * task.privacy.record_clip
-    return Misconfiguration(
-        "privacy.client_clip",
-        task.privacy.client_clip,
-        f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
-        "rounding of a client's clip has to stay far below one record",
-    )
+_Rule = Literal["bound", "range", "noise", "sum"]
 
 
-def _of_ring(task: Task) -> Misconfiguration:
-    if not bound_fits(task):
-        return _of_bound(task)
-    if not range_fits(task):
-        return _of_range(task)
-    return _of_sum(task) if noise_fits(task) else _of_noise(task)
+def _headroom(task: Task) -> _Rule | None:
+    """The first rule of the ring that is broken."""
+    # In this order: the noise of a dimension that is out of range may be no number.
+    if not 1 <= task.bound <= MAX_BOUND:
+        return "bound"
+    # No projection that passes part 1 of validation has wrapped.
+    if 2 * TAU * task.bound * task.dimension >= RANGE_LIMIT:
+        return "range"
+    # Fine enough to be taken for continuous.
+    if task.noise_units < MIN_NOISE_UNITS:
+        return "noise"
+    # A round's sum doesn't wrap, with both servers' noise as if it added up fully.
+    room = SUM_LIMIT - 2 * NOISE_DEVIATIONS * task.noise_units
+    return None if task.enrolment.clients * task.bound < room else "sum"
 
 
 def _of_bound(task: Task) -> Misconfiguration:
-    fitting = _fitting(task, ring_fits) or _fitting(task, bound_fits)
+    fitting = _fitting_bits(task, "range", "noise", "sum")
     if not fitting:
         return Misconfiguration(
             "privacy.client_clip",
@@ -212,7 +252,7 @@ def _of_noise(task: Task) -> Misconfiguration:
         f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
         f"place and must be at least {MIN_NOISE_UNITS:g}"
     )
-    if fitting := _fitting(task, ring_fits):
+    if fitting := _fitting_bits(task):
         return Misconfiguration(
             "fractional_bits",
             task.fractional_bits,
@@ -239,19 +279,24 @@ def _of_sum(task: Task) -> Misconfiguration:
     )
 
 
-def _clip_units(task: Task) -> float:
-    """R'·2^f."""
-    return math.ldexp(task.effective_record_clip, task.fractional_bits)
+_REFUSALS: dict[_Rule, Callable[[Task], Misconfiguration]] = {
+    "bound": _of_bound,
+    "range": _of_range,
+    "noise": _of_noise,
+    "sum": _of_sum,
+}
 
 
-def _fitting(task: Task, fits: Callable[[Task], bool]) -> list[int]:
+def _fitting_bits(task: Task, *others: _Rule) -> list[int]:
+    """Numbers of fractional bits that break no rule; where there are none, at most ``others``."""
     values = {name: getattr(task, name) for name in Task.model_fields}
     # Made without checks, or a number that doesn't fit would be refused in its turn.
-    return [
-        bits
+    broken = {
+        bits: _headroom(Task.model_construct(**values | {"fractional_bits": bits}))
         for bits in range(1, MAX_FRACTIONAL_BITS + 1)
-        if fits(Task.model_construct(**values | {"fractional_bits": bits}))
-    ]
+    }
+    whole = [bits for bits, rule in broken.items() if rule is None]
+    return whole or [bits for bits, rule in broken.items() if rule in others]
 
 
 def _use(task: Task, fitting: list[int]) -> str:

@@ -1,34 +1,30 @@
-"""What stands in a task file, section by section, and the digest of it.
+"""The sections of a task file, and what each of their values may be.
 
-Every message carries the digest; peers whose digest differs are refused. Whether the numbers fit
-together is `precad.common.task`'s: the dealer, which uses few of them, loads this alone.
+Whether the numbers of several sections fit together is for `precad.common.task` to say.
 """
 
-import json
 import math
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 MAX_FRACTIONAL_BITS = 52
-_REMEDIES = {"extra_forbidden": "unknown key; remove it or mend its name", "missing": "is required"}
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A table of the file: frozen, without unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Parameter(_Section):
+class Parameter(Section):
     """One tensor of the model, as `named_parameters()` names it."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -42,7 +38,7 @@ class Parameter(_Section):
         return math.prod(self.shape)
 
 
-class ModelSection(_Section):
+class ModelSection(Section):
     """The model's parameters and where training starts."""
 
     architecture: Annotated[str, Field(min_length=1, max_length=100)] = "custom"
@@ -60,7 +56,7 @@ class ModelSection(_Section):
     """Public: everybody computes the same initial model from it."""
 
 
-class Column(_Section):
+class Column(Section):
     """One column of the owners' tables."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -88,7 +84,7 @@ class Column(_Section):
         return len(self.levels) + 1 if self.kind == "categorical" else 1
 
 
-class DataSection(_Section):
+class DataSection(Section):
     """How a row of an owner's table becomes numbers; fixed before any record is read."""
 
     target: Column
@@ -121,22 +117,21 @@ _PLAIN = {name: field.get_default() for name, field in Column.model_fields.items
 
 def _wrong_columns(section: DataSection) -> Misconfiguration | None:
     """The first thing that one column, or two of them, can't mean."""
-    names = [column.name for column in (*section.columns, section.target)]
-    for column in (*section.columns, section.target):
-        field = f"data, column {column.name}"
+    every = (*section.columns, section.target)
+    names = [column.name for column in every]
+    for column in every:
+        field, levels = f"data, column {column.name}", column.levels
         if names.count(column.name) > 1:
             return Misconfiguration(field, column.name, "stands there twice; name each column once")
-        given = column.levels
         foreign = _NUMERIC if column.kind == "categorical" else _CATEGORICAL
         # By value: a file that a program wrote has every field.
-        beside = [name for name in foreign if getattr(column, name) != _PLAIN[name]]
-        if beside:
+        if beside := [name for name in foreign if getattr(column, name) != _PLAIN[name]]:
             return Misconfiguration(
                 field, beside[0], f"isn't for a {column.kind} column; leave out"
             )
-        if column.kind == "categorical" and len(set(given)) != max(1, len(given)):
-            return Misconfiguration(field, list(given), "list each level once, and at least one")
-        if both := set(given) & set(section.missing):
+        if column.kind == "categorical" and len(set(levels)) != max(1, len(levels)):
+            return Misconfiguration(field, list(levels), "list each level once, and at least one")
+        if both := set(levels) & set(section.missing):
             return Misconfiguration(
                 field, min(both), "is a level here and means a missing value in data.missing"
             )
@@ -147,7 +142,7 @@ def _wrong_columns(section: DataSection) -> Misconfiguration | None:
     return None
 
 
-class PrivacySection(_Section):
+class PrivacySection(Section):
     """Clips, noise and sampling; symbols as in PRECAD Table 2."""
 
     record_clip: Positive
@@ -168,7 +163,7 @@ class PrivacySection(_Section):
     """Whether clients that aren't drawn upload zeros at the same time: hides the coin."""
 
 
-class ObjectiveSection(_Section):
+class ObjectiveSection(Section):
     """What is minimised for a record, and how its gradient is clipped (DP-CERT); costs no ε."""
 
     name: Literal[
@@ -198,7 +193,7 @@ class ObjectiveSection(_Section):
     """`psac`: its s (r in the paper)."""
 
 
-class TrainingSection(_Section):
+class TrainingSection(Section):
     """Optimisation."""
 
     learning_rate: Positive
@@ -209,7 +204,7 @@ class TrainingSection(_Section):
     """Most tries to get from one version to the next before the operators are asked."""
 
 
-class EnrolmentSection(_Section):
+class EnrolmentSection(Section):
     """Who may enrol; frozen before round 0."""
 
     clients: Annotated[int, Field(ge=1, le=100_000)]
@@ -221,7 +216,7 @@ class EnrolmentSection(_Section):
     largest data set, which may grow before it enrols."""
 
 
-class DeadlineSection(_Section):
+class DeadlineSection(Section):
     """How long each wait may take, in seconds."""
 
     enrol: Seconds = 120.0
@@ -236,64 +231,3 @@ class DeadlineSection(_Section):
     """How long a server tries to get back to the other server and the dealer before it gives up."""
     peer: Seconds = 60.0
     """For one message of the other server or the dealer."""
-
-
-class Description(_Section):
-    """A training that data owners, two servers and a dealer agree on."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-    """What people call it: small letters, digits and hyphens."""
-    model: ModelSection
-    privacy: PrivacySection
-    training: TrainingSection
-    enrolment: EnrolmentSection
-    fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
-    """f: an update's unit in the last place is 2^−f."""
-    validation: Literal["crypten", "fss"] = "crypten"
-    """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons; or `fss`,
-    function secret sharing, where a server that departs from the protocol learns no more."""
-    projections: Annotated[int, Field(ge=40, le=256)] = 40
-    """k: rows of the range test; soundness error 2^−k a submission."""
-    deadlines: DeadlineSection = DeadlineSection()
-    objective: ObjectiveSection | None = None
-    """What a record's gradient is of, alike for all owners; the owners' plain loss without it."""
-    data: DataSection | None = None
-    """How tables become numbers, where owners bring tables: a public constant."""
-
-    @cached_property
-    def dimension(self) -> int:
-        """d: length of the model's vector."""
-        return sum(parameter.size for parameter in self.model.parameters)
-
-    @property
-    def words_in_headers(self) -> bool:
-        """Whether clients sign two words about their norm (`precad.common.share.mask`)."""
-        return self.validation == "fss"
-
-    @cached_property
-    def canonical(self) -> bytes:
-        """The bytes that the digest is of: JSON with sorted keys and shortest floats."""
-        values = self.model_dump(mode="json")
-        for later in ("data", "objective"):
-            # A task without it has the digest that it had before it could be described.
-            if values[later] is None:
-                del values[later]
-        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-    @cached_property
-    def digest(self) -> Digest:
-        """SHA-256 of the canonical form; in every message."""
-        return Digest.of(b"precad/v1/task\0" + self.canonical)
-
-    @classmethod
-    def parse(cls, data: dict[str, object]) -> Self:
-        """From plain values. Raises Misconfiguration: the field, the value and what would fit."""
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise refusal(error, _REMEDIES) from None
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """From a TOML file; unknown keys are refused. Raises Misconfiguration."""
-        return cls.parse(read_toml("task", path))

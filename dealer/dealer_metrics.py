@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import of_connection
-from precad.common.task_schema import Description
+from precad.common.task import Task
 from precad.common.wire.metrics_page import about, counter, gauge
 from precad.common.wire.serving import Context
 from precad.dealer.dealer_role import SERVERS, DealerRole
@@ -27,7 +27,7 @@ from precad.protos import precad_pb2 as pb
 class CountedDealing(DealingService):
     """The service, which counts what it hears and says."""
 
-    def __init__(self, task: Description, dealer: DealerRole, identity: Identity) -> None:
+    def __init__(self, task: Task, dealer: DealerRole, identity: Identity) -> None:
         super().__init__(task, dealer, identity)
         none = {role.value: 0 for role in SERVERS}
         self._joins, self._halves, self._violations = Counter(none), Counter(none), Counter(none)

@@ -11,7 +11,7 @@ from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.task_schema import Description
+from precad.common.task import Task
 from precad.dealer.gate_batches import Deliver, Work
 from precad.dealer.mask_squares import Squares
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
@@ -64,7 +64,7 @@ class DealerRole:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, task: Description) -> Self:
+    def of(cls, task: Task) -> Self:
         """With fresh keys, for what the task's check needs."""
         gates = task.projections if task.validation == "fss" else None
         return cls(task.digest, task.dimension, projections=gates)

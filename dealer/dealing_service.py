@@ -15,7 +15,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import require
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.task_schema import Description
+from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.version import WIRE_VERSION
 from precad.dealer.dealer_role import SERVERS, DealerRole
@@ -109,7 +109,7 @@ def add_answer(reply: pb.SquareReply, contexts: Sequence[bytes], answer: Answer)
 class DealingService(DealingServicer):
     """Gives each server its own part, and never the other's."""
 
-    def __init__(self, task: Description, dealer: DealerRole, identity: Identity) -> None:
+    def __init__(self, task: Task, dealer: DealerRole, identity: Identity) -> None:
         self._task = task
         self._dealer = dealer
         self._identity = identity

@@ -12,7 +12,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
 from precad.common.logs import doing
 from precad.common.process_settings import Address, Settings
-from precad.common.task_schema import Description
+from precad.common.task import Task
 from precad.common.wire.health_check import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.common.wire.version import RefusingOtherVersions
@@ -38,7 +38,7 @@ class DealerSettings(Settings):
 SETTINGS = DealerSettings
 
 
-def load(_task: Description) -> None:
+def load(_task: Task) -> None:
     """Nothing that this module hasn't loaded."""
 
 
@@ -46,7 +46,7 @@ async def serve(settings: DealerSettings) -> int:
     """Deal, as the settings say, until told to stop or both left. Returns the exit status."""
     # A dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    task, identity = Description.load(settings.task), Identity.load(settings.identity)
+    task, identity = Task.load(settings.task), Identity.load(settings.identity)
     doing(part="dealer", task=task.name)
     server = grpc.aio.server(
         interceptors=[RefusingOtherVersions("the dealer")], options=SERVER_OPTIONS
@@ -69,7 +69,7 @@ async def serve(settings: DealerSettings) -> int:
 
 
 def _service(
-    task: Description, identity: Identity, settings: DealerSettings
+    task: Task, identity: Identity, settings: DealerSettings
 ) -> tuple[DealingService, AbstractContextManager[None]]:
     """The service, and around its work its metrics, where the settings name a place for them."""
     if settings.metrics is None:

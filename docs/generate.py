@@ -10,10 +10,12 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from research.study import EXPERIMENTS, Scale, Table
 from research.study.kept import Kept
 
@@ -21,6 +23,7 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import AccountantName, guarantees
 from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S, STRANGERS
 from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, Limits
+from precad.cli.task_file import comments, table_of
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
@@ -290,7 +293,70 @@ def install_sizes() -> str:
     return table(["extra", "MB", "of it modules compiled by pip", "packages", "seconds"], rows)
 
 
+TAKES = {float: "number", int: "whole number", str: "text", bool: "true or false"}
+BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+LENGTHS = {"min_length": "at least", "max_length": "at most"}
+
+
+def task_reference() -> str:
+    """Every field of a task file, table by table."""
+    said, parts = comments(), []
+    for section, model in task_tables(Task, ""):
+        rows = []
+        for name, field in model.model_fields.items():
+            if table_of(field.annotation) is None or get_origin(field.annotation) is tuple:
+                default = "required" if field.is_required() else f"`{plain(field.get_default())}`"
+                means = said[f"{model.__name__}.{name}"].replace("|", "\\|")
+                rows.append([f"`{name}`", takes(field), default, means])
+        title = f"`[{section}]`" if section else "At the top"
+        parts.append(f"## {title}\n\n{table(['field', 'takes', 'without it', 'means'], rows)}")
+    return "\n".join(parts)
+
+
+def task_tables(model: type[BaseModel], section: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """A table of the file and those in it, by their names there."""
+    yield section, model
+    for name, field in model.model_fields.items():
+        if inner := table_of(field.annotation):
+            yield from task_tables(inner, f"{section}.{name}".lstrip("."))
+
+
+def takes(field: FieldInfo) -> str:
+    """What a field takes, in words."""
+    annotation, args = field.annotation, get_args(field.annotation)
+    bounds = [str(each) for each in field.metadata]
+    if get_origin(annotation) is tuple:
+        text = get_origin(args[0]) is Annotated and get_args(args[0])[0] is str
+        rows = "list of texts" if text else "list of whole numbers"
+        kind = "list of tables" if table_of(annotation) else rows
+    elif annotation in TAKES:
+        kind = TAKES[annotation]
+    elif all(isinstance(each, str) for each in args):
+        kind = " or ".join(f'`"{each}"`' for each in args)
+    else:
+        inner = next(each for each in args if each is not type(None))
+        kind = TAKES[get_args(inner)[0] if get_args(inner) else inner]
+        bounds += [str(each) for part in get_args(inner)[1:] for each in part.metadata]
+    return ", ".join([kind, *within(bounds)])
+
+
+def within(bounds: list[str]) -> Iterator[str]:
+    """The bounds of a value or of a length, in words."""
+    for name, words in (BOUNDS | LENGTHS).items():
+        for bound in bounds:
+            if found := re.search(rf"\b{name}=([-0-9.e]+)", bound):
+                value, what = float(found[1]), " long" if name in LENGTHS else ""
+                exact = f"{value:,.0f}" if value == int(value) else f"{value:g}"
+                yield f"{words} {exact}{what}"
+
+
+def plain(value: Any) -> str:
+    """A value as TOML; "none" for what can be left out alone."""
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "task-reference": task_reference,
     "demo-guarantees": demo_guarantees,
     "limits": limits,
     "reasons": reasons,

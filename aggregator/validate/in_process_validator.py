@@ -29,7 +29,6 @@ from precad.common.process_memory import let_go_of_loaded
 from precad.common.ring import WORD_BYTES, RingVector, view_words
 from precad.common.share.submission import PIECE_BYTES, Submission
 from precad.common.task import Task
-from precad.common.task_schema import Description
 from precad.norm_check.dealing import DealerConversation
 from precad.norm_check.dealt_triples import SquareRequest
 
@@ -192,7 +191,7 @@ def check_of(server: Server, attempt: int) -> Check:
     return ByShares(server, attempt)
 
 
-def load_check(task: Description) -> None:
+def load_check(task: Task) -> None:
     """Load what the task's check needs: torch and CrypTen take seconds, which no round has.
 
     Raises:

@@ -9,16 +9,19 @@ its machine gets.
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.common.errors import Misconfiguration
 from precad.common.files import make_folder, waiting_lock
-from precad.common.identifiers import Role
+from precad.common.identifiers import Digest, Role
 from precad.common.identity.authority import (
     PARTY_DAYS,
     Authority,
@@ -31,14 +34,18 @@ from precad.common.identity.certificate_request import publish, write_key
 from precad.common.identity.coin_key import DRAWING_ROLES, make_coin_key
 from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOCATION_FILE
 from precad.common.identity.party_certificate import (
+    MALFORMED,
     Principal,
+    dns_names,
+    is_authority,
+    own_key,
     principal_of,
     private_key,
     read_certificates,
     read_file,
     validity_fault,
 )
-from precad.common.identity.revocation_list import read_revocation_lists
+from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 from precad.common.secret import Secret
 
 AUTHORITY_FOLDER = "ca"
@@ -152,10 +159,7 @@ class Deployment:
         """A new key and certificate for the same role and name, in place of those in the folder.
 
         The old certificate stays good until its end, so that nothing has to restart at once,
-        unless it is revoked here.
-
-        Returns:
-            The folder.
+        unless it is revoked here. Returns the folder.
 
         Raises:
             Misconfiguration: the folder holds no certificate, or another party's.
@@ -297,3 +301,92 @@ def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None
             "holds a key, and the request is for another one; name another folder with --out, and "
             "send its files to whoever made the request",
         )
+
+
+NOT_ITS_KEYS = "not its key's"
+"""A certificate beside a key of somebody else's, or an older one."""
+_REQUEST = b"-----BEGIN CERTIFICATE REQUEST-----"
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSummary:
+    """What a person may see of a certificate: whose, which, until when, and whether it counts."""
+
+    party: str
+    """The DNS name, ``root`` for an authority's, or ``no precad party``."""
+    state: str
+    """``valid``, ``expired``, ``not yet valid``, ``revoked``, or ``NOT_ITS_KEYS``."""
+    serial: str
+    """Hexadecimal; ``precad keys revoke --serial`` takes it."""
+    starts: datetime
+    ends: datetime
+    fingerprint: str
+    """SHA-256 of the certificate, hexadecimal: what two people compare over the telephone."""
+
+    def to_json(self) -> dict[str, str]:
+        """The same as plain strings; times as ISO 8601."""
+        times = {"starts": self.starts.isoformat(), "ends": self.ends.isoformat()}
+        return asdict(self) | times
+
+
+def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSummary]:
+    """The certificates of a deployment, of one party's folder, or of one PEM file.
+
+    Raises:
+        Misconfiguration: nothing of the kind there, or damaged.
+    """
+    root = path / AUTHORITY_FOLDER
+    if (root / CA_FILE).exists():
+        roots = _read(root / CA_FILE)
+        lists = RevocationList(root / REVOCATION_FILE, roots)
+        return [_summary(each, lists, now) for each in (*roots, *Deployment.open(path).issued())]
+    if not (path / CERTIFICATE_FILE).exists():
+        return [_summary(each, None, now) for each in _read(path)]
+    roots, chain = _read(path / CA_FILE), _read(path / CERTIFICATE_FILE)
+    lists = RevocationList(path / REVOCATION_FILE, roots)
+    found = [_summary(each, lists, now) for each in (*chain, *roots)]
+    if (path / KEY_FILE).exists():
+        try:
+            own_key(Secret((path / KEY_FILE).read_bytes()), chain[0], source=str(path))
+        except Misconfiguration:
+            found[0] = replace(found[0], state=NOT_ITS_KEYS)
+    return found
+
+
+def request_summary(path: Path) -> tuple[str, str] | None:
+    """Who asks in a request, and the SHA-256 of its public key, hexadecimal, to be read out.
+
+    None where the path is no request's. Raises Misconfiguration: it is one, but damaged.
+    """
+    if not path.is_file() or _REQUEST not in (pem := path.read_bytes()):
+        return None
+    try:
+        party = Principal.from_dns_names(dns_names(x509.load_pem_x509_csr(pem)))
+    except MALFORMED as error:
+        raise Misconfiguration("request", str(path), f"not a PEM request ({error})") from None
+    key = read_request(pem, party, source=str(path))
+    public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return str(party), str(Digest.of(public))
+
+
+def _read(path: Path) -> list[x509.Certificate]:
+    remedy = "give a directory of precad keys or a PEM file"
+    return read_certificates(read_file(path, "path", remedy), source=str(path))
+
+
+def _summary(
+    certificate: x509.Certificate, lists: RevocationList | None, now: datetime | None
+) -> CertificateSummary:
+    try:
+        party = "root" if is_authority(certificate) else str(principal_of(certificate))
+    except Misconfiguration:
+        party = "no precad party"
+    revoked = lists is not None and lists.revokes(certificate)
+    return CertificateSummary(
+        party=party,
+        state="revoked" if revoked else validity_fault(certificate, now) or "valid",
+        serial=f"{certificate.serial_number:x}",
+        starts=certificate.not_valid_before_utc,
+        ends=certificate.not_valid_after_utc,
+        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+    )

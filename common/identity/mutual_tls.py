@@ -1,5 +1,6 @@
 """Ports and channels with mutual TLS 1.3 alone; who is at the other end, or why nobody is."""
 
+import os
 import re
 import socket
 import ssl
@@ -11,6 +12,7 @@ import grpc
 import grpc.aio
 from cryptography import x509
 
+from precad import TLS13_ALONE
 from precad.common.errors import (
     AccessDenied,
     Denial,
@@ -32,7 +34,6 @@ from precad.common.identity.party_certificate import (
 )
 from precad.common.identity.signatures import certificates_of
 from precad.common.share.header import Signature
-from precad.common.tls13 import check_tls13
 from precad.common.wire.version import USER_AGENT
 
 _OPTIONS = (
@@ -95,7 +96,7 @@ def dialling(
     check_serving(expect)
     if not re.fullmatch(ADDRESS_PATTERN, address):
         raise Misconfiguration("address", address, "give host:port, such as 127.0.0.1:7301")
-    check_tls13()
+    _check_tls13()
     credentials = grpc.ssl_channel_credentials(
         root_certificates=identity.ca,
         private_key=identity.key.reveal(),
@@ -110,6 +111,18 @@ def dialling(
         *_OPTIONS,
     ]
     return address, credentials, options
+
+
+def _check_tls13() -> None:
+    """Refuse where gRPC was imported before precad and may speak TLS 1.2."""
+    variable, wanted = TLS13_ALONE
+    if (value := os.environ.get(variable)) != wanted:
+        raise Misconfiguration(
+            variable,
+            value,
+            "gRPC was imported before precad and would still speak TLS 1.2: import precad first, "
+            f"or start the process with {variable}={wanted}",
+        )
 
 
 def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Identity) -> int:
@@ -128,7 +141,7 @@ def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Iden
             can't be bound.
     """
     check_serving(identity.principal.role)
-    check_tls13()
+    _check_tls13()
     credentials = grpc.ssl_server_credentials(
         [(identity.key.reveal(), identity.cert)],
         root_certificates=identity.ca,

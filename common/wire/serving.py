@@ -7,7 +7,7 @@ import grpc
 
 from precad.common import errors
 from precad.common.errors import PrecadError
-from precad.common.task_schema import Description
+from precad.common.task import Task
 
 MAX_REQUEST_BYTES = 1 << 19
 """512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a
@@ -80,7 +80,7 @@ class Refusing:
             await self._context.abort(grpc.StatusCode.UNAVAILABLE, NOT_NOW)
 
 
-def check_task(task: Description, digest: bytes) -> None:
+def check_task(task: Task, digest: bytes) -> None:
     """Refuse a message about another task. Raises TaskMismatch, with both digests."""
     if digest != task.digest.value:
         raise errors.TaskMismatch(str(task.digest), digest[:64].hex() or "none")

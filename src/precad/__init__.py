@@ -1,8 +1,8 @@
 """precad: secure two-server aggregation for differentially private federated learning."""
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
-
-from precad.common.tls13 import demand_tls13
 
 if TYPE_CHECKING:
     from precad.simulation import simulate
@@ -10,8 +10,13 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "simulate"]
 __version__ = "0.1.0"
 
-# Before anything here can import gRPC, which reads its TLS settings once.
-demand_tls13()
+# gRPC speaks TLS 1.2 and 1.3, and has no setting for the version: one environment variable lists
+# the cipher suites of 1.2, those of 1.3 are fixed. A list of one suite that needs a pre-shared key,
+# which gRPC can't be given, leaves no TLS 1.2 handshake that could succeed. gRPC reads it when its
+# native module is first imported, hence here (docs/decisions/tls-at-import.md).
+TLS13_ALONE = ("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-AES128-CBC-SHA")
+if "grpc._cython.cygrpc" not in sys.modules:
+    os.environ[TLS13_ALONE[0]] = TLS13_ALONE[1]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn import functional
 
-from precad.cli.task_questions import statements
+from precad.cli.task_file import statements
 from precad.client.gradients.local_update import local_update
 from precad.client.gradients.objectives import (
     MOST_COPIES,

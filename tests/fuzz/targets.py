@@ -68,9 +68,9 @@ from precad.client.records.read_records import read_client_data
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.authority import make_request, new_key, read_request, to_pem
-from precad.common.identity.certificate_summary import summarise
 from precad.common.identity.coin_key import COIN_FILE, read_coin_key
 from precad.common.identity.credentials import REVOCATION_FILE, Identity
+from precad.common.identity.deployment_keys import summarise
 from precad.common.identity.party_certificate import (
     Principal,
     check_algorithm,

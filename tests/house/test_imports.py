@@ -147,7 +147,7 @@ def importers(files: list[Path], wrong: Callable[[str], bool]) -> list[tuple[str
 
 @pytest.mark.parametrize("part", PARTS)
 def test_imports_point_one_way(part: str) -> None:
-    allowed = {part, "common", "__version__", *ALLOWED[part]}
+    allowed = {part, "common", "__version__", "TLS13_ALONE", *ALLOWED[part]}
 
     def forbidden(module: str) -> bool:
         if part in PLAYS_NOISE and within(module, (NOISE,)):

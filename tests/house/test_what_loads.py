@@ -113,7 +113,7 @@ def test_a_dealer_loads_no_accounting() -> None:
 def test_who_expands_a_mask_loads_nothing_else_of_a_submission() -> None:
     loaded = loaded_by("import precad.common.share.mask")
     shared = {n.removeprefix("precad.common") for n in loaded if n.startswith("precad.common")}
-    ground = {"", ".errors", ".identifiers", ".keystream", ".ring", ".secret", ".tls13"}
+    ground = {"", ".errors", ".identifiers", ".keystream", ".ring", ".secret"}
     assert shared == ground | {".share", ".share.mask"}
 
 

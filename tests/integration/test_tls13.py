@@ -14,13 +14,14 @@ from typing import Any
 import grpc
 import pytest
 
+from precad import TLS13_ALONE
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import add_port, open_channel
-from precad.common.tls13 import CIPHER_VARIABLE, UNUSABLE_IN_TLS12
 
 TIMEOUT_S = 60.0
+VARIABLE, SUITE = TLS13_ALONE
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +113,9 @@ def test_a_channel_speaks_tls13_alone(keys: Path, version: ssl.TLSVersion, expec
     [
         ("import precad, grpc", {}, "opened"),
         ("import grpc, precad", {}, "Misconfiguration"),
-        ("import grpc, precad", {CIPHER_VARIABLE: UNUSABLE_IN_TLS12}, "opened"),
-        ("import grpc, precad", {CIPHER_VARIABLE: "ECDHE-ECDSA-AES128-GCM-SHA256"}, "Misconf"),
-        ("import precad, grpc", {CIPHER_VARIABLE: "ECDHE-ECDSA-AES128-GCM-SHA256"}, "opened"),
+        ("import grpc, precad", {VARIABLE: SUITE}, "opened"),
+        ("import grpc, precad", {VARIABLE: "ECDHE-ECDSA-AES128-GCM-SHA256"}, "Misconf"),
+        ("import precad, grpc", {VARIABLE: "ECDHE-ECDSA-AES128-GCM-SHA256"}, "opened"),
     ],
 )
 def test_grpc_imported_too_early_is_an_error_never_tls12(
@@ -132,7 +133,7 @@ try:
 except Misconfiguration as error:
     print("Misconfiguration", error)
 """
-    inherited = {key: value for key, value in os.environ.items() if key != CIPHER_VARIABLE}
+    inherited = {key: value for key, value in os.environ.items() if key != VARIABLE}
     environment = inherited | environment | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -13,7 +13,7 @@ from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.aggregator.workers.worker_process import listening
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
-from precad.common.task_schema import Description
+from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
@@ -48,7 +48,7 @@ class LoopThread:
         future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         return future.result()
 
-    def dealer(self, task: Description, identity: Identity) -> str:
+    def dealer(self, task: Task, identity: Identity) -> str:
         """The address of a dealer that deals until the loop ends."""
 
         async def start() -> int:
