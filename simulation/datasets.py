@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
@@ -21,7 +18,6 @@ _PUBLISHED = {
     "mnist": "MNIST of LeCun, Cortes and Burges, which torchvision.datasets.MNIST downloads",
     "fashion-mnist": "Fashion-MNIST of Zalando Research, which torchvision.datasets.FashionMNIST "
     "downloads",
-    "cifar10": "CIFAR-10 of Krizhevsky, the University of Toronto's binary version",
 }
 
 
@@ -147,7 +143,7 @@ def _split(name: str, x: NDArray[np.float64], y: NDArray[np.float64], classes: i
 
 
 _UNSIGNED_BYTES = 8
-_MOST_BYTES = 2**30
+MOST_BYTES = 2**30
 
 
 def find_idx(folders: tuple[Path, ...], name: str) -> Path | None:
@@ -164,61 +160,25 @@ def read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(_MOST_BYTES)
+            data = file.read(MOST_BYTES)
     except (OSError, EOFError, zlib.error) as error:
-        raise _refusal(path, "an IDX file", str(error)) from None
+        raise unreadable(path, "an IDX file", str(error)) from None
     start = 4 + 4 * axes
     if len(data) < start or data[:4] != bytes((0, 0, _UNSIGNED_BYTES, axes)):
-        raise _refusal(path, "an IDX file", f"isn't an array of bytes with {axes} axes")
+        raise unreadable(path, "an IDX file", f"isn't an array of bytes with {axes} axes")
     shape = [int(size) for size in np.frombuffer(data[4:start], ">u4")]
     if len(data) - start != math.prod(shape):
-        raise _refusal(
+        raise unreadable(
             path, "an IDX file", f"has {len(data) - start} values, its head says {math.prod(shape)}"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
-def _refusal(path: Path, what: str, why: str) -> Misconfiguration:
+def unreadable(path: Path, what: str, why: str) -> Misconfiguration:
+    """A data set's file is damaged."""
     return Misconfiguration(
         "data folder", str(path), f"can't be read as {what} ({why}); fetch it again"
     )
-
-
-BINARY = "cifar-10-batches-bin"
-TRAIN_FILES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-TEST_FILE = "test_batch.bin"
-CLASSES = 10
-_SHAPE = (3, 32, 32)
-_RECORD = 1 + 3 * 32 * 32
-
-
-def read_batches(
-    place: Path, names: tuple[str, ...]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Pixels ``[n, 3, 32, 32]`` and labels ``[n]`` of these files, one after the other.
-
-    Raises:
-        Misconfiguration: a file can't be read, or isn't a sequence of such records.
-    """
-    parts = [_read(place / name) for name in names]
-    rows = np.concatenate(parts)
-    return rows[:, 1:].reshape(-1, *_SHAPE), rows[:, 0].astype(np.int64)
-
-
-def _read(path: Path) -> NDArray[np.uint8]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES)
-    except OSError as error:
-        raise _refusal(path, "CIFAR-10's binary file", str(error)) from None
-    if not data or len(data) % _RECORD:
-        raise _refusal(
-            path, "CIFAR-10's binary file", f"its {len(data)} bytes aren't records of {_RECORD}"
-        )
-    rows = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
-    if rows[:, 0].max() >= CLASSES:
-        raise _refusal(path, "CIFAR-10's binary file", f"has a label of {rows[:, 0].max()}")
-    return rows
 
 
 _IDX = (
@@ -227,103 +187,32 @@ _IDX = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-_CIFAR = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-
 _GREY = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
 """Where torchvision keeps them inside a folder; they may lie in the folder itself as well."""
-IMAGE_SETS = (*_GREY, "cifar10")
-
-_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-# Declarations live as long as their library object.
-_declared: list[Any] = []
-
-
-def read_images(name: str, root: Path) -> DataSet:
-    """MNIST or Fashion-MNIST, 28×28 grey, or CIFAR-10, 3×32×32: one of ``IMAGE_SETS``.
-
-    Raises:
-        Misconfiguration: files are missing or damaged; names those looked for.
-    """
-    return _grey(name, root) if name in _GREY else _cifar10(root)
 
 
 def _grey(name: str, root: Path) -> DataSet:
+    """MNIST or Fashion-MNIST, 28×28. Raises Misconfiguration naming files that are missing."""
     folders = (root, root / _GREY[name])
     found = {file: find_idx(folders, file) for file in _IDX}
-    _check_there(name, root, f"{root} or {folders[1]}", [f for f in _IDX if found[f] is None])
+    missing = [file for file in _IDX if found[file] is None]
+    check_there(name, root, f"{root} or {folders[1]}", missing, _PUBLISHED[name])
     train_x, train_y, test_x, test_y = (
         read_idx(path, 1 if "labels" in path.name else 3) for path in found.values() if path
     )
-    labels = (train_y.astype(np.int64), test_y.astype(np.int64))
-    return DataSet(name, _images(train_x), labels[0], _images(test_x), labels[1], 10)
+    x, test = (each[:, None].astype(np.float32) / np.float32(255) for each in (train_x, test_x))
+    return DataSet(name, x, train_y.astype(np.int64), test, test_y.astype(np.int64), 10)
 
 
-def _cifar10(root: Path) -> DataSet:
-    binary = root / BINARY
-    if binary.is_dir():
-        files = (*TRAIN_FILES, TEST_FILE)
-        _check_there("cifar10", root, str(binary), [f for f in files if not (binary / f).is_file()])
-        train_x, train_y = read_batches(binary, TRAIN_FILES)
-        test_x, test_y = read_batches(binary, (TEST_FILE,))
-        pixels = [x.astype(np.float32) / np.float32(255) for x in (train_x, test_x)]
-        return DataSet("cifar10", pixels[0], train_y, pixels[1], test_y, 10)
-    place = root / "cifar-10-batches-py"
-    _check_there(
-        "cifar10", root, f"{binary} or {place}", [f for f in _CIFAR if not (place / f).is_file()]
-    )
-    # Python pickles by their publishers. torchvision checks their published MD5 sums before it
-    # opens them, so that only the files as published are read.
-    reader = torchvision_datasets().CIFAR10
-    try:
-        train = reader(root, train=True, download=False)
-        test = reader(root, train=False, download=False)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise Misconfiguration(
-            "data folder", str(root), f"cifar10 in {place} can't be read: {error}"
-        ) from None
-    images = (_images(train.data), _images(test.data))
-    return DataSet("cifar10", images[0], _labels(train), images[1], _labels(test), 10)
-
-
-def _check_there(name: str, root: Path, place: str, missing: list[str]) -> None:
+def check_there(name: str, root: Path, place: str, missing: list[str], published: str) -> None:
+    """Refuse a folder that lacks files, and say who publishes them."""
     if missing:
         raise Misconfiguration(
             "data folder",
             str(root),
             f"{name} is read from {place}, which lacks {', '.join(missing)}; "
-            f"{where_to_get(_PUBLISHED[name])}",
+            f"{where_to_get(published)}",
         )
-
-
-def torchvision_datasets() -> ModuleType:
-    """The module ``torchvision.datasets``; this is the one place that imports torchvision.
-
-    Beside a CPU-only torch, torchvision can't load its compiled operators, and its import then
-    fails because it registers Python parts of two operators that nobody declared. Its data sets
-    and transforms need neither. So where they are missing, their schemas are declared first.
-    """
-    try:
-        from torchvision import datasets  # noqa: PLC0415
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-        for name in ("nms", "qnms"):
-            if not hasattr(torch.ops.torchvision, name):
-                library.define(name + _SCHEMA)  # type: ignore[no-untyped-call]
-        _declared.append(library)
-        from torchvision import datasets  # noqa: PLC0415
-    module: ModuleType = datasets
-    return module
-
-
-def _images(data: Any) -> NDArray[np.float32]:
-    """``[n, h, w]`` or ``[n, h, w, channels]`` bytes to ``[n, channels, h, w]`` in 0..1."""
-    pixels = np.asarray(data, dtype=np.float32) / np.float32(255)
-    grey = pixels.ndim == 3  # noqa: PLR2004
-    return pixels[:, None] if grey else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-
-
-def _labels(dataset: Any) -> NDArray[np.int64]:
-    return np.asarray(dataset.targets, dtype=np.int64)
 
 
 def from_folder(name: str, read: Callable[[Path], DataSet]) -> Callable[[Path | None], DataSet]:
@@ -342,7 +231,7 @@ def from_folder(name: str, read: Callable[[Path], DataSet]) -> Callable[[Path | 
 DATASETS: dict[str, Callable[[Path | None], DataSet]] = {
     "digits": lambda _folder: digits(),
     "breast-cancer": lambda _folder: breast_cancer(),
-    **{name: from_folder(name, partial(read_images, name)) for name in IMAGE_SETS},
+    **{name: from_folder(name, partial(_grey, name)) for name in _GREY},
 }
 """Each from the folder that holds its files, which some don't need."""
 

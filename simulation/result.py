@@ -16,7 +16,6 @@ from precad.accounting.events import AccountantName
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.client.trained_model import load_vector
-from precad.common.errors import Misconfiguration
 from precad.common.files import write_file
 from precad.common.model import tensors
 from precad.common.task import Task
@@ -155,20 +154,6 @@ class SimulatedTraining:
             )
         return rows
 
-    def frame(self) -> Any:
-        """``table`` as a pandas DataFrame.
-
-        Raises:
-            Misconfiguration: pandas isn't installed.
-        """
-        try:
-            import pandas as pd  # noqa: PLC0415
-        except ImportError:
-            raise Misconfiguration(
-                "pandas", "not installed", "install it, or use table(), a list of dictionaries"
-            ) from None
-        return pd.DataFrame(self.table())
-
     def summary(self) -> dict[str, Any]:
         """Everything but the weights as one JSON object."""
         return {
@@ -198,9 +183,7 @@ class SimulatedTraining:
 
     def plot(self, path: str | Path) -> None:
         """Write a picture: accuracy, ε and what was rejected, by round; it says simulated."""
-        from precad.simulation.result import plot  # noqa: PLC0415
-
-        plot(self, Path(path))
+        _draw(self, Path(path))
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -231,8 +214,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def plot(training: SimulatedTraining, path: Path) -> None:
-    """Write the picture in the format that the file's name ends with: PNG, PDF, SVG."""
+def _draw(training: SimulatedTraining, path: Path) -> None:
+    """In the format that the file's name ends with: PNG, PDF, SVG."""
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415

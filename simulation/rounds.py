@@ -7,9 +7,10 @@ alone: a server and an owner draw from the operating system.
 import math
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +36,32 @@ from precad.simulation.attacks import (
     Sampler,
     View,
 )
-from precad.simulation.updates import Drawn, PerClient, Stacked
-from precad.simulation.virtual_owners import Owners
+from precad.simulation.result import SimulatedRound
+from precad.simulation.virtual_owners import Drawn, Owners, PerClient, Stacked
 
 SEEDS = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a simulation's next round depends on, and the rounds before it."""
+
+    theta: NDArray[np.float64]
+    """θ_t, ``[d] float64``."""
+    taken: Counter[str]
+    """T_i by client."""
+    history: list[SimulatedRound]
+    """Rounds 1 to t."""
+
+
+class Checkpoint(Protocol):
+    """Keeps a simulation's state, so that one that was broken off goes on."""
+
+    def keep_state(self, what: Mapping[str, Any], state: State, rounds: int) -> None:
+        """Keep it after a round; ``what`` is simulated, as plain values."""
+
+    def found_state(self, what: Mapping[str, Any], start: State) -> State:
+        """What was kept of this simulation; else the start."""
 
 
 def checked_seed(seed: int | None) -> int:

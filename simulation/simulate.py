@@ -31,12 +31,10 @@ from precad.simulation.attacks import (
     Sampler,
     named,
 )
-from precad.simulation.checkpoint import Checkpoint, GoingOn, State
 from precad.simulation.datasets import DataSet, load
 from precad.simulation.result import SimulatedRound, SimulatedTraining
-from precad.simulation.rounds import Draws, Rounds, checked_seed
-from precad.simulation.updates import PerClient, Stacked
-from precad.simulation.virtual_owners import Owners
+from precad.simulation.rounds import Checkpoint, Draws, Rounds, State, checked_seed
+from precad.simulation.virtual_owners import Owners, PerClient, Stacked
 
 PATHS = ("stacked", "per-client")
 OnRound = Callable[[SimulatedRound, NDArray[np.float64]], object]
@@ -61,10 +59,9 @@ def simulate(
     cohort: Cohort | None = None,
     noise: Noise | None = None,
     objective: Loss | ObjectiveSection | str | None = None,
-    workers: int = 1,
     device: str | torch.device = "cpu",
     on_round: OnRound | None = None,
-    checkpoint: Checkpoint | str | Path | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> SimulatedTraining:
     """Play a whole training in one process: what it would learn, and what it would cost.
 
@@ -95,13 +92,11 @@ def simulate(
         objective: a record objective by its name (``dp-gaussian`` …) or as a section, which takes
             the place of the task's; or a per-record loss as in torch.nn.functional, cross-entropy
             unless given.
-        workers: clients at a time, in threads, of the per-client path; torch itself has threads.
         device: where gradients are computed; one with float64.
         on_round: told each round as it ends.
-        checkpoint: a file for the state after each twentieth of all rounds. The same call goes on
-            from there to the same result, bit for bit, if the functions that it is given keep
-            nothing from round to round. A file of another task, seed, path or device counts as
-            none. It stays there when the training is over.
+        checkpoint: keeps the state, and gives it back to the same call, which goes on from there to
+            the same result, bit for bit, if the functions that it is given keep nothing from round
+            to round.
 
     Returns:
         Rounds and weights.
@@ -117,12 +112,6 @@ def simulate(
     seed = checked_seed(seed)
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise Misconfiguration("workers", workers, "give a whole number from 1")
-    if workers > 1 and path == "stacked":
-        raise Misconfiguration(
-            "workers", workers, "the stacked path has torch's threads: torch.set_num_threads"
-        )
     loss: Loss = functional.cross_entropy
     if isinstance(objective, str | ObjectiveSection):
         task = with_objective(task, objective)
@@ -137,19 +126,17 @@ def simulate(
     bad = _bad(attack, attackers, tuple(owners))
     functions = {"sampler": sampler, "cohort": cohort, "noise": noise, "aggregate": aggregate}
     replaced = tuple(name for name, function in functions.items() if function is not None)
-    state, going_on = State(initial_vector(task.model), Counter(), []), None
+    state = State(initial_vector(task.model), Counter(), [])
+    what = {
+        "task": task.model_dump(mode="json"),
+        "seed": seed,
+        "path": path,
+        "device": str(device),
+        "bad": sorted(bad),
+        "replaced": replaced,
+    }
     if checkpoint is not None:
-        what = {
-            "task": task.model_dump(mode="json"),
-            "seed": seed,
-            "path": path,
-            "device": str(device),
-            "bad": sorted(bad),
-            "replaced": replaced,
-        }
-        file = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(Path(checkpoint))
-        going_on = GoingOn(file, what)
-        state = going_on.found(state)
+        state = checkpoint.found_state(what, state)
     training = Rounds(
         task=task,
         owners=owners,
@@ -157,7 +144,7 @@ def simulate(
         honest=(
             Stacked(module, loss, task, owners)
             if path == "stacked"
-            else PerClient(module, loss, task, workers)
+            else PerClient(module, loss, task)
         ),
         attack=named(attack) if isinstance(attack, str) else attack,
         bad=bad,
@@ -182,8 +169,8 @@ def simulate(
         history.append(shown)
         if on_round is not None:
             on_round(shown, theta.copy())
-        if going_on is not None:
-            going_on.keep(State(theta, state.taken, history), task.training.rounds)
+        if checkpoint is not None:
+            checkpoint.keep_state(what, State(theta, state.taken, history), task.training.rounds)
     return SimulatedTraining(task, seed, path, theta, tuple(history), replaced, len(bad))
 
 

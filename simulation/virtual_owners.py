@@ -1,20 +1,27 @@
-"""Virtual data owners: their records, in one array for all, and the roster that they make."""
+"""Virtual data owners: their records, and their updates one by one or all of them stacked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from precad.client.gradients.local_update import most_records
+from precad.client.gradients.local_update import local_update, most_records
+from precad.client.gradients.objectives import Augmentation, Loss
+from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
 from precad.client.records.torch_records import Records, as_records
+from precad.common.encode import RECORD_MARGIN, clip_update
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.keystream import encode_context
 from precad.common.roster import Enrolment, Roster
+from precad.common.secret import Secret
 from precad.common.task import Task
+from precad.common.task_schema import ObjectiveSection
+from precad.simulation.attacks import Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +128,7 @@ def _shares(data: Any, clients: int | None, task: Task, seed: int) -> Iterator[t
             "clients", count, f"there must be from 1 to as many as records ({len(records)})"
         )
     for n, part in enumerate(np.array_split(_order(len(records), seed), count)):
-        yield _name(n, count), Records(*records.take(_ascending(part)))
-
-
-def _ascending(part: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.sort(part)
+        yield _name(n, count), Records(*records.take(np.sort(part)))
 
 
 def _name(number: int, count: int) -> str:
@@ -136,3 +139,169 @@ def _order(records: int, seed: int) -> NDArray[np.int64]:
     """In which order one data set's records are dealt out to clients."""
     context = int.from_bytes(encode_context("simulated-partition", seed), "little")
     return np.random.default_rng(context).permutation(records)
+
+
+_BYTES_PER_ELEMENT = 64
+"""Of a record's gradient: float32 twice, float64, int64 and what lies between."""
+_ENCODED_BYTES = 2**23
+"""Of gradients in float64 that are clipped at once: as much as caches hold, and as malloc hands out
+again, where larger arrays come from the system page by page, round after round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An owner in one version."""
+
+    owner: Owner
+    indices: NDArray[np.int64]
+    """The records that it sampled."""
+    copies: Secret
+    """The key of the noise of their copies."""
+
+
+class PerClient:
+    """The code of a real owner for each: ``local_update``, record for record.
+
+    Args:
+        model, loss, task: as a real owner has them.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, task: Task) -> None:
+        self._model, self._loss, self._task = model, loss, task
+        self.failed = 0
+        """Records that gave no gradient and counted as zero, so far."""
+
+    def updates(self, theta: NDArray[np.float64], drawn: Sequence[Drawn]) -> Matrix:
+        """``[owners, d] int64``, each as ``local_update`` gives it."""
+        failed: list[int] = []
+        rows = [
+            local_update(
+                self._model,
+                self._loss,
+                one.owner.records,
+                one.indices,
+                theta,
+                self._task,
+                most=one.owner.most,
+                on_failure=failed.append,
+                randomness=one.copies,
+            )
+            for one in drawn
+        ]
+        self.failed += len(failed)
+        return np.array(rows, dtype=np.int64).reshape(len(rows), self._task.dimension)
+
+
+class Stacked:
+    """The same by batches of records of many owners, with one copy of the parameters.
+
+    A gradient may differ from the real owner's in its last float32 bits, so that its encoding
+    differs by a unit or so in an element: docs/simulate.md, "Two paths".
+
+    Args:
+        model, loss, task: as a real owner has them; the model's device is used.
+        owners: all of them.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, task: Task, owners: Owners) -> None:
+        self._task, self._records = task, owners.stacked
+        self._gradients = RecordGradients(
+            model, loss, task.model.parameters, objective=task.objective
+        )
+        self._gradients.prepare(self._records)
+        self._device = next(model.parameters()).device
+        self._chunk = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * task.dimension))
+        self._block = max(1, _ENCODED_BYTES // (8 * task.dimension))
+        self.failed = 0
+        """Records that gave no gradient and counted as zero, so far."""
+
+    def updates(self, theta: NDArray[np.float64], drawn: Sequence[Drawn]) -> Matrix:
+        """``[owners, d] int64``, each clipped to β."""
+        whole = [one for one in drawn if len(one.indices) <= one.owner.most]
+        rows = [np.empty(0, np.int64), *(one.owner.start + one.indices for one in whole)]
+        numbers = [n for n, one in enumerate(drawn) if len(one.indices) <= one.owner.most]
+        place = np.repeat(np.array(numbers, np.int64), [len(one.indices) for one in whole])
+        every, places = np.concatenate(rows), torch.from_numpy(place)
+        shape = (len(drawn), self._task.dimension)
+        sums = torch.zeros(shape, dtype=torch.int64, device=self._device)
+        named = self._gradients.loaded(theta)
+        for start in range(0, len(every), self._chunk):
+            some = slice(start, start + self._chunk)
+            noise = self._noise(drawn, every[some], places[some])
+            gradients, bad = self._found(named, theta, every[some], noise)
+            pieces = (torch.split(all_of, self._block) for all_of in (places[some], gradients, bad))
+            for at, piece, wrong in zip(*pieces, strict=True):
+                _add(sums, at, self._encoded(piece, wrong))
+        found = sums.cpu().numpy()
+        bound, bits = self._task.bound, self._task.fractional_bits
+        for number in range(len(found)):
+            found[number] = clip_update(found[number], bound, bits)
+        return found
+
+    def _noise(
+        self, drawn: Sequence[Drawn], rows: NDArray[np.int64], places: torch.Tensor
+    ) -> torch.Tensor:
+        """``[n, K, …]``: what each record's owner draws for its copies."""
+        copies, shape = self._gradients.objective.noisy, tuple(self._records.inputs.shape[1:])
+        found = torch.zeros(len(rows), copies, *shape)
+        for number in np.unique(places.numpy()).tolist() if copies else ():
+            one, mine = drawn[number], places == number
+            indices = rows[mine.numpy()] - one.owner.start
+            found[mine] = Augmentation(one.copies, copies, shape).of(indices, len(indices))
+        return found
+
+    def _found(
+        self,
+        named: dict[str, torch.Tensor],
+        theta: NDArray[np.float64],
+        rows: NDArray[np.int64],
+        noise: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[n, d]`` gradients, and ``[n] bool`` where the loss can't take the label."""
+        inputs, targets = self._records.take(rows)
+        wrong = self._gradients.wrong_labels(targets)
+        usable = torch.where(wrong, 0, targets)
+        try:
+            found = self._gradients.shared(named, inputs, usable, noise)
+        except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
+            self._gradients.reraise_what_no_record_causes(error)
+            found = self._one_by_one(theta, rows)
+        return found, (wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).to(self._device)
+
+    def _encoded(self, gradients: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:
+        """``[n, d] int64``: −gradients clipped to R and encoded toward zero."""
+        found = gradients.double()
+        # Squares of float32 numbers can't overflow in float64: only what isn't finite has a norm
+        # that isn't, and to look at the norms alone is much faster.
+        norms = torch.linalg.vector_norm(found, dim=1)
+        bad = wrong | ~torch.isfinite(norms)
+        self.failed += int(bad.sum())
+        found[bad] = norms[bad] = 0.0
+        clip = self._task.privacy.record_clip * RECORD_MARGIN
+        factors = factors_of(norms, clip, self._task.objective)
+        found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
+        return found.long()
+
+    def _one_by_one(self, theta: NDArray[np.float64], rows: NDArray[np.int64]) -> torch.Tensor:
+        """As owners do where an operation raises on one record's values: NaN for that one."""
+        failed: list[int] = []
+        chunks = self._gradients.chunks(self._records, rows, theta, on_failure=failed.append)
+        found = np.concatenate(list(chunks))[: len(rows)]
+        found[np.isin(rows, failed)] = np.nan
+        return torch.from_numpy(found).to(self._device)
+
+
+def _add(sums: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> None:
+    """Each row to the sum of its place; places ascend. ``index_add_`` of int64 is slow."""
+    owners, counts = torch.unique_consecutive(places, return_counts=True)
+    for owner, mine in zip(owners.tolist(), torch.split(rows, counts.tolist()), strict=True):
+        sums[owner] += mine.sum(dim=0)
+
+
+def factors_of(
+    norms: torch.Tensor, clip: float, objective: ObjectiveSection | None
+) -> torch.Tensor:
+    """What each gradient is multiplied by, ``[n]``, from its norm: the rules of ``clip_record``."""
+    if objective is None or objective.clipping == "flat":
+        return torch.clamp(clip / norms, max=1.0)
+    return clip / (norms + objective.stabiliser / (norms + objective.stabiliser))

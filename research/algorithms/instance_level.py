@@ -19,12 +19,12 @@ from precad.accounting.exact import ExactAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
-from precad.simulation.checkpoint import Checkpoint
 from research.algorithms.learner import Learner
 from research.algorithms.local_optimizer import LocalOptimizer
 from research.algorithms.problem import Problem
 from research.algorithms.start import model_and_section
 from research.algorithms.user_level import Users, shortened
+from research.checkpoint import Checkpoint
 
 RECORDS_AT_ONCE = 20_000
 LONG = 10_000

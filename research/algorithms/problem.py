@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.simulation.checkpoint import Checkpoint
 from precad.simulation.datasets import DataSet
+from research.checkpoint import Checkpoint
 from research.defences import Defence
 from research.poisoning import Attack
 from research.registry import Registry

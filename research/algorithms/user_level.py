@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.simulation.checkpoint import Checkpoint
 from research.algorithms.learner import Learner
 from research.algorithms.local_optimizer import MOMENTUM, WEIGHT_DECAY, LocalOptimizer
+from research.checkpoint import Checkpoint
 from research.defences import Defence
 from research.poisoning import Attack, Scene
 from research.registry import Registry

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from precad.simulation import datasets
 from precad.simulation.datasets import DataSet, from_folder
+from research.datasets.cifar10 import cifar10
 from research.datasets.cifar_jpeg import cifar10_jpeg
 from research.datasets.sentences import movie_sentences, movie_words
 from research.datasets.tweets import sentiment140, sentiment140_glove
@@ -17,6 +18,7 @@ DATASETS: Registry[Callable[[Path | None], DataSet]] = Registry("dataset")
 for _name, _of in datasets.DATASETS.items():
     DATASETS.register(_name)(_of)
 _FROM_FILES: dict[str, Callable[[Path], DataSet]] = {
+    "cifar10": cifar10,
     "cifar10-jpeg": cifar10_jpeg,
     "sentiment140": sentiment140,
     "sentiment140-glove": sentiment140_glove,

@@ -24,7 +24,7 @@ from precad.common.model import initial_vector, tensors
 from precad.common.secret import Secret
 from precad.common.task_schema import ModelSection, ObjectiveSection
 from precad.simulation.datasets import DataSet
-from precad.simulation.updates import factors_of
+from precad.simulation.virtual_owners import factors_of
 from research.models import MODELS
 from research.robustness.models import OURS, make
 

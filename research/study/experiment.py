@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from precad.simulation.checkpoint import Checkpoint
+from research.checkpoint import Checkpoint
 from research.registry import Registry
 
 Settings = Mapping[str, Any]

@@ -13,7 +13,7 @@ import torch
 from joblib import Parallel, delayed, parallel_config
 
 from precad.common.errors import Misconfiguration, MissingPackage
-from precad.simulation.checkpoint import Checkpoint
+from research.checkpoint import Checkpoint
 from research.registry import load_plugins
 from research.study.environment import environment
 from research.study.experiment import (

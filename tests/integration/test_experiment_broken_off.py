@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from research.checkpoint import Checkpoint
 from research.papers import liu_fig1, liu_votes, precad_check
 from research.papers.precad_backdoor import BACKDOOR
 from research.papers.precad_common import train
 from research.study import Scale, Surroundings
-
-from precad.simulation.checkpoint import Checkpoint
 
 TRAINING = {
     **BACKDOOR[Scale.SMALL],

@@ -80,7 +80,6 @@ def test_the_models_are_the_protocols_bit_for_bit(
         owners,
         seed=SEED,
         path="per-client",
-        workers=2,
         attack=attack,
         attackers=BAD,
         absent=absent,

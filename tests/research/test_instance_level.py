@@ -11,10 +11,10 @@ from research.algorithms.ins_dp_fedsgd import PRINTED
 from research.algorithms.instance_level import InstanceLevel, exact_epsilon, train
 from research.algorithms.learner import Learner
 from research.algorithms.user_level import Users
+from research.checkpoint import Checkpoint
 from research.models import MODELS
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.checkpoint import Checkpoint
 from precad.simulation.datasets import load
 from precad.simulation.partition import iid
 

@@ -16,11 +16,11 @@ from research.algorithms.user_level import (
     Users,
     train,
 )
+from research.checkpoint import Checkpoint
 from research.defences import DEFENCES
 from research.models import MODELS
 from research.poisoning import ATTACKS
 
-from precad.simulation.checkpoint import Checkpoint
 from precad.simulation.datasets import load
 
 SETTINGS: dict[str, Any] = {

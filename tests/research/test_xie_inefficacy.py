@@ -8,6 +8,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 from matplotlib.figure import Figure
 from research.datasets import DataSet, load
+from research.datasets.partition import by_owner
 from research.papers.xie_inefficacy import (
     published_bound,
     published_fewest,
@@ -18,8 +19,6 @@ from research.papers.xie_levels import TWEETERS, USER_SETTINGS, USERS, two_label
 from research.poisoning import ATTACKS, poisoned
 from research.printed.printed_certificates import xie_corollary_1
 from research.study import EXPERIMENTS, Result, Scale, Surroundings
-
-from precad.simulation.partition import by_owner
 
 SETTINGS: dict[str, Any] = {**USER_SETTINGS[Scale.SMALL], "noise_multiplier": 2.5, "bound": 4.0}
 

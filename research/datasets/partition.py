@@ -1,0 +1,44 @@
+"""Dealing records out to clients as the papers do it, beside what `precad demo` has."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.simulation.partition import Partition, check_parts
+
+
+def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, seed: int) -> Partition:
+    """Each label's records are split in proportions drawn from Dirichlet(alpha, …).
+
+    The smaller alpha, the fewer labels a client holds (Hsu et al. 2019). A client may end up
+    with no record.
+    """
+    check_parts(len(labels), clients)
+    if not alpha > 0:
+        raise Misconfiguration("alpha", alpha, "must be positive")
+    generator = np.random.default_rng(seed)
+    parts: list[Partition] = [[] for _ in range(clients)]
+    for label in np.unique(labels):
+        mine = generator.permutation(np.flatnonzero(labels == label))
+        shares = np.cumsum(generator.dirichlet(np.full(clients, alpha)))[:-1]
+        cuts = np.round(shares * len(mine)).astype(np.int64)
+        for part, piece in zip(parts, np.split(mine, cuts), strict=True):
+            part.append(piece)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def by_owner(owners: NDArray[np.int64], clients: int) -> Partition:
+    """Each of the owners with the most records is a client; other owners' records are nobody's.
+
+    Args:
+        owners: ``[n]``, whose each record is.
+        clients: so many of them.
+
+    Raises:
+        Misconfiguration: there are fewer owners.
+    """
+    found, counts = np.unique(owners, return_counts=True)
+    if not 1 <= clients <= len(found):
+        raise Misconfiguration("clients", clients, f"records of {len(found)} owners are there")
+    most = np.sort(found[np.argsort(-counts, kind="stable")[:clients]])
+    return [np.flatnonzero(owners == one) for one in most]

@@ -1,0 +1,197 @@
+"""The papers' data sets, read from files in their published formats."""
+
+import csv
+import gzip
+import hashlib
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from research.datasets import load
+from research.datasets.cifar10 import torchvision_datasets
+from research.datasets.cifar_jpeg import CLASSES, cifar10_jpeg
+from research.datasets.tweets import DIMENSIONS, GLOVE_FILE, TEST_FILE, TRAIN_FILE, sentiment140
+from research.features.oriented_gradients import LENGTH, oriented_gradients
+
+from precad.common.errors import Misconfiguration
+
+
+def test_an_image_of_one_grey_has_no_features_and_others_have_one_length() -> None:
+    images = np.zeros((3, 1, 8, 8), np.float32)
+    images[1, 0, 2:5, 3] = 1.0
+    images[2, 0, 4, 1:7] = 0.5
+    found = oriented_gradients(images)
+    assert found.shape == (3, 128)
+    assert np.linalg.norm(found, axis=1).tolist() == pytest.approx([0.0, LENGTH, LENGTH], rel=1e-6)
+    # A record's features are its own.
+    assert (oriented_gradients(images[1:2]) == found[1:2]).all()
+    for wrong in (np.zeros((1, 3, 8, 8)), np.zeros((1, 1, 30, 30)), np.zeros((1, 64))):
+        with pytest.raises(Misconfiguration, match="images"):
+            oriented_gradients(wrong.astype(np.float32))
+
+
+def test_cifar_images_are_read_from_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "cifar-10-batches-py"
+    place.mkdir()
+    reader = torchvision_datasets().CIFAR10
+    generator = np.random.default_rng(0)
+    names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+    pixels = generator.integers(0, 256, (6, 2, 3072), np.uint8)
+    sums = {}
+    for i, name in enumerate(names):
+        content = pickle.dumps({"data": pixels[i], "labels": [i, 9]}, protocol=2)
+        (place / name).write_bytes(content)
+        sums[name] = hashlib.md5(content).hexdigest()
+    meta = pickle.dumps({"label_names": [str(i) for i in range(10)]}, protocol=2)
+    (place / "batches.meta").write_bytes(meta)
+
+    # These few images can't have the published sums: without the patch they are refused.
+    with pytest.raises(Misconfiguration, match="can't be read"):
+        load("cifar10", tmp_path)
+    monkeypatch.setattr(reader, "train_list", [[n, sums[n]] for n in names[:5]])
+    monkeypatch.setattr(reader, "test_list", [["test_batch", sums["test_batch"]]])
+    monkeypatch.setattr(reader, "meta", {**reader.meta, "md5": hashlib.md5(meta).hexdigest()})
+
+    data = load("cifar10", tmp_path)
+    assert data.train_x.shape == (10, 3, 32, 32)
+    assert data.test_y.tolist() == [5, 9]
+    np.testing.assert_array_equal(np.rint(data.test_x * 255), pixels[5].reshape(2, 3, 32, 32))
+
+
+def test_cifar_images_are_read_from_the_binary_archive(tmp_path: Path) -> None:
+    place = tmp_path / "cifar-10-batches-bin"
+    place.mkdir()
+    generator = np.random.default_rng(0)
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    pixels = generator.integers(0, 256, (6, 2, 3072), np.uint8)
+    for i, name in enumerate(names[:-1]):
+        (place / name).write_bytes(
+            b"".join(bytes([i + k]) + pixels[i, k].tobytes() for k in (0, 1))
+        )
+    with pytest.raises(Misconfiguration, match=r"lacks test_batch\.bin"):
+        load("cifar10", tmp_path)
+    for wrong in (b"", bytes(3072), bytes([10]) + bytes(3072)):
+        (place / names[-1]).write_bytes(wrong)
+        with pytest.raises(Misconfiguration, match=r"test_batch\.bin.*fetch it again"):
+            load("cifar10", tmp_path)
+    (place / names[-1]).write_bytes(bytes([9]) + pixels[5, 0].tobytes())
+    data = load("cifar10", tmp_path)
+    assert data.train_y.tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert data.test_y.tolist() == [9]
+    # Red, green and blue planes, each row by row.
+    np.testing.assert_array_equal(np.rint(data.test_x[0] * 255).ravel(), pixels[5, 0])
+
+
+def test_cifar_images_are_read_from_jpegs(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in CLASSES:
+            folder = tmp_path / "cifar10-jpeg" / part / name
+            folder.mkdir(parents=True)
+            red = CLASSES.index(name) * 25
+            Image.new("RGB", (32, 32), (red, 0, 200)).save(folder / "0001.jpg", quality=95)
+    data = load("cifar10-jpeg", tmp_path)
+    assert data.train_x.shape == (10, 3, 32, 32)
+    assert data.test_y.tolist() == list(range(10))
+    assert float(np.abs(data.train_x[8, 0] * 255 - 200).max()) < 5
+    assert float(np.abs(data.train_x[8, 1] * 255).max()) < 5
+    pair = cifar10_jpeg(tmp_path, (0, 2))
+    assert pair.train_y.tolist() == [0, 2]
+    np.testing.assert_array_equal(pair.train_x, data.train_x[[0, 2]])
+    wrong = tmp_path / "cifar10-jpeg" / "test" / "dog" / "0002.jpg"
+    Image.new("RGB", (33, 32)).save(wrong)
+    with pytest.raises(Misconfiguration, match=r"0002\.jpg.*32×32"):
+        load("cifar10-jpeg", tmp_path)
+    wrong.write_bytes(b"no image")
+    with pytest.raises(Misconfiguration, match=r"0002\.jpg"):
+        load("cifar10-jpeg", tmp_path)
+
+
+def test_movie_sentences_are_hashed_or_numbered(tmp_path: Path) -> None:
+    good = "a good , good film .\n" * 5
+    (tmp_path / "rt-polarity.pos").write_text(good, "latin-1")
+    (tmp_path / "rt-polarity.neg.gz").write_bytes(gzip.compress(b"caf\xe9 bad\n" * 5))
+    hashed, numbered = load("movie-sentences", tmp_path), load("movie-words", tmp_path)
+    assert len(hashed.train_y) + len(hashed.test_y) == 10
+    assert (hashed.train_y == numbered.train_y).all()
+    np.testing.assert_allclose(np.linalg.norm(hashed.train_x, axis=1), 1, rtol=1e-6)
+    row = numbered.train_x[numbered.train_y == 1][0]
+    assert row[1] == row[2] > 0
+    assert (row[4:] == 0).all()
+    assert numbered.train_x.max() < 1024
+    (tmp_path / "rt-polarity.neg.gz").write_bytes(b"\x1f\x8b cut short")
+    with pytest.raises(Misconfiguration, match="can't be read"):
+        load("movie-words", tmp_path)
+
+
+def test_tweets_by_account_have_their_words_vectors(tmp_path: Path) -> None:
+    write_tweets(tmp_path / TRAIN_FILE, [("0", "sad Day"), ("4", "good xyzzy")])
+    write_tweets(tmp_path / TEST_FILE, [("4", "day")])
+    lines = [" ".join([word, *["0.5"] * DIMENSIONS]) for word in ("day", "good", "other")]
+    (tmp_path / GLOVE_FILE).write_text("\n".join(lines) + "\n", "utf-8")
+    data = load("sentiment140-glove", tmp_path)
+    assert data.train_x.shape == (2, 25, DIMENSIONS)
+    assert data.owners is not None
+    assert data.owners.tolist() == [0, 0]
+    assert data.train_x[:, :3, 0].tolist() == [[0, 0.5, 0], [0.5, 0, 0]]
+    assert data.test_x[0, 0, 0] == 0.5
+    (tmp_path / GLOVE_FILE).write_text("day 0.5\n", "utf-8")
+    with pytest.raises(Misconfiguration, match=r"line 1.*300 numbers"):
+        load("sentiment140-glove", tmp_path)
+
+
+def write_tweets(path: Path, rows: list[tuple[str, str]]) -> None:
+    with path.open("w", encoding="latin-1", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        for number, (mood, text) in enumerate(rows):
+            writer.writerow([mood, number, "Mon Apr 06", "NO_QUERY", "someone", text])
+
+
+def test_tweets_are_hashed_and_neutral_ones_left_out(tmp_path: Path) -> None:
+    write_tweets(
+        tmp_path / TRAIN_FILE, [("0", 'café, "sad" day'), ("4", "good day"), ("4", "good day")]
+    )
+    write_tweets(tmp_path / TEST_FILE, [("2", "a table"), ("4", "good day"), ("0", "day good")])
+    data = load("sentiment140", tmp_path)
+    assert data.train_y.tolist() == [0, 1, 1]
+    assert data.test_y.tolist() == [1, 0]
+    assert data.train_x.shape == (3, 1024)
+    np.testing.assert_allclose(np.linalg.norm(data.train_x, axis=1), 1, rtol=1e-6)
+    assert (data.train_x[1] == data.test_x[0]).all()
+    assert (data.train_x[1] == data.test_x[1]).all()
+    assert (data.train_x[0] != data.train_x[1]).any()
+    assert len(sentiment140(tmp_path, train_records=2, features=16).train_y) == 2
+
+
+def test_tweets_in_another_form_are_refused(tmp_path: Path) -> None:
+    write_tweets(tmp_path / TEST_FILE, [("4", "good")])
+    (tmp_path / TRAIN_FILE).write_text("text,label\nhello,1\n")
+    with pytest.raises(Misconfiguration, match=r"record 1.*six columns"):
+        load("sentiment140", tmp_path)
+    write_tweets(tmp_path / TRAIN_FILE, [("2", "neither")])
+    with pytest.raises(Misconfiguration, match="no positive or negative"):
+        load("sentiment140", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "published"),
+    [
+        ("cifar10", "data_batch_4", "University of Toronto"),
+        ("cifar10-jpeg", "train/airplane", "Krizhevsky"),
+        ("sentiment140", TEST_FILE, "trainingandtestdata.zip"),
+        ("sentiment140-glove", GLOVE_FILE, "glove.6B.zip"),
+        ("movie-sentences", "rt-polarity.neg", "Pang and Lee"),
+        ("movie-words", "rt-polarity.neg", "Pang and Lee"),
+    ],
+)
+def test_missing_files_are_named_with_who_publishes_them(
+    tmp_path: Path, name: str, file: str, published: str
+) -> None:
+    with pytest.raises(Misconfiguration, match=file) as refused:
+        load(name, tmp_path)
+    assert published in str(refused.value)
+    with pytest.raises(Misconfiguration, match="nothing is downloaded"):
+        load(name)
