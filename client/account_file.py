@@ -8,8 +8,10 @@ which lines were within the limit.
 
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.common.errors import Misconfiguration
@@ -21,10 +23,9 @@ ACCOUNT_FILE = "participations.log"
 _CUT = "~"
 """Ends a line that may have been cut short by a crash, so that the next one stands on its own."""
 _CHECK_DIGITS = 8
-UNKNOWN = "-"
-"""In lines that don't say which check of norms their task has: then the weaker one is meant."""
-_CHECKS = ("crypten", "fss")
-_CHARGE, _LIMIT, _WHOLE = "charge2", "limit", "whole"
+_NONE = "-"
+_CHECKS = ("crypten", "fss", "")
+_CHARGE = "charge2"
 _OLD_CHARGE = "charge"
 """As versions before wrote it: without the check of norms."""
 
@@ -45,8 +46,9 @@ class Charge:
     """p_i."""
     delta: float
     """δ of this task's own statements."""
-    validation: str = UNKNOWN
-    """The task's check of norms, which says of what server a statement holds."""
+    validation: str = ""
+    """The task's check of norms, which says of what server a statement holds. Empty in lines that
+    don't say it: then the weaker one is meant."""
 
     @property
     def malicious_server(self) -> bool:
@@ -104,6 +106,14 @@ class WholeLimit:
 
 
 Entry = Charge | Limit | WholeLimit
+_FORMS: dict[str, type[Entry]] = {_CHARGE: Charge, "limit": Limit, "whole": WholeLimit}
+_READ: dict[Any, Callable[[str], Any]] = {
+    Digest: lambda word: Digest(bytes.fromhex(word)),
+    str: lambda word: "" if word == _NONE else word,
+    int: int,
+    float: float,
+}
+"""A field from its word, by its type."""
 
 
 class AccountFile:
@@ -154,34 +164,17 @@ class AccountFile:
 
 
 def _to_line(entry: Entry) -> str:
-    words: tuple[str, ...]
-    match entry:
-        case Charge():
-            words = (
-                _CHARGE,
-                str(entry.task),
-                entry.client or "-",
-                str(entry.version),
-                str(entry.re_releases),
-                repr(entry.noise_multiplier),
-                repr(entry.record_rate),
-                repr(entry.delta),
-                entry.validation,
-            )
-        case Limit():
-            words = (_LIMIT, repr(entry.epsilon), repr(entry.delta), repr(entry.order))
-        case WholeLimit():
-            words = (
-                _WHOLE,
-                repr(entry.epsilon),
-                repr(entry.delta),
-                str(entry.task),
-                entry.client or "-",
-                repr(entry.noise_multiplier),
-                repr(entry.record_rate),
-            )
-    text = " ".join(words)
+    """Its kind, its fields in their order, and a check of both."""
+    kind = next(kind for kind, form in _FORMS.items() if isinstance(entry, form))
+    words = [_word(getattr(entry, field.name)) for field in fields(entry)]
+    text = " ".join([kind, *words])
     return f"{text} {_check(text)}"
+
+
+def _word(value: Digest | str | float) -> str:
+    if isinstance(value, str):
+        return value or _NONE
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _from_line(line: bytes, path: Path) -> Entry | None:
@@ -202,38 +195,19 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         if cut:
             return None
         raise unreadable
+    kind, *words = text.split(" ")
+    if kind == _OLD_CHARGE:
+        kind, words = _CHARGE, [*words, _NONE]
     try:
-        match text.split(" "):
-            case [kind, *words] if kind in {_CHARGE, _OLD_CHARGE}:
-                task, client, version, re_releases, sigma, rate, delta, *check_of_norms = words
-                (validation,) = check_of_norms if kind == _CHARGE else (UNKNOWN, *check_of_norms)
-                name = "" if client == "-" else client
-                numbers = float(sigma), float(rate), float(delta)
-                charge = Charge(
-                    Digest(bytes.fromhex(task)),
-                    name,
-                    int(version),
-                    int(re_releases),
-                    *numbers,
-                    validation,
-                )
-                if charge.re_releases >= 0 and validation in (*_CHECKS, UNKNOWN):
-                    return charge
-            case [kind, epsilon, delta, task, client, sigma, rate] if kind == _WHOLE:
-                name = "" if client == "-" else client
-                return WholeLimit(
-                    float(epsilon),
-                    float(delta),
-                    Digest(bytes.fromhex(task)),
-                    name,
-                    float(sigma),
-                    float(rate),
-                )
-            case [kind, epsilon, delta, order] if kind == _LIMIT:
-                return Limit(float(epsilon), float(delta), float(order))
-    except (ValueError, Misconfiguration):
-        pass
-    raise unreadable
+        form = _FORMS[kind]
+        entry = form(
+            *(_READ[field.type](word) for field, word in zip(fields(form), words, strict=True))
+        )
+    except (KeyError, ValueError, Misconfiguration):
+        raise unreadable from None
+    if isinstance(entry, Charge) and (entry.re_releases < 0 or entry.validation not in _CHECKS):
+        raise unreadable
+    return entry
 
 
 def _check(text: str) -> str:

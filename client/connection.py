@@ -94,18 +94,10 @@ def ask_for_state(
     within_s: float,
     token: Secret | None = None,
 ) -> ServerState:
-    """Return what a server says, over a connection of its own.
+    """Return what a server says over a connection of its own; with ``task``, that it runs this one.
 
-    Args:
-        task: the owner's, which the server must run; None where it isn't known.
-        identity: the owner's certificate and key.
-        role: of the server.
-        address: ``host:port``.
-        within_s: how long it may take.
-        token: the enrolment token, for the server to look at; it stays unused.
-
-    Raises:
-        TaskMismatch, PeerUnavailable, PeerViolation, AccessDenied: as ``Servers.check_task``.
+    The enrolment token is for the server to look at; it stays unused. Raises as
+    ``Servers.check_task``.
     """
     request = pb.DescribeRequest(token=_text(token))
     with open_channel(address, identity, role) as channel:
@@ -146,8 +138,8 @@ class Servers:
     Args:
         task: the owner's own copy; servers with another task are refused.
         client: this client's name.
-        server_a: address of server A, ``host:port``.
-        server_b: address of server B.
+        server_a: ``host:port``.
+        server_b: ``host:port``.
         identity: certificate and key.
         patience_s: how long to wait for a server that doesn't answer yet.
         clock: passes the time.
@@ -212,12 +204,7 @@ class Servers:
                 )
 
     def enrol(self, records: int, record_rate: float, token: Secret | None = None) -> None:
-        """Take part, at both servers. The same claim again changes nothing.
-
-        Args:
-            records: |D_i|.
-            record_rate: p_i.
-            token: from the operator, where the servers ask for one; good for both.
+        """Take part, at both servers, with |D_i| records at p_i. A claim may be repeated.
 
         Raises:
             Misconfiguration: the claim passes a cap of the task.
@@ -263,15 +250,9 @@ class Servers:
     def fetch_model(
         self, version: int, announced: Digest, *, signed: bool = False
     ) -> NDArray[np.float64]:
-        """θ_t from A, checked against its digest, which both servers must have.
+        """θ_t from A, ``[d] float64``, checked against its digest, which both servers must have.
 
-        Args:
-            version: t.
-            announced: the digest that A announced.
-            signed: both servers have signed that it is this one: B isn't asked again.
-
-        Returns:
-            ``[d] float64``.
+        Where both have ``signed`` that it is this one, B isn't asked again.
 
         Raises:
             PeerViolation: the servers show different models, or the bytes don't fit the digest.
@@ -307,10 +288,9 @@ class Servers:
         return theta
 
     def opening(self, role: Role, attempt: int) -> bytes:
-        """What ``role`` signs before anything is shared for an attempt; see ``ServerStatements``.
+        """What ``role`` signs before anything is shared for an attempt.
 
-        Raises:
-            PeerUnavailable: the server isn't there; NotOnOffer: the attempt isn't open.
+        Raises PeerUnavailable, and NotOnOffer where the attempt isn't open.
         """
         request = pb.OpeningRequest(
             task_digest=self.task.digest.value, client=self.client.name, attempt=attempt
@@ -319,15 +299,10 @@ class Servers:
         return self._patiently(role, opening, request, CALL_TIMEOUT_S).SerializeToString()
 
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
-        """The newest statement of ``role`` on this owner's account; see ``ServerStatements``.
+        """The newest statement of ``role`` on this owner's account. Raises PeerUnavailable.
 
-        Args:
-            role: of the server.
-            shown: its last statement; None before the first.
-            opening: what it last signed for an attempt; None before the first.
-
-        Raises:
-            PeerUnavailable: the server isn't there.
+        It is shown its own last statement, and what it last signed for an attempt, where there are
+        any.
         """
         request = pb.StatementRequest(
             task_digest=self.task.digest.value,
@@ -341,9 +316,7 @@ class Servers:
     def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         """Give ``role`` the model that its own statement names and that it has lost.
 
-        Raises:
-            PeerUnavailable: the server isn't there.
-            PeerViolation: it doesn't take it.
+        Raises PeerUnavailable, and PeerViolation where it doesn't take it.
         """
 
         def pieces() -> Iterator[pb.GivenPiece]:
@@ -380,17 +353,10 @@ class Servers:
     def submit(
         self, pair: tuple[Submission, Submission], timeout_s: float | None = None
     ) -> tuple[Receipt, Receipt]:
-        """Send each server its submission, both at once; the same bytes again if a link breaks.
+        """Send each server its half of ``prepare``'s pair, both at once, and return both receipts.
 
-        Args:
-            pair: from ``prepare``.
-            timeout_s: how long to try; the task's collection deadline unless given.
-
-        Returns:
-            A's and B's receipt.
-
-        Raises:
-            PeerUnavailable: a server couldn't be reached in time.
+        The same bytes go again if a link breaks, until ``timeout_s``, the task's collection
+        deadline unless given. Raises PeerUnavailable.
         """
         limit = self.task.deadlines.collect if timeout_s is None else timeout_s
         futures = [self._uploads.submit(self.submit_half, item, limit) for item in pair]

@@ -138,18 +138,13 @@ class DataOwner:
         self.statements = ServerStatements(self.task, self.client, folder)
 
     def check(self, wait_s: float = WITHIN_S) -> Findings:
-        """What may keep this owner from taking part, found before it enrols.
+        """What may keep this owner from taking part, found before it enrols: a sentence each.
 
         Looks at every record with the model and the loss, the claim, the limit, the state folder,
-        both servers, their task, the clocks, and whether the name is in use; seconds. The servers
-        see a connection and one call, whatever the records are.
-
-        Args:
-            wait_s: how long the servers may take to answer.
-
-        Returns:
-            What was looked at, a sentence each; ``wrong`` has what must be mended. Raises none of
-            our errors.
+        both servers, their task, the clocks, and whether the name is in use. The servers, which may
+        take
+        ``wait_s`` to answer, see a connection and one call, whatever the records are. ``wrong`` of
+        the result has what must be mended. Raises none of our errors.
         """
         addresses = dict(zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True))
         servers = look_at_servers(
@@ -178,13 +173,13 @@ class DataOwner:
         Args:
             on_round: told each round as a ``RoundInfo``, in order, in a thread of its own that
                 waits while an upload is due. What it raises stops nothing and shows nowhere
-                outside: the log says that it did, the result what. It can't end the training.
+                outside: the log says that it did, the result what.
             progress: whether to show it; unless given on a terminal and in a notebook only.
 
         Raises:
-            Misconfiguration: model, loss and records don't go together; see `rehearse`. Another
-                process uses the state folder. Raised before a server is called; afterwards no
-                record makes this raise.
+            Misconfiguration: model, loss and records don't go together (see `rehearse`), or another
+                process uses the state folder: before a server is called. Later no record makes this
+                raise.
             TaskMismatch: a server runs another task.
             PeerUnavailable: a server isn't there.
             PeerViolation: the servers show different models, or one has forgotten what it signed.

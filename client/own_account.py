@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """A data set's account as its file has it, read as it grows.
+    """A data set's account as its file has it, read as it grows; in memory without a path.
 
     Lines count in the order in which they stand; one that passes the limit doesn't count, and
     whoever wrote it sends nothing. So two tasks that run at once can't overrun the limit together.
-
-    Args:
-        path: file that survives restarts; None keeps the account in memory.
 
     Raises:
         Misconfiguration: the file can't be read.
@@ -154,8 +151,9 @@ class OwnAccount:
     Args:
         task: gives σ, δ and T.
         record_rate: p_i.
-        epsilon_limit: the owner's limit of record-level ε with one server corrupted, for the sum
-            over all tasks of the account; None for the account's own, if it has one.
+        epsilon_limit: of record-level ε with one server corrupted, for the sum over all tasks of
+        the
+            account; None for the account's own, if it has one.
         path: the account's file; None counts in memory.
         client: who takes part; may be left out where these records do so under one name.
 
@@ -225,10 +223,8 @@ class OwnAccount:
     def charge(self, version: int, re_releases: int = 0) -> None:
         """Count this version's update, durably; what is counted already costs nothing.
 
-        Args:
-            version: t.
-            re_releases: m, the largest that a server signs for this attempt. What was counted
-                with a smaller one is counted with this one from now on.
+        ``re_releases`` is m, the largest that a server signs for this attempt. What was counted
+        with a smaller one is counted with this one from now on.
 
         Raises:
             BudgetExceeded: the limit would be passed; nothing changed.

@@ -75,12 +75,7 @@ class JoinSettings(Settings):
         return None if self.loss is None else own_object("loss", self.loss, self._folder)
 
     def data_owner(self, data: Any = None, model: Any = None, loss: Any = None) -> "DataOwner":
-        """The data owner that these settings describe.
-
-        Args:
-            data: its records; the settings' unless given, and so the others.
-            model: its torch module.
-            loss: its loss.
+        """The data owner that these settings describe, with another model, … where given.
 
         Raises:
             Misconfiguration: task, data, model, identity or limit can't be used.
@@ -108,15 +103,10 @@ class JoinSettings(Settings):
 
 
 def own_object(field: str, place: str, folder: Path | None = None) -> Any:
-    """What MODULE:NAME names.
-
-    Args:
-        field: for the error.
-        place: MODULE:NAME.
-        folder: where modules are looked for before the current folder.
+    """What MODULE:NAME names, looked for in ``folder`` and in the current one.
 
     Raises:
-        Misconfiguration: there is no such module, or no such name in it.
+        Misconfiguration: of ``field``: there is no such module, or no such name in it.
     """
     module, _, attribute = place.partition(":")
     usual = list(sys.path)
@@ -169,12 +159,8 @@ FINISHED = "finished training"
 def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
     """All that ``DataOwner`` refuses and ``DataOwner.check`` finds, for an owner's settings file.
 
-    Nothing is enrolled, and no folder made. The servers are asked first, and the same whatever the
-    records are.
-
-    Args:
-        path: the settings file.
-        within_s: how long the servers may take to answer.
+    Nothing is enrolled, and no folder made. The servers are asked first, for ``within_s``, and the
+    same whatever the records are.
     """
     findings = Findings()
     settings = findings.attempt("settings", lambda: JoinSettings.load(path))

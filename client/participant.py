@@ -84,10 +84,9 @@ def take_part(
         observer: is told how it goes, and when whatever is slow has to wait.
 
     Raises:
-        PeerViolation: the servers disagree about the model, or a server's signature is wrong, or
-            it has forgotten what it signed.
-        PeerUnavailable: a server stayed away, or A paused, for longer than the task's outage
-            deadline.
+        PeerViolation: the servers disagree about the model, a signature is wrong, or a server has
+            forgotten what it signed.
+        PeerUnavailable: a server stayed away, or A paused, beyond the task's outage deadline.
         StorageFailure: the owner's own disk fails.
     """
     statements = statements or ServerStatements(servers.task, servers.client)
@@ -422,15 +421,13 @@ def outlast(
 
     Args:
         run: takes part once, from the state on disk; is given what to tell each round.
-        wait_s: how long they may be away, from the first try that failed; each round that is
-            seen renews it.
+        wait_s: how long they may be away; each round that is seen renews it.
         on_round: told each round too.
         clock: passes the time.
 
     Raises:
         PeerUnavailable: they stayed away for longer.
-        Misidentified: somebody else answers at an address; waiting won't mend it.
-        PrecadError: anything else that ``run`` raises.
+        PrecadError: anything else that ``run`` raises; Misidentified, which waiting won't mend.
     """
     retries = Retries(wait_s, AWAY_RETRIES, clock)
 

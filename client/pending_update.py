@@ -56,12 +56,9 @@ class Kept:
 
 
 class Pending:
-    """Keeps one version's update and one attempt's pair.
+    """Keeps one version's update and one attempt's pair, in a file or in memory.
 
-    Args:
-        task: what is kept of other tasks isn't given out.
-        client: nor is another client's.
-        path: file that survives restarts; None keeps it all in memory.
+    What is kept of other tasks and clients isn't given out.
     """
 
     def __init__(self, task: Task, client: ClientId, path: Path | None = None) -> None:
@@ -103,8 +100,7 @@ class Pending:
             version: t.
             update: X, also where this attempt's pair shares zeros; None if there is none.
             pair: what this attempt sends.
-            re_releases: m, which the version is counted with before the pair is sent; None for one
-                that shares zeros.
+            re_releases: m, which the version is counted with before the pair is sent; None: zeros.
 
         Raises:
             StorageFailure: the file can't be written.

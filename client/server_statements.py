@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import ServerVerifier
 from precad.common.model import from_bytes, model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire.notices import RoundOpen
@@ -32,6 +31,9 @@ from precad.common.wire.signed_statements import (
     read_statement,
 )
 
+if TYPE_CHECKING:
+    from precad.client.connection import Servers
+
 log = logging.getLogger("precad")
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -42,30 +44,10 @@ _MODELS = "models.log"
 Body = TypeVar("Body", Opening, Statement)
 
 
-class Signing(Protocol):
-    """The servers, as far as they sign for owners; see ``Servers``."""
-
-    @property
-    def verifier(self) -> ServerVerifier:
-        """Who knows the servers' certificates."""
-
-    def opening(self, role: Role, attempt: int) -> bytes:
-        """What ``role`` signs before anything is shared for an attempt."""
-
-    def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
-        """The newest statement of ``role``, which is shown its last one, and its last opening."""
-
-    def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
-        """Give ``role`` the model that its statement names, which it has lost."""
-
-
 class ServerStatements:
     """Checks and keeps statements, openings, digests and the newest models.
 
-    Args:
-        task: statements of another one are refused.
-        client: so are another client's.
-        folder: keeps it all through restarts; None keeps it in memory.
+    Those of another task or client are refused; without a folder all is in memory.
 
     Raises:
         Misconfiguration: what was kept can't be read.
@@ -95,10 +77,8 @@ class ServerStatements:
                     self._openings[role] = opening
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
-    def opening(self, servers: Signing, event: RoundOpen) -> int:
-        """What both servers sign for the open attempt, before anything is shared for it.
-
-        A is asked for it where it didn't come with the notice.
+    def opening(self, servers: "Servers", event: RoundOpen) -> int:
+        """Check what both servers sign for the open attempt, before anything is shared for it.
 
         Returns:
             m: the larger of what the two say has left of this version's update already.
@@ -116,7 +96,7 @@ class ServerStatements:
                 for role in SERVERS
             )
 
-    def _opening(self, role: Role, message: bytes, servers: Signing, event: RoundOpen) -> int:
+    def _opening(self, role: Role, message: bytes, servers: "Servers", event: RoundOpen) -> int:
         body = check_opening(servers.verifier, role, message)
         said = (body.attempt, body.version, body.model_digest)
         if not self._concerns(body) or said != (event.attempt, event.version, event.model.value):
@@ -134,13 +114,11 @@ class ServerStatements:
         self._keep(opening_path(Path(), role), message)
         return body.charges
 
-    def exchange(self, servers: Signing, signed: bytes | None = None) -> None:
+    def exchange(self, servers: "Servers", signed: bytes | None = None) -> None:
         """Keep each server's newest statement. It is shown its last one where it may need that.
 
-        Args:
-            servers: asked for it.
-            signed: A's, where it came with a notice. It is enough while it doesn't say less than
-                what this owner holds: a server that has forgotten is shown its own signature.
+        A's may have come with a notice (``signed``): that is enough while it doesn't say less than
+        what this owner holds. A server that has forgotten is shown its own signature.
 
         Raises:
             PeerViolation: a signature isn't right, or a server counts less than it has signed.
@@ -163,7 +141,7 @@ class ServerStatements:
         # Of an attempt that this server opened and doesn't know it must hear.
         return opening is None or body.attempt >= opening[1].attempt
 
-    def _exchange(self, servers: Signing, role: Role) -> None:
+    def _exchange(self, servers: "Servers", role: Role) -> None:
         last = self._statements.get(role)
         shown = None if last is None else last[0]
         opening = self._openings.get(role)
@@ -177,7 +155,7 @@ class ServerStatements:
                 return
         self._hold(role, message, body)
 
-    def _statement(self, servers: Signing, role: Role, message: bytes) -> Statement:
+    def _statement(self, servers: "Servers", role: Role, message: bytes) -> Statement:
         """What it says. Raises PeerViolation: ``role`` didn't sign it, or not for this owner."""
         body = check_statement(servers.verifier, role, message)
         if not self._concerns(body):
@@ -191,7 +169,7 @@ class ServerStatements:
         self._statements[role] = message, body
         self._keep(statement_path(Path(), role), message)
 
-    def _give_back(self, servers: Signing, role: Role, shown: bytes, body: Statement) -> None:
+    def _give_back(self, servers: "Servers", role: Role, shown: bytes, body: Statement) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
         data = self._model_bytes(body.version)
         digest = self._models.get(body.version)
@@ -299,11 +277,7 @@ class KeptStatements:
 
 
 def read_kept_statements(folder: Path) -> KeptStatements:
-    """Return what ``ServerStatements`` keeps in ``folder``.
-
-    Raises:
-        Misconfiguration: a file holds something else.
-    """
+    """Return what ``ServerStatements`` keeps in ``folder``. Raises Misconfiguration."""
     kept = {role: _read_signed(statement_path(folder, role), read_statement) for role in SERVERS}
     statements = {role: each for role, each in kept.items() if each is not None}
     return KeptStatements(folder, statements, read_models(folder / _MODELS))
@@ -339,8 +313,7 @@ def _read_signed(path: Path, read: Callable[[bytes], Body]) -> tuple[bytes, Body
 def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
     """The digests of models by task and version; a line that a crash cut short is no line.
 
-    Raises:
-        Misconfiguration: the file holds something else.
+    Raises Misconfiguration: the file holds something else.
     """
     try:
         data = path.read_bytes()

@@ -39,11 +39,7 @@ class TrainedModel:
 
     @classmethod
     def load(cls, path: str | Path, task: Task | str | Path) -> Self:
-        """Reads what ``save`` wrote, or a server's ``model.safetensors``.
-
-        Args:
-            path: the model's file.
-            task: the task, or its file.
+        """Read what ``save`` wrote, or a server's ``model.safetensors``, of this task or its file.
 
         Raises:
             Misconfiguration: a file can't be read, or the model's content isn't what it states.
@@ -71,10 +67,9 @@ class TrainedModel:
         return module
 
     def save(self, path: str | Path) -> None:
-        """Writes safetensors: named float64 tensors; in the metadata task, version and privacy.
+        """Write safetensors: named float64 tensors; in the metadata task, version and privacy.
 
-        Any safetensors reader takes the file; it appears whole or not at all, and only this user
-        may read it.
+        The file appears whole or not at all, and only this user may read it.
 
         Raises:
             Misconfiguration: the file can't be written there.
@@ -135,12 +130,10 @@ def check_parameters(module: "nn.Module", parameters: tuple[Parameter, ...]) -> 
 
 
 def load_vector(module: "nn.Module", theta: NDArray[np.float64]) -> None:
-    """Copies θ into a torch module's parameters, cast to their own dtype; buffers stay.
+    """Copy θ, ``[d] float64``, into a torch module's parameters, cast to their dtype; buffers stay.
 
-    Args:
-        module: parameters of the task's shapes, in its order; their names aren't looked at
-            (``TrainedModel.load_into`` does).
-        theta: θ, ``[d] float64``: all parameters flattened, one after the other.
+    The module's shapes are the task's, in its order; names aren't looked at
+    (``TrainedModel.load_into`` does).
 
     Raises:
         Misconfiguration: the vector's length isn't the module's number of parameters.

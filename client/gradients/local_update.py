@@ -57,15 +57,13 @@ def local_update(
         most: M of ``most_records``: the work is that of M records, and a larger sample is
             replaced by the empty one. Without it the work shows n.
         on_failure: told the index of each record that counts as zero.
-        randomness: the key of the noise that the task's objective gives copies of records; fresh
-            unless given.
+        randomness: the key of the noise of records' copies; fresh unless given.
 
     Returns:
         X, ``[d] int64``, with X·X ≤ β² over the integers.
 
     Raises:
-        Misconfiguration: see ``RecordGradients`` and ``as_records``; an index is outside the
-            data.
+        Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is outside the data.
     """
     records = as_records(data)
     if indices.size and not (indices.min() >= 0 and indices.max() < len(records)):
@@ -131,19 +129,15 @@ _RARE = 2.0**-40
 
 
 def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np.int64]:
-    """Each of ``count`` records independently with probability ``rate``; Algorithm 2, line 2.
+    """Each of |D_i| = ``count`` records independently with p_i = ``rate``; Algorithm 2, line 2.
 
     A record is drawn when its uniform 64-bit word is below floor(rate·2^64). For rates of 2^−12
     and more that is the rate itself; for smaller ones the probability is too low by less than
     2^−64, and never too high, so the accounted amplification holds.
 
-    Args:
-        count: |D_i|.
-        rate: p_i.
-        randomness: 8 bytes of it are used per record, drawn or not.
-
     Returns:
-        The drawn indices, ascending, ``[≤ count] int64``.
+        The drawn indices, ascending, ``[≤ count] int64``; 8 bytes of randomness went for each
+        record.
 
     Raises:
         Misconfiguration: the rate lies outside (0, 1], or the count is negative.
@@ -164,13 +158,10 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
 def most_records(count: int, rate: float) -> int:
     """M: the sample size that an attempt's work is padded to, public because its arguments are.
 
-    The least M that a Poisson sample of ``count`` records at ``rate`` passes with a probability
-    below 2^−40. A sample that does is replaced by the empty one: that keeps the account exact,
-    because a neighbouring data set has the same sizes of samples (one gradient in it is zero).
-
-    Args:
-        count: |D_i| ≥ 0.
-        rate: p_i.
+    The least M that a Poisson sample of |D_i| = ``count`` records at p_i = ``rate`` passes with a
+    probability below 2^−40. A sample that does is replaced by the empty one: that keeps the account
+    exact, because a neighbouring data set has the same sizes of samples (one gradient in it is
+    zero).
 
     Raises:
         Misconfiguration: the rate lies outside (0, 1].
@@ -206,14 +197,8 @@ def padded_work_s(
 ) -> float:
     """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
 
-    Args:
-        model: the task's.
-        loss: per-record loss.
-        data: as ``local_update`` takes it.
-        count: |D_i|.
-        rate: p_i.
-        task: gives d and the clips.
-        repeats: how often it is measured; the first may load what is loaded once.
+    As ``local_update``, of |D_i| = ``count`` records at p_i = ``rate``; the first of ``repeats``
+    may load what is loaded once.
     """
     # The work doesn't depend on what is drawn, nor on θ.
     drawn = np.arange(min(count, round(rate * count)))

@@ -77,7 +77,7 @@ def sample_votes(
     sampled, or on whether the work was broken off.
 
     Args:
-        module: θ in it already; evaluated as it is, in evaluation mode.
+        module: θ in it already; used in evaluation mode.
         inputs: ``[points, …]``, floating.
         how: the noise and the numbers of copies.
         keep: a file that keeps each point's votes as they come; a later call with the same model,

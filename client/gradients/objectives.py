@@ -70,14 +70,7 @@ class Objective:
     def loss(
         self, model: Model, x: torch.Tensor, y: torch.Tensor, randomness: torch.Tensor
     ) -> torch.Tensor:
-        """L' of one record; Algorithm 2, line 5.
-
-        Args:
-            model: at θ.
-            x: one record, ``[…]``.
-            y: its target, ``[…]``.
-            randomness: standard normal numbers, ``[K, …]``.
-        """
+        """L' of one record; Algorithm 2, line 5. ``randomness`` is standard normal, ``[K, …]``."""
         return self.of_outputs(model(self.copies(model, x, y, randomness).detach()), y)
 
     def copies(
@@ -154,12 +147,7 @@ class Objective:
 
 
 def divergence(of: torch.Tensor, against: torch.Tensor) -> torch.Tensor:
-    """KL(softmax(of) ‖ softmax(against)) for each row of logits ``against``, ``[rows]``.
-
-    Args:
-        of: ``[1, classes]`` logits, or logarithms of probabilities.
-        against: ``[rows, classes]`` logits.
-    """
+    """KL(softmax(of) ‖ softmax(against)), ``[rows]``: of logits ``[1, c]`` and ``[rows, c]``."""
     p = functional.log_softmax(of, dim=1)
     q = functional.log_softmax(against, dim=1)
     return (p.exp() * (p - q)).sum(dim=1)
@@ -168,13 +156,9 @@ def divergence(of: torch.Tensor, against: torch.Tensor) -> torch.Tensor:
 def macer_hinge(probabilities: torch.Tensor, label: torch.Tensor, margin: float) -> torch.Tensor:
     """max(0, γ − (Φ⁻¹(p_y) − Φ⁻¹(p_{ŷ≠y}))) of one record, DP-CERT eq. (14), with its mask.
 
-    The printed equation leaves out that it holds for right predictions only (MACER's own
-    decomposition); of a wrong one it would push y and its rival, which the loss does already.
-
-    Args:
-        probabilities: ``[classes]``, averaged over noise.
-        label: y.
-        margin: γ.
+    ``probabilities``, ``[classes]``, are averaged over noise; γ is the margin. The printed equation
+    leaves out that it holds for right predictions only (MACER's own decomposition); of a wrong one
+    it would push y and its rival, which the loss does already.
     """
     mine = torch.arange(len(probabilities), device=probabilities.device) == label
     p_true = torch.where(mine, probabilities, 0.0).sum()
@@ -192,7 +176,7 @@ def _unit(direction: torch.Tensor) -> torch.Tensor:
 
 
 def check_usable(objective: Objective, outputs: object, x: torch.Tensor, y: torch.Tensor) -> None:
-    """Refuses records that the objective can't be of; looks at shapes and types alone.
+    """Refuse records that the objective can't be of, by shapes and types alone.
 
     Raises:
         Misconfiguration: inputs aren't real numbers, or it takes classes and there are none.
@@ -217,15 +201,11 @@ _HALF = 0.5
 
 
 class Augmentation:
-    """Standard normal numbers for any record's copies, by its index; the same at every call.
+    """Standard normal numbers for K copies of any record, by its index; the same at every call.
 
     A record's numbers depend on the key and its index alone, so that two data sets that differ in
-    one record train all others on the same copies. Privacy doesn't rest on the key.
-
-    Args:
-        key: a fresh one for each version.
-        copies: K.
-        shape: of one record.
+    one record train all others on the same copies. The key is a fresh one for each version; privacy
+    doesn't rest on it.
     """
 
     def __init__(self, key: Secret, copies: int, shape: tuple[int, ...]) -> None:
@@ -233,12 +213,7 @@ class Augmentation:
         self._count = math.prod(self._shape)
 
     def of(self, indices: NDArray[np.int64], rows: int) -> torch.Tensor:
-        """``[rows, K, …] float32``: of these records, then of nobody, with the same work for each.
-
-        Args:
-            indices: ``[n ≤ rows] int64``, from 0.
-            rows: how many there are to be.
-        """
+        """``[rows, K, …] float32``: these records', then nobody's, with the same work for each."""
         if not self._count:
             # No copies, of any record: nothing is drawn for them.
             return torch.empty(rows, *self._shape)

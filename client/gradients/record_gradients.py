@@ -98,8 +98,8 @@ class RecordGradients:
         objective: the task's; the loss of the record alone without it.
 
     Raises:
-        Misconfiguration: the parameters aren't the task's, one is frozen, the model has batch
-            norm or dropout, or a parameter isn't a floating-point tensor.
+        Misconfiguration: the parameters aren't the task's, real and all trained, or the model has
+            batch norm or dropout.
     """
 
     def __init__(
@@ -283,14 +283,9 @@ class RecordGradients:
         targets: torch.Tensor,
         noise: torch.Tensor | None = None,
     ) -> NDArray[np.float64]:
-        """Gradients of at most ``chunk`` records, and of what fills the chunk: ``[chunk, d]``.
+        """Gradients of at most ``chunk`` records, and of what fills it: ``[chunk, d] float64``.
 
-        Args:
-            named: θ.
-            inputs: ``[n, …]``.
-            targets: ``[n, …]``.
-            noise: of the copies, ``[at most chunk, K, …]``; the same for every record unless given.
-
+        ``noise`` is the copies', ``[at most chunk, K, …]``; the same for every record unless given.
         Raises whatever the model and the loss do.
         """
         # Parameters have an axis of their own for the records, see above; buffers are shared.
@@ -311,13 +306,11 @@ class RecordGradients:
         targets: torch.Tensor,
         noise: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Gradients of any number of records at once; faster than ``kernel``, to fewer bits.
+        """Gradients ``[n, d] float32`` of any number of records; faster, to fewer bits.
 
         All records share one copy of the parameters, so that a record's last bits may depend on
-        its neighbours: for simulations, never for an owner's update.
-
-        Returns:
-            ``[n, d] float32`` on the model's device. Raises whatever the model and the loss do.
+        its neighbours: for simulations, never for an owner's update. Raises whatever the model
+        does.
         """
         if noise is None:
             noise = inputs.new_zeros(len(inputs), self.objective.noisy, *inputs.shape[1:])
@@ -331,15 +324,7 @@ class RecordGradients:
         targets: torch.Tensor,
         noise: torch.Tensor,
     ) -> torch.Tensor:
-        """``[n, d] float32``: each record's gradient of the objective.
-
-        Args:
-            named: θ, or a copy of it for each record.
-            axis: 0 where there are such copies.
-            inputs: ``[n, …]``.
-            targets: ``[n, …]``.
-            noise: ``[n, K, …]``.
-        """
+        """``[n, d] float32``; ``axis`` is 0 where θ has a copy for each record."""
         x, y, noise = (each.to(self._device) for each in (inputs, targets, noise))
         if not self.objective.noisy:
             found = self._mapped(grad(self._record_loss), axis, 2)(named, x, y)
@@ -375,10 +360,7 @@ class RecordGradients:
     def losses(
         self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
     ) -> NDArray[np.float64]:
-        """Losses of at most ``chunk`` records, ``[n]``; faster than ``kernel``, to fewer bits.
-
-        Raises whatever the model and the loss do.
-        """
+        """Losses ``[n]`` of at most ``chunk`` records; faster than ``kernel``, to fewer bits."""
         with torch.no_grad():
             found = self._losses(named, *self._filled(inputs, targets))
         losses: NDArray[np.float64] = found[: len(inputs)].double().cpu().numpy()

@@ -32,14 +32,10 @@ _ALONE = (
 def rehearse(
     model: nn.Module, loss: Loss, records: Records, task: Task, most: int | None = None
 ) -> None:
-    """Refuses what training can't use; each error names the record, or the model, and a remedy.
+    """Refuse what training can't use; each error names the record, or the model, and a remedy.
 
-    Args:
-        model: the task's model, unchanged.
-        loss: the data owner's loss.
-        records: every one is tried at the task's initial model, by its loss alone.
-        task: gives the initial model.
-        most: M, as in ``local_update``: the chunks are those of training.
+    Every record is tried at the task's initial model, by its loss alone, in training's chunks (M is
+    ``most``).
 
     Raises:
         Misconfiguration: see ``RecordGradients``; a label is no class of the model; a record's

@@ -49,10 +49,7 @@ def cnn(classes: int) -> nn.Module:
 
 
 def build(section: ModelSection) -> nn.Module:
-    """The task's model, where its architecture is one of ours: ``BUILT_IN``.
-
-    Its sizes are read from the parameters' shapes; its values are torch's own and are replaced
-    by θ_t in training.
+    """The task's model, of the sizes that its parameters' shapes say, where it is of ``BUILT_IN``.
 
     Raises:
         Misconfiguration: another architecture, or shapes that don't belong to it.
@@ -82,7 +79,7 @@ def build(section: ModelSection) -> nn.Module:
 def model_section(
     module: nn.Module, architecture: str, initial: str = "zeros", initial_seed: int = 0
 ) -> dict[str, Any]:
-    """The task's ``model`` section that describes a torch module.
+    """The task's ``model`` section that describes a torch module, as ``Task.parse`` takes it.
 
     ```
     values = tomllib.loads(…) | {"model": model_section(net, "my-net")}
@@ -94,9 +91,6 @@ def model_section(
         architecture: what the data owners call it; those in ``BUILT_IN`` are built in.
         initial: ``zeros``, or ``uniform`` for more than one layer.
         initial_seed: public; with ``uniform`` everybody expands the same start from it.
-
-    Returns:
-        Plain values, as a task file and ``Task.parse`` take them.
     """
     parameters = [
         {"name": name, "shape": list(tensor.shape)} for name, tensor in module.named_parameters()
@@ -115,12 +109,10 @@ _TABLE = 2
 
 
 class Applied:
-    """A model, at any θ, applied to records chunk by chunk.
-
-    Works on a copy of its own in evaluation mode; the given one isn't changed.
+    """A copy of a model in evaluation mode, at any θ, applied to records chunk by chunk.
 
     Args:
-        model: parameters named and shaped as in ``parameters``.
+        model: parameters named and shaped as in ``parameters``, the task's.
         parameters: the task's ``model.parameters``.
         loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
 
@@ -147,12 +139,7 @@ class Applied:
         inputs: torch.Tensor,
         between: Callable[[], object] = lambda: None,
     ) -> NDArray[np.float32]:
-        """What the model says of each record, ``[n, …] float32``.
-
-        Args:
-            theta: θ, ``[d] float64``.
-            inputs: ``[n, …]``.
-            between: called before each chunk.
+        """What the model says of each record, ``[n, …] float32``; calls ``between`` chunks.
 
         Raises:
             Misconfiguration: the model can't take the records, or gives no row for each.

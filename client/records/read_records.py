@@ -35,8 +35,7 @@ def read_records(
         ``([n, …], [n])`` arrays; for anything else ``data`` itself.
 
     Raises:
-        Misconfiguration: a file can't be read, a column isn't there, or a cell can't be used; names
-            the record, the column and the remedy.
+        Misconfiguration: a file can't be read, a column isn't there, or a cell can't be used.
     """
     path = _file(data)
     if path is not None and path.suffix == ".npz":

@@ -20,11 +20,7 @@ MEND = "mend this record or leave it out"
 
 
 class Records:
-    """Records as two arrays with one row each, copied: later changes of the originals don't count.
-
-    Args:
-        inputs: array or tensor, ``[n, …]``.
-        targets: the same, ``[n, …]``.
+    """Inputs and targets with one row a record, copied: later changes of the originals don't count.
 
     Raises:
         Misconfiguration: they aren't arrays of numbers with one row a record, or a value isn't
@@ -69,11 +65,7 @@ def as_records(data: Any) -> Records:
 
 
 def as_inputs(inputs: Any) -> torch.Tensor:
-    """Records without targets, ``[n, …]`` float32 or int64; as ``Records.inputs``.
-
-    Raises:
-        Misconfiguration: they aren't an array of numbers with one row a record; see ``Records``.
-    """
+    """Records without targets, ``[n, …]`` float32 or int64. Raises as ``Records``."""
     return _checked("input", inputs)
 
 
