@@ -35,6 +35,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
+from precad.common.task import Task
 from precad.common.wire.notices import Notice, RoundOpen, RoundOver, TrainingOver, TrainingPaused
 
 log = logging.getLogger("precad")
@@ -94,91 +95,88 @@ def take_part(
     return _Participant(servers, budget, pending, compute, clock, statements, observer).run()
 
 
+@dataclass(slots=True)
 class _Participant:
     """One client's training."""
 
-    def __init__(
-        self,
-        servers: Servers,
-        budget: OwnAccount,
-        pending: Pending,
-        compute: Compute,
-        clock: Clock,
-        statements: ServerStatements,
-        observer: Observer,
-    ) -> None:
-        self._clock = clock
-        self._observer = observer
-        self._servers = servers
-        self._task = servers.task
-        self._cover = servers.task.privacy.cover_uploads
-        self._budget = budget
-        self._pending = pending
-        self._compute = compute
-        self._statements = statements
-        self._result = Participation()
-        # After a reconnection the newest notice comes again.
-        self._answered = -1
-        self._over = -1
-        self._sent = -1
-        # The newest attempt whose pair both servers took, and what it held.
-        self._taken: tuple[int, Kept] | None = None
-        # The newest attempt that was announced, and when.
-        self._opened: tuple[RoundOpen, float] | None = None
+    servers: Servers
+    budget: OwnAccount
+    pending: Pending
+    compute: Compute
+    clock: Clock
+    statements: ServerStatements
+    observer: Observer
+    result: Participation = field(default_factory=Participation)
+    # After a reconnection the newest notice comes again.
+    answered: int = -1
+    over: int = -1
+    sent: int = -1
+    taken: tuple[int, Kept] | None = None
+    """The newest attempt whose pair both servers took, and what it held."""
+    opened: tuple[RoundOpen, float] | None = None
+    """The newest attempt that was announced, and when."""
+
+    @property
+    def task(self) -> Task:
+        return self.servers.task
+
+    @property
+    def cover(self) -> bool:
+        return self.task.privacy.cover_uploads
 
     def run(self) -> Participation:
-        result = self._result
-        retries = Retries(self._task.deadlines.outage, RECONNECTION, self._clock)
+        result = self.result
+        retries = Retries(self.task.deadlines.outage, RECONNECTION, self.clock)
         while not result.ended:
             connected: float | None = None
             ended = PeerUnavailable("server A ended the notices")
             try:
                 # A server that has lost its memory learns here what it signed.
-                self._statements.exchange(self._servers)
-                connected = self._clock.now()
-                if self._opened is None:
-                    self._observer.doing("enrolled; waiting for the others and the first round")
-                for notice in self._servers.watch():
+                self.statements.exchange(self.servers)
+                connected = self.clock.now()
+                if self.opened is None:
+                    self.observer.doing("enrolled; waiting for the others and the first round")
+                for notice in self.servers.watch():
                     if not isinstance(notice, TrainingPaused):
                         retries.renew()
-                    self._handle(notice, self._clock.now())
+                    self._handle(notice, self.clock.now())
                     if result.ended:
                         break
             except PeerUnavailable as error:
-                if connected is not None and self._clock.now() - connected > STEADY_S:
+                if connected is not None and self.clock.now() - connected > STEADY_S:
                     retries.renew()
                 log.warning("%s; reconnecting", error)
                 ended = error
             finally:
-                self._observer.free()
+                self.observer.free()
             if not result.ended:
-                until = self._clock.now() + retries.remaining()
-                self._observer.doing(f"waiting for server A ({ended})", until)
+                until = self.clock.now() + retries.remaining()
+                self.observer.doing(f"waiting for server A ({ended})", until)
                 retries.wait(ended)
-        result.epsilon = self._budget.epsilon()
+        result.epsilon = self.budget.epsilon()
         return result
 
     def _handle(self, notice: Notice, came: float) -> None:
         match notice:
             case RoundOpen():
-                self._opened = notice, came
+                self.opened = notice, came
                 self._forget_versions_below(notice.version)
-                if (notice.selected or self._cover) and notice.attempt > self._answered:
-                    self._observer.hold()
+                if (notice.selected or self.cover) and notice.attempt > self.answered:
+                    self.observer.hold()
                     self._answer(notice, came)
-                    self._observer.free()
+                    self.observer.free()
                 self._say_open(notice, came)
             case RoundOver():
                 self._forget_versions_below(notice.version + 1)
-                if notice.attempt > self._over:
-                    self._over = notice.attempt
+                if notice.attempt > self.over:
+                    self.over = notice.attempt
                     self._tally(notice)
             case TrainingOver(version, model):
-                self._pending.drop()
-                self._observer.doing("fetching the final model")
-                theta = self._servers.fetch_model(version, model)
-                self._statements.saw(version, model, theta)
-                self._result.ended = "finished"
+                self.pending.drop()
+                self.observer.doing("fetching the final model")
+                theta = self.servers.fetch_model(version, model)
+                self.statements.saw(version, model, theta)
+                self.result.ended = "finished"
                 self._saw(version, model, theta)
             case TrainingPaused():
                 # It may come back, with all that counts: the submission waits as long as others.
@@ -186,61 +184,61 @@ class _Participant:
 
     def _closes(self, event: RoundOpen, came: float) -> float:
         """When collection ends. Nothing that is announced, NaN too, stretches the task's own."""
-        return came + min(self._task.deadlines.collect, event.collect_seconds)
+        return came + min(self.task.deadlines.collect, event.collect_seconds)
 
     def _say_open(self, event: RoundOpen, came: float) -> None:
-        if self._result.ended:
+        if self.result.ended:
             return
-        if self._answered == event.attempt:
+        if self.answered == event.attempt:
             what = "update sent"
         else:
             what = "sitting it out" if event.selected else "not drawn"
         text = f"round {event.version + 1}: {what}; waiting for the others"
-        self._observer.doing(text, self._closes(event, came))
+        self.observer.doing(text, self._closes(event, came))
 
     def _saw(self, version: int, model: Digest, theta: NDArray[np.float64]) -> None:
         """Both servers name this model: the newest that this owner has."""
-        newest = self._result.model
-        if newest is None or newest.version < version or self._result.ended:
-            self._result.model = TrainedModel(self._task, version, theta, model)
-            self._observer.saw(self._result.model)
+        newest = self.result.model
+        if newest is None or newest.version < version or self.result.ended:
+            self.result.model = TrainedModel(self.task, version, theta, model)
+            self.observer.saw(self.result.model)
 
     def _forget_versions_below(self, version: int) -> None:
         """Versions follow one another, so an older one's update has no further use."""
-        if self._pending.version is not None and self._pending.version < version:
-            self._pending.drop()
+        if self.pending.version is not None and self.pending.version < version:
+            self.pending.drop()
 
     def _tally(self, over: RoundOver) -> None:
         rejected = "" if over.counted else over.rejection
         if over.counted:
-            self._result.counted += 1
+            self.result.counted += 1
         elif rejected:
-            self._result.rejected[rejected] += 1
+            self.result.rejected[rejected] += 1
             self._warn(over, f"submission rejected: {rejected}")
-        self._statements.exchange(self._servers, over.signed)
+        self.statements.exchange(self.servers, over.signed)
         self._look_after_own(over)
-        opened, came = self._opened or (None, 0.0)
+        opened, came = self.opened or (None, 0.0)
         heard = opened if opened is not None and opened.attempt == over.attempt else None
-        self._observer.over(
+        self.observer.over(
             VersionOver(
                 version=over.version,
                 drawn=over.counted or bool(rejected) or (heard is not None and heard.selected),
                 counted=over.counted,
                 rejected=rejected,
-                seconds=None if heard is None else self._clock.now() - came,
-                spent=self._budget.spent(),
+                seconds=None if heard is None else self.clock.now() - came,
+                spent=self.budget.spent(),
             )
         )
-        self._observer.doing("waiting for the next round")
+        self.observer.doing("waiting for the next round")
 
     def _warn(self, event: RoundOpen | RoundOver, what: str) -> None:
         log.warning("attempt %d of version %d: %s", event.attempt, event.version, what)
 
     def _look_after_own(self, over: RoundOver) -> None:
         """Where both servers took this owner's pair: whether it counted, and what it led to."""
-        if self._taken is None or self._taken[0] != over.attempt:
+        if self.taken is None or self.taken[0] != over.attempt:
             return
-        if self._taken[1].re_releases is not None and not self._statements.counted(over.version):
+        if self.taken[1].re_releases is not None and not self.statements.counted(over.version):
             self._warn(
                 over,
                 "both servers took the submission and state that it doesn't count; an honest one "
@@ -250,38 +248,38 @@ class _Participant:
 
     def _keep_model(self, version: int) -> None:
         """Have the model that this owner helped to make, in case both servers lose it."""
-        model = self._statements.stated(version)
+        model = self.statements.stated(version)
         if model is not None:
             with suppress(PeerUnavailable):
-                theta = self._servers.fetch_model(version, model, signed=True)
+                theta = self.servers.fetch_model(version, model, signed=True)
                 self._saw(version, model, theta)
-                self._statements.saw(version, model, theta)
+                self.statements.saw(version, model, theta)
 
     def _answer(self, event: RoundOpen, came: float) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
         deadline = self._closes(event, came)
         number = event.version + 1
-        self._observer.doing(f"round {number}: computing", deadline)
+        self.observer.doing(f"round {number}: computing", deadline)
         kept = self._kept(event)
         if kept is None:
             self._make(event)
             kept = self._kept(event)
         if kept is None:
-            self._answered = event.attempt
+            self.answered = event.attempt
             return
         self._count(event.attempt, kept)
         # Not before a time that everybody knows: how long the work took is nobody's business.
-        early = came + self._task.deadlines.work - self._clock.now()
+        early = came + self.task.deadlines.work - self.clock.now()
         if early > 0:
-            public = self._clock.now() + early
-            self._observer.doing(f"round {number}: ready; the public time to upload comes", public)
-            self._clock.sleep(early)
-        self._observer.doing(f"round {number}: uploading", deadline)
+            public = self.clock.now() + early
+            self.observer.doing(f"round {number}: ready; the public time to upload comes", public)
+            self.clock.sleep(early)
+        self.observer.doing(f"round {number}: uploading", deadline)
         self._send(event.attempt, kept, deadline)
 
     def _kept(self, event: RoundOpen) -> Kept | None:
         """What this attempt sends, once it may be sent: it is on the disk, and counted."""
-        kept = self._pending.of_attempt(event.attempt)
+        kept = self.pending.of_attempt(event.attempt)
         if kept is None:
             return None
         if kept.model != event.model:
@@ -289,7 +287,7 @@ class _Participant:
                 f"attempt {event.attempt} was announced with model {kept.model} and now "
                 f"with {event.model}; nothing more is sent"
             )
-        if kept.re_releases is not None and not self._budget.charged(
+        if kept.re_releases is not None and not self.budget.charged(
             event.version, kept.re_releases
         ):
             # The process died between the two: not a byte of this pair has left.
@@ -299,31 +297,31 @@ class _Participant:
     def _make(self, event: RoundOpen) -> None:
         """Keep and count a pair for this attempt, if it gets one."""
         version, model = event.version, event.model
-        theta = self._statements.model(version, model)
+        theta = self.statements.model(version, model)
         if theta is None:
-            theta = self._servers.fetch_model(version, model)
+            theta = self.servers.fetch_model(version, model)
         self._saw(version, model, theta)
         try:
-            re_releases = self._statements.opening(self._servers, event)
+            re_releases = self.statements.opening(self.servers, event)
         except NotOnOffer:
             log.warning("attempt %d was over before it could be answered", event.attempt)
             return
         records = event.selected and self._may_share(event, re_releases)
-        if not (records or self._cover):
+        if not (records or self.cover):
             return
-        self._statements.saw(version, model, theta)
+        self.statements.saw(version, model, theta)
         update = self._work(event, theta, records=records)
         if records and update is not None:
             self._keep(event, update, update, re_releases)
             try:
-                self._budget.charge(version, re_releases)
+                self.budget.charge(version, re_releases)
             except BudgetExceeded:
                 # Another task of this data set was charged while this one computed.
                 self._limit_is_reached(event)
             else:
                 return
-        if self._cover:
-            self._keep(event, update, np.zeros(self._task.dimension, dtype=np.int64), None)
+        if self.cover:
+            self._keep(event, update, np.zeros(self.task.dimension, dtype=np.int64), None)
 
     def _keep(
         self,
@@ -332,8 +330,8 @@ class _Participant:
         shared: RingVector,
         re_releases: int | None,
     ) -> None:
-        pair = self._servers.prepare(event.version, event.attempt, event.model, shared)
-        self._pending.keep(event.version, update, pair, re_releases)
+        pair = self.servers.prepare(event.version, event.attempt, event.model, shared)
+        self.pending.keep(event.version, update, pair, re_releases)
 
     def _work(
         self, event: RoundOpen, theta: NDArray[np.float64], *, records: bool
@@ -342,59 +340,59 @@ class _Participant:
 
         Under ``cover_uploads`` there is always the same work, so that a late upload tells nothing.
         """
-        update = self._pending.update(event.version)
+        update = self.pending.update(event.version)
         fresh = records and update is None
         view = RoundView(event.attempt, theta, event.model, event.version, covering=not fresh)
         if fresh:
-            return self._compute(view)
-        if self._cover:
-            self._compute(view)
+            return self.compute(view)
+        if self.cover:
+            self.compute(view)
         return update
 
     def _may_share(self, event: RoundOpen, re_releases: int) -> bool:
         """Whether this version's update may be shared for this attempt."""
         version, model = event.version, event.model
-        if self._statements.released(version):
+        if self.statements.released(version):
             why = "a server has stated that this version is over"
-        elif self._statements.changed(version, model) or self._pending.model(version) not in (
+        elif self.statements.changed(version, model) or self.pending.model(version) not in (
             None,
             model,
         ):
             why = "this version had another model before"
-        elif self._budget.charged(version) and self._pending.update(version) is None:
+        elif self.budget.charged(version) and self.pending.update(version) is None:
             why = "what was shared before the restart is lost"
-        elif not self._budget.allows(version, re_releases):
+        elif not self.budget.allows(version, re_releases):
             self._limit_is_reached(event)
             return False
         else:
             return True
-        self._warn(event, f"{why}; {'sending zeros' if self._cover else 'sitting it out'}")
+        self._warn(event, f"{why}; {'sending zeros' if self.cover else 'sitting it out'}")
         return False
 
     def _limit_is_reached(self, event: RoundOpen) -> None:
-        if self._cover:
+        if self.cover:
             self._warn(event, "the owner's privacy limit is reached; sending zeros")
             return
         log.warning("the owner's privacy limit is reached; leaving the training")
-        self._result.ended = "budget"
+        self.result.ended = "budget"
 
     def _count(self, attempt: int, kept: Kept) -> None:
-        if self._sent == attempt:
+        if self.sent == attempt:
             return
-        self._sent = attempt
+        self.sent = attempt
         if kept.re_releases is None:
-            self._result.covered += 1
+            self.result.covered += 1
         else:
-            self._result.submitted += 1
+            self.result.submitted += 1
 
     def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
         try:
-            receipts = self._servers.submit(kept.pair, max(1.0, deadline - self._clock.now()))
+            receipts = self.servers.submit(kept.pair, max(1.0, deadline - self.clock.now()))
         except PeerUnavailable as error:
             # The attempt goes on without this client, or its notice comes again.
             log.warning("attempt %d: %s", attempt, error)
             return
-        self._answered = attempt
+        self.answered = attempt
         for receipt in receipts:
             if receipt.rejection is not None:
                 log.warning(
@@ -404,7 +402,7 @@ class _Participant:
                     receipt.detail,
                 )
         if all(each.rejection is None for each in receipts):
-            self._taken = attempt, kept
+            self.taken = attempt, kept
 
 
 AWAY_RETRIES = RetryPolicy(5.0, 60.0, spread=True)

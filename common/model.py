@@ -76,8 +76,7 @@ def byte_view(theta: NDArray[np.float64]) -> memoryview:
 def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> NDArray[np.float64]:
     """Inverse of ``to_bytes``: ``[dimension] float64``, a copy that may be written to.
 
-    Raises:
-        Misconfiguration: the length isn't 8·dimension, or an element is NaN or infinite.
+    Raises Misconfiguration: the length isn't 8·dimension, or an element is NaN or infinite.
     """
     if len(data) != dimension * WORD_BYTES:
         raise Misconfiguration(
@@ -94,8 +93,7 @@ def tensors(
 ) -> dict[str, NDArray[np.float64]]:
     """The vector as named tensors, views into ``theta``, in the task's order.
 
-    Raises:
-        Misconfiguration: the vector's length isn't the parameters' total size.
+    Raises Misconfiguration: the vector's length isn't the parameters' total size.
     """
     parameters = tuple(parameters)
     size = sum(parameter.size for parameter in parameters)
@@ -118,8 +116,7 @@ def model_digest(
 ) -> Digest:
     """SHA-256 over task digest, round, names and shapes, and bytes.
 
-    Raises:
-        Misconfiguration: the vector's length isn't the parameters' total size.
+    Raises Misconfiguration: the vector's length isn't the parameters' total size.
     """
     parameters = tuple(parameters)
     tensors(theta, parameters)
@@ -146,7 +143,7 @@ def apply_update(
         theta: θ_t, ``[d] float64``.
         total: S, ``[d] int64``: the sum of valid updates and both servers' noise.
         task: gives η and f.
-        denominator: ``precad.common.roster.Roster.denominator``.
+        denominator: ``Roster.denominator``.
         out: takes the result, and may be ``theta``; a new vector unless given.
 
     Returns:
@@ -206,17 +203,9 @@ def save_model(
     digest: Digest | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> Digest:
-    """Writes θ_t and returns its digest; the file appears whole or not at all.
+    """Write θ_t, ``[d] float64``, and return its digest; the file appears whole or not at all.
 
-    Its metadata say which task and version it is of, and how privately it was trained.
-
-    Args:
-        path: where to.
-        task: the model's shapes.
-        version: t.
-        theta: ``[d] float64``, θ_t.
-        digest: its digest, where the caller has computed it.
-        facts: further metadata.
+    Its metadata say which task and version it is of, how privately it was trained, and ``facts``.
 
     Raises:
         Misconfiguration: the vector's length isn't the task's d.
@@ -246,10 +235,7 @@ def save_model(
 
 
 def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str]) -> bytes:
-    """What comes before the tensors, one after the other in the task's order.
-
-    Source: the safetensors format.
-    """
+    """What comes before the tensors, in the task's order. Source: the safetensors format."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     start = 0
     for parameter in parameters:
@@ -264,7 +250,7 @@ def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str]) -> byt
 
 
 def load_model(path: Path, task: Task) -> SavedModel:
-    """Reads what ``save_model`` wrote.
+    """Read what ``save_model`` wrote.
 
     Raises:
         Misconfiguration: the file can't be read, isn't a model of precad, has other tensors

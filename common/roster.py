@@ -22,13 +22,10 @@ EIGHTHS = (8, 7, 6, 5)
 
 
 def rate_grid(task: Task) -> tuple[float, ...]:
-    """The rates that a client may claim: p·k/8 for k = 8, 7, 6, 5, each halved 0 to 5 times; p/64.
+    """The 25 rates that a client may claim: p·k/8 for k = 8 … 5, each halved 0 to 5 times; p/64.
 
     Public, because it depends on the task alone, and short: an account takes seconds, and a client
     that could choose its rate freely could make the servers compute for as long as it likes.
-
-    Returns:
-        25 rates, from the task's p down.
     """
     p = task.privacy.record_rate
     # One rounding at most (p·k), then powers of two: the same floats on every machine.
@@ -77,11 +74,7 @@ class Enrolment:
     """p_i."""
 
     def check(self, task: Task) -> None:
-        """Refuse a claim that the task doesn't allow.
-
-        Raises:
-            Misconfiguration: names the field, the value and the cap.
-        """
+        """Refuse a claim that the task doesn't allow. Raises Misconfiguration."""
         if not 1 <= self.records <= MAX_RECORDS:
             raise Misconfiguration("records", self.records, f"must be from 1 to {MAX_RECORDS}")
         if (nearest := on_grid(task, self.record_rate)) != self.record_rate:

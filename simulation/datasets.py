@@ -30,7 +30,7 @@ def where_to_get(published: str) -> str:
 class DataSet:
     """Arrays of one data set.
 
-    Args:
+    Attributes:
         name: as ``load`` takes it.
         train_x: ``[n, …] float32``; images are ``[n, channels, height, width]`` in 0..1.
         train_y: ``[n] int64`` in [0, classes).
@@ -155,8 +155,7 @@ def find_idx(folders: tuple[Path, ...], name: str) -> Path | None:
 def read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     """An array of bytes: two zeros, the type, the number of axes, their sizes, the values.
 
-    Raises:
-        Misconfiguration: the file can't be read, or isn't one array of bytes with so many axes.
+    Raises Misconfiguration: the file can't be read, or isn't one with so many axes.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -237,11 +236,7 @@ DATASETS: dict[str, Callable[[Path | None], DataSet]] = {
 
 
 def load(name: str, folder: Path | None = None) -> DataSet:
-    """Return the data set of this name; one of ``DATASETS``.
-
-    Args:
-        name: ``digits`` and ``breast-cancer`` come with scikit-learn.
-        folder: where the files of the others lie.
+    """Return the data set of this name, one of ``DATASETS``, from the folder that holds its files.
 
     Raises:
         Misconfiguration: an unknown name, no folder given, or files missing: it says which.

@@ -34,10 +34,7 @@ def shards(labels: NDArray[np.int64], clients: int, shards_per_client: int, seed
     """Records sorted by label, cut into equal shards, some random ones to each client.
 
     PRECAD Sec. 6: with 100 clients and four shards each, most clients hold three or four of ten
-    labels. Shards differ by at most one record.
-
-    Raises:
-        Misconfiguration: more shards than records.
+    labels. Shards differ by at most one record. Raises Misconfiguration: more shards than records.
     """
     if shards_per_client < 1:
         raise Misconfiguration("shards_per_client", shards_per_client, "must be at least 1")
@@ -68,8 +65,7 @@ SEED = 1
 def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
     """Deal the training records out to ``client-1``, ``client-2``, … and return the files.
 
-    Raises:
-        Misconfiguration: no such data set, or too few records for so many clients.
+    Raises Misconfiguration: no such data set, or too few records for so many clients.
     """
     data = load(dataset)
     paths = []

@@ -86,19 +86,12 @@ class SimulatedTraining:
         return tensors(self.theta, self.task.model.parameters)
 
     def load_into(self, module: nn.Module) -> nn.Module:
-        """Copies the final weights into a module of the task's shapes, and returns it.
-
-        Raises:
-            Misconfiguration: the module has another number of parameters.
-        """
+        """Copy the final weights into a module of the task's shapes, and return it."""
         load_vector(module, self.theta)
         return module
 
     def epsilon(self, number: int) -> tuple[float, float] | None:
-        """What a real run of so many rounds would have spent, by the exact accountant.
-
-        Args:
-            number: of rounds, from 1.
+        """What a real run of ``number`` rounds would have spent, by the exact accountant.
 
         Returns:
             ε of a record against one curious server, and against other clients; for the client

@@ -8,7 +8,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -65,11 +65,7 @@ class Checkpoint(Protocol):
 
 
 def checked_seed(seed: int | None) -> int:
-    """The seed, or a fresh one.
-
-    Raises:
-        Misconfiguration: it isn't a whole number from 0 to below 2^63.
-    """
+    """The seed, or a fresh one. Raises Misconfiguration: it isn't from 0 to below 2^63."""
     if seed is None:
         return secrets.randbelow(SEEDS)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
@@ -78,12 +74,7 @@ def checked_seed(seed: int | None) -> int:
 
 
 class Draws:
-    """Who is drawn, which records, and both servers' noise; the same for the same seed.
-
-    Args:
-        task: gives the noise's scale.
-        seed: see ``checked_seed``.
-    """
+    """Who is drawn, which records, and both servers' noise; the same for the same seed."""
 
     def __init__(self, task: Task, seed: int) -> None:
         self._seed = seed
@@ -127,58 +118,53 @@ _BLOCK_BYTES = 2**28
 _WORD = 8
 
 
+@dataclass(slots=True, kw_only=True)
 class Rounds:
-    """One training's rounds; every argument as in `simulate`, with the protocol's own filled in.
+    """One training's rounds; every field as in `simulate`, with the protocol's own filled in."""
 
-    ``taken`` counts each client's updates that counted so far, T_i.
-    """
+    task: Task
+    owners: Owners
+    draws: Draws
+    honest: PerClient | Stacked
+    attack: Attack | None
+    bad: frozenset[str]
+    absent: Absent
+    aggregate: Aggregate | None
+    sampler: Sampler
+    cohort: Cohort
+    noise: Noise
+    taken: Counter[str]
+    """How many updates of each client counted so far, T_i."""
+    cap: float = field(init=False)
+    """How often a client may be counted."""
+    denominator: float = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        task: Task,
-        owners: Owners,
-        draws: Draws,
-        honest: PerClient | Stacked,
-        attack: Attack | None,
-        bad: frozenset[str],
-        absent: Absent,
-        aggregate: Aggregate | None,
-        sampler: Sampler,
-        cohort: Cohort,
-        noise: Noise,
-        taken: Counter[str],
-    ) -> None:
-        self._task, self._owners, self._draws, self._honest = task, owners, draws, honest
-        self._attack, self._bad, self._absent = attack, bad, absent
-        self._aggregate, self._sampler = aggregate, sampler
-        self._cohort, self._noise = cohort, noise
-        self._denominator = owners.roster(task).denominator(task.privacy.client_rate)
-        self._taken = taken
-        self._cap = _cap(task)
+    def __post_init__(self) -> None:
+        self.cap = _cap(self.task)
+        self.denominator = self.owners.roster(self.task).denominator(self.task.privacy.client_rate)
 
     def play(
         self, version: int, theta: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], dict[str, Any]]:
         """θ_{t+1}, and what there is to say of the round."""
-        task, privacy = self._task, self._task.privacy
-        names = tuple(self._owners)
-        drawn = self._known("cohort", self._cohort(version, names, privacy.client_rate), names)
-        within = [name for name in drawn if self._taken[name] < self._cap]
-        away = set(self._known("absent", self._absent(version, tuple(within)), within))
+        task, privacy = self.task, self.task.privacy
+        names = tuple(self.owners)
+        drawn = self._known("cohort", self.cohort(version, names, privacy.client_rate), names)
+        within = [name for name in drawn if self.taken[name] < self.cap]
+        away = set(self._known("absent", self.absent(version, tuple(within)), within))
         present = [name for name in within if name not in away]
         rejected = Counter({Rejection.ABSENT.value: len(away)} if away else {})
         total = np.zeros(task.dimension, dtype=np.int64)
         accepted: list[str] = []
-        failed, records = self._honest.failed, 0
+        failed, records = self.honest.failed, 0
         for block in self._blocks(present):
             samples = [(name, self._sample(version, name)) for name in block]
             records += sum(len(indices) for _, indices in samples)
             drawn_of = [
-                Drawn(self._owners[name], indices, self._draws.copies(version, name))
+                Drawn(self.owners[name], indices, self.draws.copies(version, name))
                 for name, indices in samples
             ]
-            updates = self._honest.updates(theta, drawn_of)
+            updates = self.honest.updates(theta, drawn_of)
             updates = self._attacked(updates, block, version, theta)
             valid = [squared_norm(row) <= task.bound**2 for row in updates]
             counted = [name for name, good in zip(block, valid, strict=True) if good]
@@ -187,29 +173,29 @@ class Rounds:
         if over := len(present) - len(accepted):
             rejected[Rejection.NORM_EXCEEDED.value] = over
         for server in (Role.SERVER_A, Role.SERVER_B):
-            total += self._vector("noise", self._noise(server, version, task.dimension))
-        self._taken.update(accepted)
-        return apply_update(theta, total, task, self._denominator), {
+            total += self._vector("noise", self.noise(server, version, task.dimension))
+        self.taken.update(accepted)
+        return apply_update(theta, total, task, self.denominator), {
             "cohort": len(within),
             "accepted": len(accepted),
             "rejected": dict(rejected),
             "records": records,
-            "failed": self._honest.failed - failed,
-            "participations": max(self._taken.values(), default=0),
+            "failed": self.honest.failed - failed,
+            "participations": max(self.taken.values(), default=0),
         }
 
     def _blocks(self, present: list[str]) -> Iterable[list[str]]:
         """Clients whose updates are held at once; all where a function is to see all."""
         size = len(present)
-        if self._attack is None and self._aggregate is None:
-            size = max(1, _BLOCK_BYTES // (_WORD * self._task.dimension))
+        if self.attack is None and self.aggregate is None:
+            size = max(1, _BLOCK_BYTES // (_WORD * self.task.dimension))
         if not present:
             return [[]]
         return [present[start : start + size] for start in range(0, len(present), size)]
 
     def _sample(self, version: int, name: str) -> NDArray[np.int64]:
-        count = len(self._owners[name].records)
-        drawn = self._sampler(version, name, count, self._task.privacy.record_rate)
+        count = len(self.owners[name].records)
+        drawn = self.sampler(version, name, count, self.task.privacy.record_rate)
         indices = np.asarray(drawn)
         if not indices.size:
             return np.empty(0, np.int64)
@@ -224,14 +210,12 @@ class Rounds:
         self, updates: Matrix, names: list[str], version: int, theta: NDArray[np.float64]
     ) -> Matrix:
         """The cohort's updates with those of its bad clients replaced."""
-        mine = np.array([name in self._bad for name in names], dtype=bool)
-        if self._attack is None or not mine.any():
+        mine = np.array([name in self.bad for name in names], dtype=bool)
+        if self.attack is None or not mine.any():
             return updates
         own = updates[mine]
-        bad = [name for name in names if name in self._bad]
-        found = np.asarray(
-            self._attack(own.copy(), self._view(version, theta, bad, updates[~mine]))
-        )
+        bad = [name for name in names if name in self.bad]
+        found = np.asarray(self.attack(own.copy(), self._view(version, theta, bad, updates[~mine])))
         if found.shape != own.shape or found.dtype != np.int64:
             raise Misconfiguration(
                 "attack",
@@ -244,16 +228,16 @@ class Rounds:
     def _combined(
         self, valid: Matrix, names: list[str], version: int, theta: NDArray[np.float64]
     ) -> RingVector:
-        if self._aggregate is None:
+        if self.aggregate is None:
             total: RingVector = valid.sum(axis=0, dtype=np.int64)
             return total
         view = self._view(version, theta, names, valid[:0])
-        return self._vector("aggregate", self._aggregate(valid, view))
+        return self._vector("aggregate", self.aggregate(valid, view))
 
     def _vector(self, field: str, found: Any) -> RingVector:
         """What a function gave, as ring elements; real numbers are rounded."""
         vector = np.asarray(found)
-        if vector.shape == (self._task.dimension,):
+        if vector.shape == (self.task.dimension,):
             if np.issubdtype(vector.dtype, np.integer):
                 whole: RingVector = vector.astype(np.int64)
                 return whole
@@ -263,7 +247,7 @@ class Rounds:
         raise Misconfiguration(
             field,
             f"{vector.dtype}{list(vector.shape)}",
-            f"must give [{self._task.dimension}] finite numbers, in units of the last place",
+            f"must give [{self.task.dimension}] finite numbers, in units of the last place",
         )
 
     def _view(
@@ -271,8 +255,8 @@ class Rounds:
     ) -> View:
         shown = theta.copy()
         shown.flags.writeable = False
-        generator = self._draws.generator(version)
-        return View(self._task, version, shown, tuple(names), others, generator)
+        generator = self.draws.generator(version)
+        return View(self.task, version, shown, tuple(names), others, generator)
 
     def _known(self, field: str, found: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
         """The names that a function gave, in the order of the clients, each once."""

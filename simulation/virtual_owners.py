@@ -39,12 +39,8 @@ class Owner:
 class Owners(Mapping[str, Owner]):
     """All owners in the order of their names, who all sample with the task's p.
 
-    Args:
-        data: each owner's records by its name, or in a list; or one data set (a tuple of inputs
-            and targets, or a Dataset), which is dealt out in equal parts.
-        clients: how many owners one data set is dealt to.
-        task: gives p; see ``fitted``.
-        seed: of the dealing.
+    ``data`` are each owner's records by its name, or in a list; or one data set, which is dealt out
+    to ``clients`` owners in equal parts by ``seed``.
 
     Raises:
         Misconfiguration: no owner, an owner without records, records that can't be used, or
@@ -160,11 +156,7 @@ class Drawn:
 
 
 class PerClient:
-    """The code of a real owner for each: ``local_update``, record for record.
-
-    Args:
-        model, loss, task: as a real owner has them.
-    """
+    """The code of a real owner for each: ``local_update``, record for record."""
 
     def __init__(self, model: nn.Module, loss: Loss, task: Task) -> None:
         self._model, self._loss, self._task = model, loss, task
@@ -196,11 +188,8 @@ class Stacked:
     """The same by batches of records of many owners, with one copy of the parameters.
 
     A gradient may differ from the real owner's in its last float32 bits, so that its encoding
-    differs by a unit or so in an element: docs/simulate.md, "Two paths".
-
-    Args:
-        model, loss, task: as a real owner has them; the model's device is used.
-        owners: all of them.
+    differs by a unit or so in an element: docs/simulate.md, "Two paths". The model's device is
+    used.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, task: Task, owners: Owners) -> None:

@@ -75,8 +75,7 @@ def make_request(
 def read_request(pem: bytes, expected: Principal, *, source: str) -> ec.EllipticCurvePublicKey:
     """The public key of a request, once it is proven to be whole and for the expected party.
 
-    Raises:
-        Misconfiguration: malformed, for another party, not signed by its own key, or not P-256.
+    Raises Misconfiguration: malformed, another party's, not signed by its own key, or not P-256.
     """
     try:
         request = x509.load_pem_x509_csr(pem)
@@ -123,23 +122,14 @@ class Authority:
 
     @classmethod
     def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> "Authority":
-        """The root as stored.
-
-        Raises:
-            Misconfiguration: malformed, or the key isn't the certificate's.
-        """
+        """The root as stored. Raises Misconfiguration: malformed, or the key is another's."""
         root = read_certificates(certificate, source=source)[0]
         return cls(root, own_key(key, root, source=source))
 
     def issue(
         self, principal: Principal, key: ec.EllipticCurvePublicKey, *, days: int = PARTY_DAYS
     ) -> x509.Certificate:
-        """A certificate that says: this key is that party's.
-
-        Args:
-            principal: the party.
-            key: its public key.
-            days: until it expires.
+        """A certificate, good for ``days``, that says: this public key is that party's.
 
         Raises:
             Misconfiguration: days below 1, or beyond the root's own end.
@@ -163,12 +153,9 @@ class Authority:
         number: int,
         now: datetime | None = None,
     ) -> x509.CertificateRevocationList:
-        """The signed list of what no longer counts.
+        """The signed list of what no longer counts: ``revoked_entry``'s, or an earlier list's.
 
-        Args:
-            revoked: made by :func:`revoked_entry`, or from an earlier list.
-            number: grows with each list.
-            now: instead of the clock's time.
+        ``number`` grows with each list.
         """
         builder = (
             x509.CertificateRevocationListBuilder()

@@ -45,9 +45,6 @@ def accept(folder: Path, offered: Path) -> Identity:
         folder: of the party; holds its key and, from its kit, the root that was read out.
         offered: ca.pem, cert.pem and crl.pem, as ``precad keys issue`` makes them.
 
-    Returns:
-        The party's identity, complete.
-
     Raises:
         Misconfiguration: the certificate is of another key, another party than was asked for,
             or another root than the folder has; or it doesn't count.
@@ -80,7 +77,7 @@ def accept(folder: Path, offered: Path) -> Identity:
 def create_request(
     folder: Path, principal: Principal, *, replace: bool = False, renew: Path | None = None
 ) -> Path:
-    """A new key and a signing request for it; the key stays in the folder.
+    """Make a new key in the folder, and a signing request for it, whose path is returned.
 
     Args:
         folder: the party's.
@@ -88,9 +85,6 @@ def create_request(
         replace: over a key that is there.
         renew: the party's present folder, which stays as it is: the root and, of a server, the
             coin keys are taken over from it.
-
-    Returns:
-        The request's path.
 
     Raises:
         Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another party's

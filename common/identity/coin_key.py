@@ -21,11 +21,7 @@ COIN_BYTES = 32
 
 
 def make_coin_key(folder: Path) -> None:
-    """Write a fresh coin key; one that is there stays, also when the signing key is renewed.
-
-    Raises:
-        OSError: it can't be written.
-    """
+    """Write a fresh coin key; one that is there stays. Raises OSError."""
     try:
         write_file(folder / COIN_FILE, Secret.random().reveal(), replace=False)
     except FileExistsError:
@@ -33,11 +29,9 @@ def make_coin_key(folder: Path) -> None:
 
 
 def take_over_coin_key(old: Path, folder: Path) -> None:
-    """Copy the coin key to where a renewed signing key lies.
+    """Copy the coin key to where a renewed signing key lies. Raises OSError.
 
-    Raises:
-        Misconfiguration: ``old`` has no coin key, or ``folder`` has another one.
-        OSError: one can't be read or written.
+    Raises Misconfiguration: ``old`` has no coin key, or ``folder`` has another one.
     """
     path, to = old / COIN_FILE, folder / COIN_FILE
     if not path.is_file():
@@ -91,11 +85,7 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
 
 
 def replace_coin_key(journal: Path, task: Digest, key: Secret) -> None:
-    """Write a task's own ``key``: both servers' operators want new coins for it.
-
-    Raises:
-        StorageFailure: it can't be written.
-    """
+    """Write a task's own key: both operators want new coins for it. Raises StorageFailure."""
     path = _own(journal, task)
     try:
         write_file(path, key.reveal())

@@ -56,11 +56,7 @@ class Identity:
 
     @classmethod
     def load(cls, folder: Path | str, *, now: datetime | None = None) -> Self:
-        """Read and check a folder.
-
-        Args:
-            folder: made by ``precad keys``, or filled by the operator's own authority.
-            now: instead of the clock's time.
+        """Read and check a folder that ``precad keys`` made or the operator's own authority filled.
 
         Raises:
             Misconfiguration: a file is missing, malformed or readable by others; the certificate
@@ -92,12 +88,7 @@ def check_certificate(
 ) -> Principal:
     """The party whose certificate counts: valid, of our authorities, for its purpose, unrevoked.
 
-    Args:
-        chain: the certificate, then any intermediate ones.
-        authorities: who is believed.
-        revocations: which certificates no longer count.
-        source: where the certificate came from, for the error.
-        now: instead of the clock's time.
+    The chain is the certificate, then any intermediate ones; ``source`` stands in the error.
 
     Raises:
         Misconfiguration: says what is wrong with it, and what would do.

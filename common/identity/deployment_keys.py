@@ -65,11 +65,7 @@ class Deployment:
 
     @classmethod
     def create(cls, directory: Path, *, replace: bool = False) -> Self:
-        """A new root in ``directory``, with an empty revocation list.
-
-        Raises:
-            Misconfiguration: there is one already and ``replace`` is false.
-        """
+        """A new root, with an empty revocation list. Raises Misconfiguration: there is one."""
         folder = directory / AUTHORITY_FOLDER
         make_folder(directory)
         make_folder(folder)
@@ -85,11 +81,7 @@ class Deployment:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """The root that is in ``directory``.
-
-        Raises:
-            Misconfiguration: there is none, or it is damaged.
-        """
+        """The root that is in ``directory``. Raises Misconfiguration: none, or a damaged one."""
         folder = directory / AUTHORITY_FOLDER
         remedy = "there is no root here; precad keys init makes one"
         certificate = read_file(folder / CA_FILE, "keys", remedy)
@@ -99,8 +91,7 @@ class Deployment:
     def folder_of(self, principal: Principal) -> Path:
         """Where a party's files go unless told otherwise.
 
-        Raises:
-            Misconfiguration: a client named like another party's folder.
+        Raises Misconfiguration: a client named like another party's folder.
         """
         if principal.role is Role.CLIENT and principal.name in _RESERVED:
             raise Misconfiguration(
@@ -117,12 +108,9 @@ class Deployment:
         days: int = PARTY_DAYS,
         replace: bool = False,
     ) -> Path:
-        """Make a party's folder: key, certificate, root and revocation list.
+        """Make a party's folder, and return it: key, certificate, root and revocation list.
 
         With a ``request`` the party keeps its key to itself, and the folder has none.
-
-        Returns:
-            The folder.
 
         Raises:
             Misconfiguration: a key is there and ``replace`` is false, or isn't the request's; or
@@ -156,10 +144,10 @@ class Deployment:
         days: int = PARTY_DAYS,
         revoke_old: bool = False,
     ) -> Path:
-        """A new key and certificate for the same role and name, in place of those in the folder.
+        """Put a new key and certificate in place of those in the party's folder, and return it.
 
         The old certificate stays good until its end, so that nothing has to restart at once,
-        unless it is revoked here. Returns the folder.
+        unless it is revoked here.
 
         Raises:
             Misconfiguration: the folder holds no certificate, or another party's.
@@ -177,9 +165,6 @@ class Deployment:
 
     def revoke(self, serials: Iterable[int]) -> list[Path]:
         """Add certificates to the revocation list, and put it in every folder of this deployment.
-
-        Args:
-            serials: of certificates that this root issued; those on the list already stay on it.
 
         Returns:
             The lists that were written, the root's own first. Servers elsewhere need a copy.
@@ -215,8 +200,7 @@ class Deployment:
     def current_serials(self, principal: Principal) -> list[int]:
         """The party's certificates that are neither expired nor revoked.
 
-        Raises:
-            Misconfiguration: there is none.
+        Raises Misconfiguration: there is none.
         """
         revoked = {entry.serial_number for entry in self._revocations()}
         serials = [
@@ -264,16 +248,7 @@ class Deployment:
 def create_local_keys(
     directory: Path, clients: Iterable[str], *, days: int = PARTY_DAYS, replace: bool = False
 ) -> list[Path]:
-    """Root, both servers, dealer, operator and clients, each in a folder of its own.
-
-    Args:
-        directory: made where it doesn't exist.
-        clients: their names.
-        days: until the parties' certificates expire.
-        replace: over keys that are there.
-
-    Returns:
-        The parties' folders.
+    """Root, both servers, dealer, operator and clients, each in a folder of its own, returned.
 
     Raises:
         Misconfiguration: keys are there and ``replace`` is false, or a client's name is no name.
@@ -330,10 +305,9 @@ class CertificateSummary:
 
 
 def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSummary]:
-    """The certificates of a deployment, of one party's folder, or of one PEM file.
+    """The certificates of a deployment's directory, of one party's folder, or of one PEM file.
 
-    Raises:
-        Misconfiguration: nothing of the kind there, or damaged.
+    Raises Misconfiguration: nothing of the kind there, or damaged.
     """
     root = path / AUTHORITY_FOLDER
     if (root / CA_FILE).exists():

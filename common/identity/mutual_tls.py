@@ -65,16 +65,7 @@ def open_channel(
     """A synchronous channel to the server of that role; connects lazily.
 
     A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``, whatever its
-    address.
-
-    Args:
-        address: as for :func:`dialling`, and so are the others.
-        identity: the own one.
-        expect: whose port this is.
-        bulk: whether megabytes come in over it without a pause.
-
-    Raises:
-        Misconfiguration: as for :func:`dialling`.
+    address. ``bulk``: megabytes come in over it without a pause. Raises as ``dialling``.
     """
     target, credentials, options = dialling(address, identity, expect)
     return grpc.secure_channel(target, credentials, [*options, *(_BULK if bulk else ())])
@@ -83,15 +74,10 @@ def open_channel(
 def dialling(
     address: str, identity: Identity, expect: Role
 ) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
-    """What a channel is made from, whichever of gRPC's kinds it is.
-
-    Args:
-        address: ``host:port``.
-        identity: the own one.
-        expect: whose port this is: a server's or the dealer's.
+    """What a channel to the port of role ``expect`` is made from, whichever of gRPC's kinds it is.
 
     Raises:
-        Misconfiguration: no address, a role that doesn't serve, or TLS 1.3 not in force.
+        Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not in force.
     """
     check_serving(expect)
     if not re.fullmatch(ADDRESS_PATTERN, address):
@@ -128,13 +114,8 @@ def _check_tls13() -> None:
 def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Identity) -> int:
     """Listen, for callers only whose certificate the identity's authorities issued.
 
-    Args:
-        server: a synchronous or an asyncio server, not yet started.
-        address: ``host:port``; port 0 takes a free one.
-        identity: a server's or the dealer's.
-
     Returns:
-        The port.
+        The port; where the address has port 0 a free one.
 
     Raises:
         Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address that
@@ -167,15 +148,9 @@ def require(
     The handshake checked the certificate when the connection began; connections live for weeks,
     hence expiry and revocation are checked again here.
 
-    Args:
-        context: of a synchronous or an asyncio servicer.
-        identity: what the port was opened with.
-        roles: the party must have one of them.
-        now: instead of the clock's time.
-
     Raises:
         AccessDenied: no certificate, no or several precad names, expired, not yet valid, revoked,
-            or of another role.
+            or of none of these roles.
     """
     certificate, principal = of_connection(context)
     if principal is None:
@@ -195,8 +170,7 @@ def require(
 def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]:
     """The certificate at the other end of a call, and who it names.
 
-    Raises:
-        AccessDenied: none, or one that can't be parsed.
+    Raises AccessDenied: none, or one that can't be parsed.
     """
     pem = list(context.auth_context().get("x509_pem_cert", ()))
     if len(pem) != 1:
@@ -224,11 +198,6 @@ _EXPIRED, _NOT_YET_VALID = 10, 9
 
 def why_unreachable(address: str, identity: Identity, expect: Role) -> PeerUnavailable | None:
     """What keeps a connection from coming about, in a sentence that says what to mend.
-
-    Args:
-        address: ``host:port``.
-        identity: the own one: its authorities are believed.
-        expect: whose port this should be.
 
     Returns:
         ``Misidentified`` where waiting won't help: another party or authority. Another
@@ -299,13 +268,7 @@ def _handshake(
 def check_own_key(context: Context, signature: Signature) -> None:
     """The signature's key is the connection's: whoever calls now holds the key that signed.
 
-    Args:
-        context: of the upload's call.
-        signature: from the upload's header.
-
-    Raises:
-        RejectedSubmission: BAD_SIGNATURE.
-        AccessDenied: the connection has no certificate.
+    Raises RejectedSubmission: BAD_SIGNATURE; AccessDenied: the connection has no certificate.
     """
     if certificates_of(signature)[0].public_key() != of_connection(context)[0].public_key():
         raise RejectedSubmission(

@@ -76,9 +76,7 @@ class Principal:
     def from_dns_names(cls, dns_names: Iterable[str]) -> "Principal":
         """The one party among a certificate's DNS names; names outside our domain don't count.
 
-        Raises:
-            Misconfiguration: no name in our domain, several, or one that isn't exactly, in lower
-                case, of one of the two forms.
+        Raises Misconfiguration: not exactly one name in our domain, in one of the two forms.
         """
         # Looser than the two forms, so that a near miss is refused and never ignored.
         ours = [name for name in dns_names if name.casefold().rstrip(".").split(".")[-1] == DOMAIN]
@@ -138,11 +136,7 @@ def read_file(path: Path, field: str, remedy: str) -> bytes:
 
 
 def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
-    """The certificates of a PEM file, one or more, in the file's order.
-
-    Raises:
-        Misconfiguration: none inside, or bytes that aren't certificates.
-    """
+    """The certificates of a PEM file, one or more, in its order. Raises Misconfiguration."""
     try:
         found = x509.load_pem_x509_certificates(pem)
         for each in found:
@@ -163,18 +157,13 @@ def require_whole(certificate: x509.Certificate) -> None:
 def principal_of(certificate: x509.Certificate) -> Principal:
     """The party that the subject alternative names state; the common name never counts.
 
-    Raises:
-        Misconfiguration: no precad party, several, or a malformed name or extension.
+    Raises Misconfiguration: no precad party, several, or a malformed name or extension.
     """
     return Principal.from_dns_names(dns_names(certificate))
 
 
 def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """The DNS names among the subject alternative names; none without the extension.
-
-    Raises:
-        Misconfiguration: the extensions can't be parsed.
-    """
+    """The DNS names among the subject alternative names. Raises Misconfiguration: malformed."""
     try:
         names = holder.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -185,11 +174,10 @@ def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list
 
 
 def check_algorithm(public_key: object, *, source: str) -> None:
-    """Parties' keys are ECDSA on P-256.
+    """Refuse a party's key that isn't ECDSA on P-256.
 
-    Raises:
-        Misconfiguration: any other key, Ed25519 among them: gRPC's BoringSSL offers no signature
-            algorithm for it, and every handshake would fail without saying why.
+    Ed25519 too: gRPC's BoringSSL offers no signature algorithm for it, and every handshake would
+    fail without saying why.
     """
     if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(
         public_key.curve, ec.SECP256R1
@@ -219,8 +207,7 @@ def own_key(
 ) -> ec.EllipticCurvePrivateKey:
     """The private key of a certificate.
 
-    Raises:
-        Misconfiguration: not an unencrypted PEM key, not on P-256, or another certificate's.
+    Raises Misconfiguration: not an unencrypted PEM key, not on P-256, or another certificate's.
     """
     key = private_key(pem, source)
     if key.public_key() != certificate.public_key():
@@ -243,11 +230,7 @@ def purposes(principal: Principal) -> list[x509.ObjectIdentifier]:
 
 
 def check_purpose(certificate: x509.Certificate, principal: Principal, *, source: str) -> None:
-    """The extended key usage lets the party do its part.
-
-    Raises:
-        Misconfiguration: clientAuth is missing, or serverAuth for a server or the dealer.
-    """
+    """Refuse an extended key usage without clientAuth, or serverAuth for a server or the dealer."""
     needed = purposes(principal)
     try:
         usage = set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)

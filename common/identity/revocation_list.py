@@ -26,8 +26,7 @@ class RevocationList:
     def __init__(self, path: Path, authorities: list[x509.Certificate]) -> None:
         """Read the list; a missing file revokes nothing until it appears.
 
-        Raises:
-            Misconfiguration: the file is there but isn't a list signed by an authority.
+        Raises Misconfiguration: the file is there but isn't a list signed by an authority.
         """
         self._path = path
         self._authorities = authorities
@@ -84,8 +83,7 @@ def read_revocation_lists(
 ) -> list[x509.CertificateRevocationList]:
     """The lists of a PEM file, one or more, each signed by one of the authorities.
 
-    Raises:
-        Misconfiguration: no list inside, or one that no authority signed.
+    Raises Misconfiguration: no list inside, or one that no authority signed.
     """
     try:
         lists = [x509.load_pem_x509_crl(block) for block in _PEM_BLOCK.findall(pem)]

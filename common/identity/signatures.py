@@ -63,8 +63,7 @@ class CertificateVerifier:
     def admit(self, signature: Signature, client: ClientId, *, now: datetime | None = None) -> None:
         """The certificate is ``client``'s, of our authorities, valid now, and not revoked.
 
-        Raises:
-            RejectedSubmission: BAD_SIGNATURE, with what is wrong.
+        Raises RejectedSubmission: BAD_SIGNATURE, with what is wrong.
         """
         principal = self._principal(signature, now)
         if principal != Principal.client(client.name):
@@ -75,12 +74,8 @@ class CertificateVerifier:
     ) -> None:
         """The signature is that server's over ``signed``, by a certificate that counts now.
 
-        Args:
-            signature: with its certificates.
-            role: whose it must be.
-            signed: what it is over.
-            kept: it was made and kept earlier: a certificate that has expired since still counts,
-                one that was revoked doesn't.
+        ``kept``: it was made earlier: a certificate that has expired since still counts, one that
+        was revoked doesn't.
 
         Raises:
             PeerUnavailable: its certificate has expired or was revoked; it may come with another.
@@ -120,11 +115,7 @@ class CertificateVerifier:
         return validity_fault(own) is not None or self._revocations.revokes(own)
 
     def check(self, signature: Signature, signed: bytes) -> None:
-        """The signature is its certificate's over ``signed``.
-
-        Raises:
-            RejectedSubmission: BAD_SIGNATURE.
-        """
+        """The signature is its certificate's over ``signed``. Raises RejectedSubmission."""
         key = certificates_of(signature)[0].public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             _refuse("the certificate's key isn't ECDSA on P-256")
