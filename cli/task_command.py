@@ -134,7 +134,7 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     """That all records can be used, in a sentence. Raises Misconfiguration: one can't."""
     from torch.nn import functional  # noqa: PLC0415
 
-    from precad.client.check_owner import look_at_owner  # noqa: PLC0415
+    from precad.client.check_before_enrolling import look_at_owner  # noqa: PLC0415
     from precad.client.gradients.local_update import most_records  # noqa: PLC0415
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415

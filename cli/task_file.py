@@ -73,9 +73,8 @@ def planned(wishes: Wishes) -> tuple[Task, str]:
 
     σ is the least for the ε, C and η are by rules of thumb.
 
-    Raises:
-        Misconfiguration: something is missing or can't be, leaves nothing to learn, or no task can
-            have it.
+    Raises Misconfiguration: something is missing or can't be, leaves nothing to learn, or no task
+    can have it.
     """
     data = None if wishes.recipe is None else _recipe(wishes.recipe)
     model = _model_section(wishes, data)

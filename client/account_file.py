@@ -141,8 +141,7 @@ class AccountFile:
     def new_entries(self) -> list[Entry]:
         """What was appended since the last call, by whomever.
 
-        Raises:
-            Misconfiguration: the file can't be read; it is refused rather than forgotten.
+        Raises Misconfiguration: the file can't be read; it is refused rather than forgotten.
         """
         if self.path is None:
             found, self._unread = self._unread, []

@@ -40,7 +40,7 @@ from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of
-from precad.common.wire.notices import Notice, read_notice, rejection_of
+from precad.common.wire.owner_notices import Notice, read_notice, rejection_of
 from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
 from precad.common.wire.version import check_version
 from precad.protos import precad_pb2 as pb

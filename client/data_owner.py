@@ -7,9 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.check_disk_and_servers import WITHIN_S, Findings, look_at_servers, look_at_state
-from precad.client.check_owner import check_name, look_at_held_out, look_at_limit, look_at_owner
 from precad.client.connection import Servers
 from precad.client.display import display_for
 from precad.client.gradients.local_update import local_update, most_records, poisson_sample
@@ -137,7 +136,7 @@ class DataOwner:
         self.pending = Pending(self.task, self.client, kept)
         self.statements = ServerStatements(self.task, self.client, folder)
 
-    def check(self, wait_s: float = WITHIN_S) -> Findings:
+    def check(self, wait_s: float = before.WITHIN_S) -> before.Findings:
         """What may keep this owner from taking part, found before it enrols: a sentence each.
 
         Looks at every record with the model and the loss, the claim, the limit, the state folder,
@@ -147,18 +146,18 @@ class DataOwner:
         the result has what must be mended. Raises none of our errors.
         """
         addresses = dict(zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True))
-        servers = look_at_servers(
+        servers = before.look_at_servers(
             self.task, self.client, self._identity, addresses, wait_s, self._token
         )
-        findings = Findings()
-        findings.passes("identity", lambda: check_name(self.client, self._identity))
-        rate, training = self._record_rate, (self._model, self._loss, self._most)
-        findings.extend(look_at_owner(self.task, self.client, self._records, rate, *training))
+        findings = before.Findings()
+        findings.passes("identity", lambda: before.check_name(self.client, self._identity))
+        claim = self.task, self.client, self._records, self._record_rate
+        findings.extend(before.look_at_owner(*claim, self._model, self._loss, self._most))
         if self._held_out is not None:
             held_out = (self._held_out, self._model, self._loss)
-            findings.extend(look_at_held_out(self.task, *held_out))
-        findings.extend(look_at_limit(self.task, self.budget))
-        findings.extend(look_at_state(self.task, self._folder, self._account_folder))
+            findings.extend(before.look_at_held_out(self.task, *held_out))
+        findings.extend(before.look_at_limit(self.task, self.budget))
+        findings.extend(before.look_at_state(self.task, self._folder, self._account_folder))
         findings.extend(servers())
         return findings
 
@@ -185,7 +184,7 @@ class DataOwner:
             PeerViolation: the servers show different models, or one has forgotten what it signed.
             StorageFailure: the state folder can't be written.
         """
-        check_name(self.client, self._identity)
+        before.check_name(self.client, self._identity)
         limit = None if self.budget.limit is None else self.budget.limit.epsilon
         reporter = Reporter(
             self.task,

@@ -27,8 +27,7 @@ class Account:
     Lines count in the order in which they stand; one that passes the limit doesn't count, and
     whoever wrote it sends nothing. So two tasks that run at once can't overrun the limit together.
 
-    Raises:
-        Misconfiguration: the file can't be read.
+    Raises Misconfiguration: the file can't be read.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr, SecretStr
 
+from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.check_disk_and_servers import (
-    WITHIN_S,
-    Findings,
-    Kind,
-    final_model,
-    look_at_servers,
-    look_at_state,
-)
 from precad.client.own_account import OwnAccount
 from precad.client.records.columns import Columns
 from precad.common.errors import Misconfiguration
@@ -77,8 +70,7 @@ class JoinSettings(Settings):
     def data_owner(self, data: Any = None, model: Any = None, loss: Any = None) -> "DataOwner":
         """The data owner that these settings describe, with another model, … where given.
 
-        Raises:
-            Misconfiguration: task, data, model, identity or limit can't be used.
+        Raises Misconfiguration: task, data, model, identity or limit can't be used.
         """
         # torch takes seconds: whoever only looks at settings does without.
         from precad.client.data_owner import DataOwner  # noqa: PLC0415
@@ -105,8 +97,7 @@ class JoinSettings(Settings):
 def own_object(field: str, place: str, folder: Path | None = None) -> Any:
     """What MODULE:NAME names, looked for in ``folder`` and in the current one.
 
-    Raises:
-        Misconfiguration: of ``field``: there is no such module, or no such name in it.
+    Raises Misconfiguration: of ``field``: there is no such module, or no such name in it.
     """
     module, _, attribute = place.partition(":")
     usual = list(sys.path)
@@ -127,8 +118,7 @@ def own_object(field: str, place: str, folder: Path | None = None) -> Any:
 def own_model(place: str, folder: Path | None = None) -> Any:
     """The torch module that MODULE:NAME makes, called without arguments; see ``own_object``.
 
-    Raises:
-        Misconfiguration: it can't be made, or isn't a torch module.
+    Raises Misconfiguration: it can't be made, or isn't a torch module.
     """
     from torch import nn  # noqa: PLC0415 -- seconds
 
@@ -156,13 +146,13 @@ FINISHED = "finished training"
 """About what it is found that the owner has the task's final model."""
 
 
-def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
+def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Findings:
     """All that ``DataOwner`` refuses and ``DataOwner.check`` finds, for an owner's settings file.
 
     Nothing is enrolled, and no folder made. The servers are asked first, for ``within_s``, and the
     same whatever the records are.
     """
-    findings = Findings()
+    findings = before.Findings()
     settings = findings.attempt("settings", lambda: JoinSettings.load(path))
     if settings is None:
         return findings
@@ -175,13 +165,9 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
         token = (
             None if settings.token is None else Secret(settings.token.get_secret_value().encode())
         )
-        servers = look_at_servers(task, client, identity, addresses, within_s, token)
-    # From here on torch is loaded: while it is, the servers answer.
-    from precad.client.check_owner import check_name, look_at_limit  # noqa: PLC0415
-
-    if identity is not None and client is not None:
+        servers = before.look_at_servers(task, client, identity, addresses, within_s, token)
         about = "identity"
-        if findings.passes(about, lambda: check_name(client, identity)):
+        if findings.passes(about, lambda: before.check_name(client, identity)):
             findings.good(about, f"{settings.identity} holds a valid certificate of {client}")
     if task is not None:
         findings.good("task", f"{task.name}, digest {task.digest}")
@@ -189,27 +175,27 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
             _look_at_training(findings, settings, task, client)
             account = findings.attempt("limit", lambda: _account(settings, task, client))
             if account is not None:
-                findings.extend(look_at_limit(task, account))
-        findings.extend(look_at_state(task, settings.state, settings.account))
-    found = Findings() if servers is None else servers()
-    final = None if task is None else final_model(task, settings.state)
+                findings.extend(before.look_at_limit(task, account))
+        findings.extend(before.look_at_state(task, settings.state, settings.account))
+    found = before.Findings() if servers is None else servers()
+    final = None if task is None else before.final_model(task, settings.state)
     if final is not None:
         findings.note(FINISHED, f"{final} is its final model: nothing is left to take part in")
         # Servers that have left, or take nobody any more, are no mistake then.
-        found = Findings(
-            replace(each, kind=Kind.NOTE if each.kind is Kind.BAD else each.kind) for each in found
+        found = before.Findings(
+            replace(each, kind=before.Kind.NOTE if each.kind is before.Kind.BAD else each.kind)
+            for each in found
         )
     findings.extend(found)
     return findings
 
 
 def _look_at_training(
-    findings: Findings, settings: JoinSettings, task: Task, client: ClientId
+    findings: before.Findings, settings: JoinSettings, task: Task, client: ClientId
 ) -> None:
     """Records, model and loss, each by itself and then together."""
     from torch.nn import functional  # noqa: PLC0415
 
-    from precad.client.check_owner import look_at_held_out, look_at_owner  # noqa: PLC0415
     from precad.client.gradients.local_update import most_records  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
     from precad.client.records.read_records import read_records  # noqa: PLC0415
@@ -231,9 +217,9 @@ def _look_at_training(
     if held_out is not None:
         others = findings.attempt("held-out records", lambda: records(held_out))
         if others is not None:
-            findings.extend(look_at_held_out(task, others, module, loss))
+            findings.extend(before.look_at_held_out(task, others, module, loss))
     most = most_records(len(found), rate)
-    findings.extend(look_at_owner(task, client, found, rate, module, loss, most))
+    findings.extend(before.look_at_owner(task, client, found, rate, module, loss, most))
 
 
 def _rate(settings: JoinSettings, task: Task) -> float:

@@ -36,7 +36,13 @@ from precad.common.errors import (
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.notices import Notice, RoundOpen, RoundOver, TrainingOver, TrainingPaused
+from precad.common.wire.owner_notices import (
+    Notice,
+    RoundOpen,
+    RoundOver,
+    TrainingOver,
+    TrainingPaused,
+)
 
 log = logging.getLogger("precad")
 

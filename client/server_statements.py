@@ -21,7 +21,7 @@ from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import from_bytes, model_digest, to_bytes
 from precad.common.task import Task
-from precad.common.wire.notices import RoundOpen
+from precad.common.wire.owner_notices import RoundOpen
 from precad.common.wire.signed_statements import (
     Opening,
     Statement,
@@ -49,8 +49,7 @@ class ServerStatements:
 
     Those of another task or client are refused; without a folder all is in memory.
 
-    Raises:
-        Misconfiguration: what was kept can't be read.
+    Raises Misconfiguration: what was kept can't be read.
     """
 
     def __init__(self, task: Task, client: ClientId, folder: Path | None = None) -> None:

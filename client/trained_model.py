@@ -59,8 +59,7 @@ class TrainedModel:
 
         Buffers (a fixed scaler's numbers) aren't trained and stay as they are.
 
-        Raises:
-            Misconfiguration: its parameters aren't the task's, in names, shapes and order.
+        Raises Misconfiguration: its parameters aren't the task's, in names, shapes and order.
         """
         check_parameters(module, self.task.model.parameters)
         load_vector(module, self.theta)
@@ -71,8 +70,7 @@ class TrainedModel:
 
         The file appears whole or not at all, and only this user may read it.
 
-        Raises:
-            Misconfiguration: the file can't be written there.
+        Raises Misconfiguration: the file can't be written there.
         """
         facts = self._guarantee() if self.version else {}
         try:
@@ -111,8 +109,7 @@ class TrainedModel:
 def check_parameters(module: "nn.Module", parameters: tuple[Parameter, ...]) -> None:
     """Refuses a model whose parameters aren't the task's, in names, shapes and order.
 
-    Raises:
-        Misconfiguration: names the first difference.
+    Raises Misconfiguration: names the first difference.
     """
     found = [(name, tuple(tensor.shape)) for name, tensor in module.named_parameters()]
     expected = [(parameter.name, parameter.shape) for parameter in parameters]
@@ -135,8 +132,7 @@ def load_vector(module: "nn.Module", theta: NDArray[np.float64]) -> None:
     The module's shapes are the task's, in its order; names aren't looked at
     (``TrainedModel.load_into`` does).
 
-    Raises:
-        Misconfiguration: the vector's length isn't the module's number of parameters.
+    Raises Misconfiguration: the vector's length isn't the module's number of parameters.
     """
     import torch  # noqa: PLC0415 -- seconds
 

@@ -79,8 +79,7 @@ def _relative(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Rows over their largest entries, those entries, and the norms of the rows so scaled.
 
-    Raises:
-        Misconfiguration: a gradient holds NaN or an infinity.
+    Raises Misconfiguration: a gradient holds NaN or an infinity.
     """
     # Scaled by the largest entry first: squares of huge gradients would overflow.
     largest = np.maximum(gradients.max(axis=1, initial=0.0), -gradients.min(axis=1, initial=0.0))
@@ -142,8 +141,7 @@ _LIMIT = 2.0**62
 def encode(x: NDArray[np.float64], fractional_bits: int) -> RingVector:
     """``trunc(x·2^f)``, same shape, int64.
 
-    Raises:
-        Misconfiguration: an element is NaN, infinite, or its encoding is 2^62 or more.
+    Raises Misconfiguration: an element is NaN, infinite, or its encoding is 2^62 or more.
     """
     with np.errstate(over="ignore"):  # an infinity is refused below
         scaled = x * math.ldexp(1.0, fractional_bits)

@@ -207,8 +207,7 @@ def save_model(
 
     Its metadata say which task and version it is of, how privately it was trained, and ``facts``.
 
-    Raises:
-        Misconfiguration: the vector's length isn't the task's d.
+    Raises Misconfiguration: the vector's length isn't the task's d.
     """
     parameters = task.model.parameters
     digest = digest or model_digest(task.digest, version, parameters, theta)

@@ -37,8 +37,7 @@ _SHOWN = 8
 def read_npy(field: str, path: Path) -> Array:
     """The array of a ``.npy`` file, mapped and not yet read.
 
-    Raises:
-        Misconfiguration: no such file, no array of numbers, or shorter than its header says.
+    Raises Misconfiguration: no such file, no array of numbers, or shorter than its header says.
     """
     try:
         array: Array = np.lib.format.open_memmap(path, mode="r")
@@ -50,8 +49,7 @@ def read_npy(field: str, path: Path) -> Array:
 def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
     """The arrays of these names in a ``.npz`` file.
 
-    Raises:
-        Misconfiguration: no such file or array, or an array of something else than numbers.
+    Raises Misconfiguration: no such file or array, or an array of something else than numbers.
     """
     try:
         with path.open("rb") as opened, np.lib.npyio.NpzFile(opened, allow_pickle=False) as file:

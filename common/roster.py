@@ -38,8 +38,7 @@ def on_grid(task: Task, record_rate: float) -> float:
 
     A client samples, claims and accounts with this one number.
 
-    Raises:
-        Misconfiguration: below the grid's floor, or above the task's p.
+    Raises Misconfiguration: below the grid's floor, or above the task's p.
     """
     _check_bounds(task, record_rate)
     # What a person writes, 0.1 for 0.3/3, may miss its own float by a rounding.
@@ -110,9 +109,8 @@ class Roster(Mapping[ClientId, Enrolment]):
         record_rate = 0.2
         ```
 
-        Raises:
-            Misconfiguration: the file can't be read, a key is unknown or missing, a client is
-                listed twice, or the task doesn't allow an entry. Names the file and the entry.
+        Raises Misconfiguration: the file can't be read, a key is unknown or missing, a client is
+        listed twice, or the task doesn't allow an entry. Names the file and the entry.
         """
         source = f"roster {path}"
         try:

@@ -138,8 +138,7 @@ class Task(Section):
 def with_objective(task: Task, objective: ObjectiveSection | str) -> Task:
     """The same task with another record objective, by its name or in full.
 
-    Raises:
-        Misconfiguration: there is none of this name.
+    Raises Misconfiguration: there is none of this name.
     """
     section = {"name": objective} if isinstance(objective, str) else objective.model_dump()
     values = task.model_dump(mode="json", exclude={"objective"})

@@ -138,11 +138,7 @@ NAMED: dict[str, Attack] = {
 
 
 def named(name: str) -> Attack:
-    """The attack of this name.
-
-    Raises:
-        Misconfiguration: there is none.
-    """
+    """The attack of this name. Raises Misconfiguration: there is none."""
     if name not in NAMED:
         raise Misconfiguration("attack", name, f"use one of {', '.join(NAMED)}, or a function")
     return NAMED[name]

@@ -238,8 +238,7 @@ DATASETS: dict[str, Callable[[Path | None], DataSet]] = {
 def load(name: str, folder: Path | None = None) -> DataSet:
     """Return the data set of this name, one of ``DATASETS``, from the folder that holds its files.
 
-    Raises:
-        Misconfiguration: an unknown name, no folder given, or files missing: it says which.
+    Raises Misconfiguration: an unknown name, no folder given, or files missing: it says which.
     """
     if name not in DATASETS:
         raise Misconfiguration("dataset", name, f"use one of {', '.join(DATASETS)}")

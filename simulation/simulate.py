@@ -177,8 +177,7 @@ def simulate(
 def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
     """A copy of the model there, where gradients can be clipped as owners clip them.
 
-    Raises:
-        Misconfiguration: no such device, or one without float64.
+    Raises Misconfiguration: no such device, or one without float64.
     """
     try:
         torch.zeros(1, dtype=torch.float64, device=device)

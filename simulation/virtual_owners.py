@@ -42,9 +42,8 @@ class Owners(Mapping[str, Owner]):
     ``data`` are each owner's records by its name, or in a list; or one data set, which is dealt out
     to ``clients`` owners in equal parts by ``seed``.
 
-    Raises:
-        Misconfiguration: no owner, an owner without records, records that can't be used, or
-            owners whose records don't stack.
+    Raises Misconfiguration: no owner, an owner without records, records that can't be used, or
+    owners whose records don't stack.
     """
 
     def __init__(self, data: Any, clients: int | None, task: Task, seed: int) -> None:
@@ -81,8 +80,7 @@ class Owners(Mapping[str, Owner]):
     def fitted(self, task: Task, rounds: int | None) -> Task:
         """The task for so many owners and rounds; refuses what a real one refuses.
 
-        Raises:
-            Misconfiguration: the numbers don't fit together, or an owner's claim passes the cap.
+        Raises Misconfiguration: the numbers don't fit together, or an owner's claim passes the cap.
         """
         values = task.model_dump(mode="json")
         values["enrolment"]["clients"] = max(len(self), 1)

@@ -115,8 +115,7 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector
 def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
     """Rows of norm at most R by the task's rule; Algorithm 2, line 4.
 
-    Raises:
-        Misconfiguration: a gradient isn't finite.
+    Raises Misconfiguration: a gradient isn't finite.
     """
     objective, clip = task.objective, task.privacy.record_clip
     if objective is None or objective.clipping == "flat":
@@ -163,8 +162,7 @@ def most_records(count: int, rate: float) -> int:
     exact, because a neighbouring data set has the same sizes of samples (one gradient in it is
     zero).
 
-    Raises:
-        Misconfiguration: the rate lies outside (0, 1].
+    Raises Misconfiguration: the rate lies outside (0, 1].
     """
     _check_rate(rate)
     # The tail is a regularised incomplete beta function; its relative error is below 1e-9.

@@ -178,8 +178,7 @@ def _unit(direction: torch.Tensor) -> torch.Tensor:
 def check_usable(objective: Objective, outputs: object, x: torch.Tensor, y: torch.Tensor) -> None:
     """Refuse records that the objective can't be of, by shapes and types alone.
 
-    Raises:
-        Misconfiguration: inputs aren't real numbers, or it takes classes and there are none.
+    Raises Misconfiguration: inputs aren't real numbers, or it takes classes and there are none.
     """
     name = objective.section.name
     if objective.noisy and not x.is_floating_point():

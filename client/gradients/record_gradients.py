@@ -190,8 +190,7 @@ class RecordGradients:
     def prepare(self, records: Records) -> None:
         """What the shapes of the records tell, from one synthetic record.
 
-        Raises:
-            Misconfiguration: training changes a buffer of the model, or labels aren't integers.
+        Raises Misconfiguration: training changes a buffer of the model, or labels aren't integers.
         """
         self._filler = [
             synthetic(records.inputs, self.chunk),

@@ -37,9 +37,8 @@ def rehearse(
     Every record is tried at the task's initial model, by its loss alone, in training's chunks (M is
     ``most``).
 
-    Raises:
-        Misconfiguration: see ``RecordGradients``; a label is no class of the model; a record's
-            loss raises or isn't finite; the loss or the model mixes records.
+    Raises Misconfiguration: see ``RecordGradients``; a label is no class of the model; a record's
+    loss raises or isn't finite; the loss or the model mixes records.
     """
     chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)

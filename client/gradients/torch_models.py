@@ -51,8 +51,7 @@ def cnn(classes: int) -> nn.Module:
 def build(section: ModelSection) -> nn.Module:
     """The task's model, of the sizes that its parameters' shapes say, where it is of ``BUILT_IN``.
 
-    Raises:
-        Misconfiguration: another architecture, or shapes that don't belong to it.
+    Raises Misconfiguration: another architecture, or shapes that don't belong to it.
     """
     shapes = [p.shape for p in section.parameters if len(p.shape) == _MATRIX]
     match section.architecture, shapes:
@@ -141,8 +140,7 @@ class Applied:
     ) -> NDArray[np.float32]:
         """What the model says of each record, ``[n, …] float32``; calls ``between`` chunks.
 
-        Raises:
-            Misconfiguration: the model can't take the records, or gives no row for each.
+        Raises Misconfiguration: the model can't take the records, or gives no row for each.
         """
         if len(inputs) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
@@ -176,8 +174,7 @@ class Applied:
     ) -> Evaluation:
         """Mean loss, and for classes the share of right answers; arguments as of ``outputs``.
 
-        Raises:
-            Misconfiguration: model, loss and records don't go together.
+        Raises Misconfiguration: model, loss and records don't go together.
         """
         outputs = self.outputs(theta, records.inputs, between)
         losses = []

@@ -29,8 +29,7 @@ def inputs_of(
 ) -> NDArray[np.float32]:
     """All records' inputs, ``[n, section.features] float32``.
 
-    Raises:
-        Misconfiguration: a column isn't there, or a cell can't be used; names record and column.
+    Raises Misconfiguration: a column isn't there, or a cell can't be used; names record and column.
     """
     rows = np.zeros((len(table), section.features), np.float32)
     start = 0
@@ -50,8 +49,7 @@ def targets_of(
 ) -> NDArray[np.int64] | NDArray[np.float32]:
     """All records' targets, ``[n]``: int64 classes of a categorical column, else float32.
 
-    Raises:
-        Misconfiguration: as ``inputs_of``; a level that isn't listed is no class.
+    Raises Misconfiguration: as ``inputs_of``; a level that isn't listed is no class.
     """
     cells = _Cells(table, section.target, section, rename, decimal)
     if section.target.kind == "categorical":
@@ -201,8 +199,7 @@ class Columns(BaseModel):
 
     Where the task has a `[data]` section, that decides, and only names and form are the owner's.
 
-    Raises:
-        Misconfiguration: an unknown key, or a value of another type.
+    Raises Misconfiguration: an unknown key, or a value of another type.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -227,8 +224,7 @@ class Columns(BaseModel):
     def section(self, recipe: DataSection | None) -> DataSection:
         """How these columns become numbers: the task's recipe, or numbers as they are.
 
-        Raises:
-            Misconfiguration: neither says which columns there are, or both do.
+        Raises Misconfiguration: neither says which columns there are, or both do.
         """
         if recipe is not None:
             for field, value in (("inputs", self.inputs), ("target", self.target)):

@@ -60,8 +60,7 @@ def read_inputs(
 
     Takes files and frames as ``read_records`` does; a .npz file needs no ``y``, a table no target.
 
-    Raises:
-        Misconfiguration: as ``read_records``; ``data`` is none of these.
+    Raises Misconfiguration: as ``read_records``; ``data`` is none of these.
     """
     path = _file(data)
     if path is not None and path.suffix == ".npz":
@@ -81,8 +80,7 @@ def read_inputs(
 def _file(data: Any) -> Path | None:
     """None where ``data`` are no file.
 
-    Raises:
-        Misconfiguration: it isn't there, or of a form that isn't read.
+    Raises Misconfiguration: it isn't there, or of a form that isn't read.
     """
     if not isinstance(data, str | Path):
         return None
@@ -126,8 +124,7 @@ def write_client_data(
 def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """What ``write_client_data`` wrote.
 
-    Raises:
-        Misconfiguration: the file can't be read, or isn't of this form.
+    Raises Misconfiguration: the file can't be read, or isn't of this form.
     """
     x, y = read_npz("data", path, "x", "y")
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):

@@ -52,9 +52,8 @@ class Table:
 def of_csv(path: Path, separator: str) -> Table:
     """A CSV file in UTF-8 whose first line names the columns.
 
-    Raises:
-        Misconfiguration: it can't be read, has no records, a name twice, or a line with more or
-            fewer cells than names.
+    Raises Misconfiguration: it can't be read, has no records, a name twice, or a line with more or
+    fewer cells than names.
     """
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -101,8 +100,7 @@ def _check_names(path: Path, names: list[str], separator: str) -> None:
 def of_parquet(path: Path) -> Table:
     """A Parquet file, read by whichever library is installed: pyarrow, polars or pandas.
 
-    Raises:
-        Misconfiguration: none of them is, or the file can't be read.
+    Raises Misconfiguration: none of them is, or the file can't be read.
     """
     for module, function in _PARQUET:
         try:
@@ -136,8 +134,7 @@ def is_frame(data: Any) -> bool:
 def of_frame(frame: Any, source: str | None = None) -> Table:
     """A frame of pandas, Polars or Arrow, or a mapping from names to columns; copied.
 
-    Raises:
-        Misconfiguration: a name twice, columns of different lengths, or no records.
+    Raises Misconfiguration: a name twice, columns of different lengths, or no records.
     """
     names = list(frame) if isinstance(frame, Mapping) else _names(frame)
     source = type(frame).__name__ if source is None else source

@@ -22,9 +22,8 @@ MEND = "mend this record or leave it out"
 class Records:
     """Inputs and targets with one row a record, copied: later changes of the originals don't count.
 
-    Raises:
-        Misconfiguration: they aren't arrays of numbers with one row a record, or a value isn't
-            finite (in float32) or too large (in int64); names the record.
+    Raises Misconfiguration: they aren't arrays of numbers with one row a record, or a value isn't
+    finite (in float32) or too large (in int64); names the record.
     """
 
     def __init__(self, inputs: Any, targets: Any) -> None:
@@ -54,8 +53,7 @@ def as_records(data: Any) -> Records:
 
     A Dataset is read from its first item to its last, once.
 
-    Raises:
-        Misconfiguration: the data are none of these, or a record can't be used; names it.
+    Raises Misconfiguration: the data are none of these, or a record can't be used; names it.
     """
     if isinstance(data, Records):
         return data

@@ -131,8 +131,7 @@ class Authority:
     ) -> x509.Certificate:
         """A certificate, good for ``days``, that says: this public key is that party's.
 
-        Raises:
-            Misconfiguration: days below 1, or beyond the root's own end.
+        Raises Misconfiguration: days below 1, or beyond the root's own end.
         """
         builder = _as_party(_builder(self.certificate.subject, key, days), principal)
         certificate = (

@@ -58,10 +58,9 @@ class Identity:
     def load(cls, folder: Path | str, *, now: datetime | None = None) -> Self:
         """Read and check a folder that ``precad keys`` made or the operator's own authority filled.
 
-        Raises:
-            Misconfiguration: a file is missing, malformed or readable by others; the certificate
-                is expired, not yet valid, revoked, of another authority or key, for another
-                purpose, or names no precad party. Names the file and the remedy.
+        Raises Misconfiguration: a file is missing, malformed or readable by others; the certificate
+        is expired, not yet valid, revoked, of another authority or key, for another purpose, or
+        names no precad party. Names the file and the remedy.
         """
         path = Path(folder)
         ca = read_file(path / CA_FILE, "identity", _MAKE_ONE)
@@ -90,8 +89,7 @@ def check_certificate(
 
     The chain is the certificate, then any intermediate ones; ``source`` stands in the error.
 
-    Raises:
-        Misconfiguration: says what is wrong with it, and what would do.
+    Raises Misconfiguration: says what is wrong with it, and what would do.
     """
     own, *intermediates = chain
     check_algorithm(own.public_key(), source=source)

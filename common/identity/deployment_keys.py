@@ -112,9 +112,8 @@ class Deployment:
 
         With a ``request`` the party keeps its key to itself, and the folder has none.
 
-        Raises:
-            Misconfiguration: a key is there and ``replace`` is false, or isn't the request's; or
-                the request isn't the party's.
+        Raises Misconfiguration: a key is there and ``replace`` is false, or isn't the request's; or
+        the request isn't the party's.
         """
         folder = out or self.folder_of(principal)
         with waiting_lock(self._folder, _ELSEWHERE):
@@ -149,8 +148,7 @@ class Deployment:
         The old certificate stays good until its end, so that nothing has to restart at once,
         unless it is revoked here.
 
-        Raises:
-            Misconfiguration: the folder holds no certificate, or another party's.
+        Raises Misconfiguration: the folder holds no certificate, or another party's.
         """
         folder = out or self.folder_of(principal)
         source = folder / CERTIFICATE_FILE
@@ -250,8 +248,7 @@ def create_local_keys(
 ) -> list[Path]:
     """Root, both servers, dealer, operator and clients, each in a folder of its own, returned.
 
-    Raises:
-        Misconfiguration: keys are there and ``replace`` is false, or a client's name is no name.
+    Raises Misconfiguration: keys are there and ``replace`` is false, or a client's name is no name.
     """
     parties = [*SERVICES, *(Principal.client(name) for name in clients)]
     folders = [directory / party.name for party in parties]

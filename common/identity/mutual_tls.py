@@ -76,8 +76,7 @@ def dialling(
 ) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
     """What a channel to the port of role ``expect`` is made from, whichever of gRPC's kinds it is.
 
-    Raises:
-        Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not in force.
+    Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not in force.
     """
     check_serving(expect)
     if not re.fullmatch(ADDRESS_PATTERN, address):
@@ -148,9 +147,8 @@ def require(
     The handshake checked the certificate when the connection began; connections live for weeks,
     hence expiry and revocation are checked again here.
 
-    Raises:
-        AccessDenied: no certificate, no or several precad names, expired, not yet valid, revoked,
-            or of none of these roles.
+    Raises AccessDenied: no certificate, no or several precad names, expired, not yet valid,
+    revoked, or of none of these roles.
     """
     certificate, principal = of_connection(context)
     if principal is None:

@@ -32,17 +32,9 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.secret import Secret
 
 DOMAIN = "precad"
-
-
 SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
-
-
 _SINGULAR_ROLES = {f"{role.value}.{DOMAIN}": role for role in Role if role is not Role.CLIENT}
-
-
 _CLIENT_SUFFIX = f".{Role.CLIENT.value}.{DOMAIN}"
-
-
 _REMEDY = (
     "give exactly one of server-a.precad, server-b.precad, dealer.precad, operator.precad "
     "or <name>.client.precad"

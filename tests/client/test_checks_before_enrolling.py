@@ -17,16 +17,17 @@ from tests.rig.tasks import task_with
 from torch.nn import functional
 
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.check_disk_and_servers import (
+from precad.client.check_before_enrolling import (
     SKEW_S,
     Findings,
     Kind,
     _clocks,
     _standing,
+    look_at_limit,
+    look_at_owner,
     look_at_servers,
     look_at_state,
 )
-from precad.client.check_owner import look_at_limit, look_at_owner
 from precad.client.connection import ServerState
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.client.own_account import OwnAccount

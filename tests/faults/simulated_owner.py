@@ -38,7 +38,7 @@ from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission, shard
-from precad.common.wire.notices import Notice, read_notice
+from precad.common.wire.owner_notices import Notice, read_notice
 from precad.common.wire.serving import told
 from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb

@@ -26,7 +26,7 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.common.wire.notices import RoundOpen
+from precad.common.wire.owner_notices import RoundOpen
 from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 
 A, B = Role.SERVER_A, Role.SERVER_B

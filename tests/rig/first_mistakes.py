@@ -27,7 +27,7 @@ from tests.rig.warm import SOURCES, forked, said
 
 from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml, to_toml
-from precad.client.check_disk_and_servers import look_at_servers
+from precad.client.check_before_enrolling import look_at_servers
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys

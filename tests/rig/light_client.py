@@ -16,7 +16,7 @@ from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
-from precad.common.wire.notices import Notice, RoundOpen, RoundOver
+from precad.common.wire.owner_notices import Notice, RoundOpen, RoundOver
 
 
 class LightClient:

@@ -32,7 +32,7 @@ from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import shard
 from precad.common.task import Task
-from precad.common.wire.notices import (
+from precad.common.wire.owner_notices import (
     Notice,
     RoundOpen,
     RoundOver,

@@ -34,7 +34,7 @@ from precad.common.identity.mutual_tls import dialling
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.common.wire.notices import RoundOpen, RoundOver, read_notice
+from precad.common.wire.owner_notices import RoundOpen, RoundOver, read_notice
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -24,7 +24,7 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.common.wire.notices import RoundOpen
+from precad.common.wire.owner_notices import RoundOpen
 from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub

@@ -24,7 +24,7 @@ from tests.rig.waiting import until
 from precad.aggregator.enrol.admission import ByToken
 from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.aggregator.training.event_log import RoundDone
-from precad.client.check_disk_and_servers import Kind, look_at_servers
+from precad.client.check_before_enrolling import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S
 from precad.common.errors import (
     AccessDenied,
@@ -37,7 +37,7 @@ from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
-from precad.common.wire.notices import Notice, RoundOpen, RoundOver
+from precad.common.wire.owner_notices import Notice, RoundOpen, RoundOver
 from precad.common.wire.signed_statements import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub

@@ -1,7 +1,7 @@
-"""What surrounds an owner, looked at before it enrols: its disk, and both servers; a sentence each.
+"""What an owner and its surroundings are looked at for before it enrols; a sentence each.
 
-What servers are asked depends on settings and task, never on a record: two owners whose data
-differ, one of whom has a bad record, look alike.
+Its records, model, loss, claim and limit; its disk; both servers. What servers are asked depends on
+settings and task, never on a record: two owners, one of whom has a bad record, look alike.
 """
 
 import os
@@ -15,19 +15,25 @@ from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from precad.client.connection import ServerState, ask_for_state
+from precad.client.own_account import OwnAccount
 from precad.client.trained_model import MODEL_FILE
-from precad.common.errors import PrecadError
+from precad.common.errors import Misconfiguration, PrecadError
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import why_unreachable
+from precad.common.identity.party_certificate import Principal
 from precad.common.model import load_model
 from precad.common.ring import WORD_BYTES
+from precad.common.roster import Enrolment
 from precad.common.secret import Secret
 from precad.common.task import Task
+
+if TYPE_CHECKING:
+    from precad.client.records.torch_records import Records
 
 Value = TypeVar("Value")
 
@@ -90,6 +96,95 @@ class Findings(list[Finding]):
         """What has to be mended."""
         return tuple(finding for finding in self if finding.kind is Kind.BAD)
 
+
+# --- the owner ---------------------------------------------------------------------------------
+
+
+def look_at_owner(
+    task: Task,
+    client: ClientId,
+    records: "Records",
+    record_rate: float,
+    model: Any,
+    loss: Any,
+    most: int,
+) -> Findings:
+    """Every record with this model and this loss, and the claim that would be made."""
+    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
+
+    findings = Findings()
+    shape, kind = list(records.inputs.shape[1:]), str(records.inputs.dtype).removeprefix("torch.")
+    claim = Enrolment(client, len(records), record_rate)
+    if findings.passes("data", lambda: claim.check(task)):
+        findings.good("data", f"{len(records):,} records, each {kind}{shape}")
+    if findings.passes("model and loss", lambda: rehearse(model, loss, records, task, most)):
+        findings.good("model and loss", f"take every record; {task.dimension:,} parameters")
+        _look_at_pace(findings, task, records, record_rate, model, loss)
+    return findings
+
+
+def _look_at_pace(
+    findings: Findings, task: Task, records: "Records", record_rate: float, model: Any, loss: Any
+) -> None:
+    from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415 -- torch
+
+    # The model has just run: what is loaded once is there.
+    work_s = padded_work_s(model, loss, records, len(records), record_rate, task, repeats=1)
+    text = f"a round's work takes {work_s:.2g} s here, and uploads begin after {{}} s"
+    wait_s = task.deadlines.work
+    if work_s < wait_s:
+        findings.good("pace", text.format(f"{wait_s:g}"))
+    else:
+        remedy = "this owner's come late, whatever its records: let the task's deadlines.work be"
+        findings.note("pace", f"{text.format(f'{wait_s:g}')}: {remedy} {2 * work_s:.2g} or more")
+
+
+def look_at_held_out(task: Task, records: "Records", model: Any, loss: Any) -> Findings:
+    """Every record that the owner keeps for trying the models."""
+    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
+
+    findings = Findings()
+    if findings.passes("held-out records", lambda: rehearse(model, loss, records, task)):
+        findings.good("held-out records", f"{len(records):,}, as good as the others")
+    return findings
+
+
+def check_name(client: ClientId, identity: Identity) -> None:
+    """The certificate must be this client's: servers believe it, and nothing else.
+
+    Raises Misconfiguration: it is another party's.
+    """
+    if identity.principal != Principal.client(client.name):
+        raise Misconfiguration(
+            "client",
+            client.name,
+            f"the certificate in {identity.path} is {identity.principal}'s: mend the name, or name "
+            "the folder of this client's own certificate",
+        )
+
+
+def look_at_limit(task: Task, account: OwnAccount) -> Findings:
+    """How far the owner's limit goes."""
+    findings = Findings()
+    if account.limit is None:
+        findings.note("limit", "no epsilon_limit of your own: only the servers' limit holds")
+        return findings
+    rounds, planned = account.rounds_left(task.training.rounds), task.training.rounds
+    text = f"ε = {account.limit.epsilon:g} allows {rounds:,} of the task's {planned:,} rounds"
+    if account.whole_task():
+        findings.note(
+            "limit",
+            f"{text}, and goes to this task alone: these records take part in no other under it; "
+            f"for that, an epsilon_limit of {account.ample():.2f} or more",
+        )
+    elif rounds < planned:
+        findings.note("limit", f"{text}: raise epsilon_limit to take part to the end")
+    else:
+        findings.good("limit", text)
+    return findings
+
+
+# --- both servers ------------------------------------------------------------------------------
 
 WITHIN_S = 4.0
 """For all of it, both servers at once, a name's look-up included."""
@@ -252,14 +347,12 @@ def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(abs(seconds)))) + " h"
 
 
+# --- the disk ----------------------------------------------------------------------------------
+
 _VECTORS = 8
 """X and one share, each twice while a file is replaced; two models and a third on its way."""
-
-
 _BESIDE = 2**20
 """Account, statements, logs."""
-
-
 _MOST_TRIED = 2**28
 """More isn't reserved for a trial; the system's word is taken for it."""
 
