@@ -1,16 +1,15 @@
 """`precad join` and `precad doctor`: a data owner takes part, and looks for mistakes before."""
 
 import logging
-import re
 import sys
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
 from precad.cli.options import PATH, json_option, print_json
-from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.errors import StorageFailure
 from precad.common.logs import doing, dump_stacks_on_signal, start_log
 
 
@@ -61,13 +60,6 @@ _MARKS = {"good": "✓", "note": "!", "bad": "✗"}
     help="The settings file; several for several owners of this machine.",
 )
 @click.option("--logs", type=PATH, help="A folder for the log of each; one file an owner.")
-@click.option(
-    "--dataset",
-    help="In place of the settings' data, for trying: digits, breast-cancer; or mnist, … "
-    "from --data. Several owners get a part each.",
-)
-@click.option("--data", type=PATH, help="Folder with that data set's files; nothing is downloaded.")
-@click.option("--part", help="Which part of it, like 3/10; all of it unless given.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, and of the log warnings alone.")
 @click.option(
     "--wait",
@@ -79,9 +71,6 @@ _MARKS = {"good": "✓", "note": "!", "bad": "✗"}
 def join(
     config: tuple[Path, ...],
     logs: Path | None,
-    dataset: str | None,
-    data: Path | None,
-    part: str | None,
     quiet: bool,
     wait: float,
 ) -> None:
@@ -109,8 +98,6 @@ def join(
     Several settings files start several owners, each a process of its own, which load their
     libraries once and share them in memory.
     """  # noqa: D301 -- click reads the control character
-    if dataset is None and (data is not None or part is not None):
-        raise Misconfiguration("--dataset", None, "name the data set that --data and --part are of")
     dump_stacks_on_signal()
     mine = config[0]
     if len(config) > 1 or logs is not None:
@@ -120,28 +107,7 @@ def join(
         if own is None:
             return
         mine = own
-    place = (config.index(mine) + 1, len(config)) if part is None else _part(part)
-    records = None if dataset is None else _named(dataset, data, *place)
-    alone = len(config) == 1
-    _take_part(mine, records, quiet=quiet, alone=alone, wait_h=wait)
-
-
-def _part(text: str) -> tuple[int, int]:
-    """3/10: the third of ten. Raises Misconfiguration."""
-    found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
-    if found is None or int(found[1]) > int(found[2]):
-        raise Misconfiguration("--part", text, "give 3/10 for the third of ten parts")
-    return int(found[1]), int(found[2])
-
-
-def _named(dataset: str, folder: Path | None, part: int, parts: int) -> Any:
-    """One part of a public data set's training records, in a fixed random order."""
-    from precad.simulation.datasets import load  # noqa: PLC0415 -- seconds
-    from precad.simulation.partition import iid  # noqa: PLC0415
-
-    found = load(dataset, folder)
-    mine = iid(len(found.train_y), parts, seed=0)[part - 1]
-    return found.train_x[mine], found.train_y[mine]
+    _take_part(mine, quiet=quiet, alone=len(config) == 1, wait_h=wait)
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -156,14 +122,7 @@ class _StandardError(logging.StreamHandler[TextIO]):
         """It has no other."""
 
 
-def _take_part(
-    config: Path,
-    records: Any,
-    *,
-    quiet: bool,
-    alone: bool,
-    wait_h: float,
-) -> None:
+def _take_part(config: Path, *, quiet: bool, alone: bool, wait_h: float) -> None:
     """Until the training ends."""
     from precad.client.display import somebody_looks  # noqa: PLC0415 -- no server needs it
 
@@ -183,13 +142,13 @@ def _take_part(
     from precad.client.trained_model import MODEL_FILE  # noqa: PLC0415
 
     settings = JoinSettings.load(config)
-    owner = settings.data_owner(records)
+    owner = settings.data_owner()
     doing(part=owner.client.name, task=owner.task.name)
     progress = None if looked_at else False
     if not wait_h:
         result = owner.run(progress=progress)
     else:
-        tries = chain([owner], (settings.data_owner(records) for _ in count()))
+        tries = chain([owner], (settings.data_owner() for _ in count()))
 
         def once(on_round: OnRound) -> Participation:
             # A new one each time, from its disk, as a process that is started again has it.

@@ -37,13 +37,8 @@ def task() -> None:
 @click.option("--owners", type=int, help="n, where --records gives one size for all.")
 @click.option("--delta", type=float, default=1e-5, help="δ, like 1e-5.")
 @click.option("--rounds", type=int, default=200, help="T: rounds.")
-@click.option(
-    "--tolerate",
-    type=int,
-    help="K: owners that may submit anything; costs accuracy, see precad plan.",
-)
 @click.option("--record-clip", type=float, default=1.0, help="R: 1 suits inputs of about 0 to 1.")
-@click.option("--client-clip", type=float, help="C; by default 10·R, or what --tolerate allows.")
+@click.option("--client-clip", type=float, help="C; by default 10·R.")
 @click.option(
     "--validation",
     type=click.Choice(["crypten", "fss"]),

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.common.checks import read_toml
+from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
@@ -116,9 +116,8 @@ class Roster(Mapping[ClientId, Enrolment]):
         try:
             entries = _RosterFile.model_validate(read_toml("roster", path)).clients
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise Misconfiguration(f"{source}: {field}", first["input"], first["msg"]) from None
+            found = refusal(error, {})
+            raise Misconfiguration(f"{source}: {found.field}", found.value, found.remedy) from None
         enrolments: dict[ClientId, Enrolment] = {}
         for entry in entries:
             claim = Enrolment(ClientId(entry.client), entry.records, entry.record_rate)

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -98,30 +97,18 @@ def _check_names(path: Path, names: list[str], separator: str) -> None:
 
 
 def of_parquet(path: Path) -> Table:
-    """A Parquet file, read by whichever library is installed: pyarrow, polars or pandas.
-
-    Raises Misconfiguration: none of them is, or the file can't be read.
-    """
-    for module, function in _PARQUET:
-        try:
-            frame = getattr(import_module(module), function)(path)
-        except ImportError:
-            continue  # not there, or pandas without an engine for it
-        except Exception as error:  # whatever a file's decoder raises
-            raise Misconfiguration(
-                "data", str(path), f"can't be read as Parquet: {error}"
-            ) from error
-        return of_frame(frame, str(path))
-    raise Misconfiguration(
-        "data", str(path), "Parquet needs pyarrow: pip install 'precad[parquet]', or give CSV"
-    )
-
-
-_PARQUET = (
-    ("pyarrow.parquet", "read_table"),
-    ("polars", "read_parquet"),
-    ("pandas", "read_parquet"),
-)
+    """A Parquet file. Raises Misconfiguration: it can't be read, or pyarrow isn't installed."""
+    try:
+        from pyarrow.parquet import read_table  # noqa: PLC0415 -- an extra
+    except ImportError:
+        raise Misconfiguration(
+            "data", str(path), "Parquet needs pyarrow: pip install 'precad[parquet]', or give CSV"
+        ) from None
+    try:
+        frame = read_table(path)
+    except Exception as error:  # whatever a file's decoder raises
+        raise Misconfiguration("data", str(path), f"can't be read as Parquet: {error}") from error
+    return of_frame(frame, str(path))
 
 
 def is_frame(data: Any) -> bool:

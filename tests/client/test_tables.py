@@ -1,6 +1,7 @@
 """Tables become numbers by the task's recipe, and what can't be used is named with its place."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -197,10 +198,7 @@ def test_what_the_task_says_an_owner_does_not(values: dict[str, Any], said: str)
 def test_parquet_without_a_library_names_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(name: str) -> Any:
-        raise ImportError(name)
-
-    monkeypatch.setattr("precad.client.records.table.import_module", none)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "ward.parquet").touch()
     with pytest.raises(Misconfiguration, match=r"precad\[parquet\]"):
         read_records(tmp_path / "ward.parquet", RECIPE)

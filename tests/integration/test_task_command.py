@@ -140,8 +140,6 @@ def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
         (["--model", "json:dumps", *WISHES], "give MODULE:NAME"),
         (["--model", "builtins:dict", *WISHES], "torch.nn.Module"),
         ([*NET, *WISHES, "--owners", "3"], "leave --owners out"),
-        ([*NET, *WISHES, "--tolerate", "1"], "tolerate fewer"),
-        ([*NET, *WISHES, "--tolerate", "0"], "1 or more"),
         ([*NET, *WISHES[2:], "--records", "6000;500"], "commas"),
         ([*NET, *WISHES[2:], "--records", "3x500,1200,0x40"], "'0x40': give 1 or more"),
         ([*NET, *WISHES[2:], "--records", "3x500,twelve"], "'twelve' is no size"),
