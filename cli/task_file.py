@@ -1,18 +1,17 @@
 """A task file from what is wanted, with a comment at each field; and what a task guarantees."""
 
-import ast
-import inspect
 import json
 import math
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from precad.accounting.adversaries import Run
 from precad.accounting.events import AccountantName
@@ -23,7 +22,7 @@ from precad.accounting.guarantees import (
     guarantees,
 )
 from precad.cli import planning
-from precad.common import checks, task, task_schema
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.task_schema import DataSection
@@ -250,23 +249,13 @@ def written(made: Task, head: str) -> str:
         head: the comment above everything.
     """
     values = made.model_dump(mode="json")
-    blocks = [_comment(head), *_tables(Task, values, "", comments())]
+    blocks = [_comment(head), *_tables(Task, values, "")]
     return "\n\n".join(blocks) + "\n"
 
 
-def comments() -> dict[str, str]:
-    """The text under each field of a task in the schema's source, by ``Class.field``."""
-    found = {}
-    sources = (ast.parse(inspect.getsource(module)) for module in (task, task_schema))
-    for node in chain.from_iterable(source.body for source in sources):
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for here, after in zip(node.body, [*node.body[1:], None], strict=True):
-            if isinstance(here, ast.AnnAssign) and isinstance(here.target, ast.Name):
-                text = after.value if isinstance(after, ast.Expr) else None
-                said = text.value if isinstance(text, ast.Constant) else ""
-                found[f"{node.name}.{here.target.id}"] = " ".join(str(said).split())
-    return found
+def meaning(field: FieldInfo) -> str:
+    """The text under a field in the schema, in one line."""
+    return " ".join(str(field.description).split())
 
 
 def table_of(annotation: Any) -> type[BaseModel] | None:
@@ -277,9 +266,7 @@ def table_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _tables(
-    model: type[BaseModel], values: dict[str, Any], section: str, said: dict[str, str]
-) -> Iterator[str]:
+def _tables(model: type[BaseModel], values: dict[str, Any], section: str) -> Iterator[str]:
     """A table's own fields, each with its comment, and then the tables in it."""
     inner = {
         name: found
@@ -287,13 +274,13 @@ def _tables(
         if (found := table_of(field.annotation)) and not isinstance(values[name], list)
     }
     lines = [f"[{section}]"] if section else []
-    for name in model.model_fields:
+    for name, field in model.model_fields.items():
         if name not in inner:
-            lines += [_comment(said[f"{model.__name__}.{name}"]), _assigned(name, values[name])]
+            lines += [_comment(meaning(field)), _assigned(name, values[name])]
     yield "\n".join(lines)
     for name, table in inner.items():
         if values[name] is not None:
-            yield from _tables(table, values[name], f"{section}.{name}".lstrip("."), said)
+            yield from _tables(table, values[name], f"{section}.{name}".lstrip("."))
 
 
 def _comment(text: str) -> str:

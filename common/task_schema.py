@@ -21,7 +21,9 @@ MAX_FRACTIONAL_BITS = 52
 class Section(BaseModel):
     """A table of the file: frozen, without unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
 
 class Parameter(Section):

@@ -23,7 +23,7 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import AccountantName, guarantees
 from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S, STRANGERS
 from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, Limits
-from precad.cli.task_file import comments, table_of
+from precad.cli.task_file import meaning, table_of
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
@@ -300,13 +300,13 @@ LENGTHS = {"min_length": "at least", "max_length": "at most"}
 
 def task_reference() -> str:
     """Every field of a task file, table by table."""
-    said, parts = comments(), []
+    parts = []
     for section, model in task_tables(Task, ""):
         rows = []
         for name, field in model.model_fields.items():
             if table_of(field.annotation) is None or get_origin(field.annotation) is tuple:
                 default = "required" if field.is_required() else f"`{plain(field.get_default())}`"
-                means = said[f"{model.__name__}.{name}"].replace("|", "\\|")
+                means = meaning(field).replace("|", "\\|")
                 rows.append([f"`{name}`", takes(field), default, means])
         title = f"`[{section}]`" if section else "At the top"
         parts.append(f"## {title}\n\n{table(['field', 'takes', 'without it', 'means'], rows)}")
