@@ -23,8 +23,7 @@ class ServerSettings(Settings):
     database comes back from; `<state>-journal` beside the state folder unless given."""
     linger: Annotated[float, Field(ge=0)] = 30.0
     """Seconds that the finished model stays on offer once all who take part were heard from since
-    this server's start, and ten times as many while one wasn't; `inf`, the default where a settings
-    file has several tasks, until the server is stopped."""
+    this server's start, and ten times as many while one wasn't; `inf`: until it is stopped."""
     enrolment: Literal["open", "roster", "token"] = "open"
     """Who may enrol: any client with a certificate, those on the roster, or with a token."""
     roster: Path | None = None

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import click
-
 from precad.accounting.adversaries import PLANNING_QUANTILE, Adversary, Basis, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import (
@@ -15,7 +13,7 @@ from precad.accounting.guarantees import (
     guarantees,
     together,
 )
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Table, say
 
 Named: TypeAlias = tuple[str, Run, float, int]
 """A run's name, the run, its δ and its cap."""
@@ -28,7 +26,7 @@ _RECORDS = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
 _CHEATING = (
     "who is counted, availability, whole owners' privacy and robustness aren't claimed against it."
 )
-_STYLES = {True: {"bold": True}, False: {"dim": True}}
+_STYLES = {True: "bold", False: "dim"}
 """Of a guarantee, and of a cross-check."""
 _NOTES = {
     AccountantName.EXACT: "the guarantee",
@@ -89,7 +87,7 @@ def _show_one(named: Named, *, whole: bool) -> None:
     name, run, delta, _ = named
     statements, capped = guarantees(run, delta), _at_cap(named)
     title = f"Privacy at δ = {delta:g}" if whole else f"{name}: privacy at δ = {delta:g}"
-    say(sys.stdout, title, bold=True)
+    say(sys.stdout, title, style="bold")
     for adversary in Adversary:
         rows = [s for s in statements if s.adversary is adversary]
         if not rows:
@@ -101,8 +99,8 @@ def _show_one(named: Named, *, whole: bool) -> None:
             continue
         first = rows[0]
         what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
-        whom = click.style(adversary.value, bold=True)
-        say(sys.stdout, f"\n{whom}: {what}, against {first.against}")
+        whom = (f"\n{adversary.value}", "bold")
+        say(sys.stdout, whom, f": {what}, against {first.against}")
         say(
             sys.stdout,
             f"noise multiplier {first.noise_multiplier:.4g}, "
@@ -113,7 +111,7 @@ def _show_one(named: Named, *, whole: bool) -> None:
             exact = row.accountant is AccountantName.EXACT
             mu = "" if row.mu is None else f"{row.mu:.4g}"
             cells = (row.accountant.value, f"{row.epsilon:.4g}", mu, _note(row))
-            table.add(*cells, **_STYLES[exact])
+            table.add(*cells, style=_STYLES[exact])
         table.show(sys.stdout)
         for row in capped:
             if row.adversary is adversary and row.accountant is AccountantName.EXACT:
@@ -128,14 +126,14 @@ def _show_one(named: Named, *, whole: bool) -> None:
 
 def _show_joint(runs: Sequence[Named]) -> None:
     real, capped = _joint(runs)
-    say(sys.stdout, f"All {len(runs)} together, at δ = {real[0].delta:g}", bold=True)
+    say(sys.stdout, f"All {len(runs)} together, at δ = {real[0].delta:g}", style="bold")
     table = Table("against", "accountant", "what T_i is", ">ε", "what it is")
     for row in (*real, *capped):
         exact = row.accountant is AccountantName.EXACT
         if row.basis is Basis.CAP and not exact:
             continue
         cells = (row.adversary.value, row.accountant.value, row.basis.value)
-        table.add(*cells, f"{row.epsilon:.4g}", _note(row), **_STYLES[exact])
+        table.add(*cells, f"{row.epsilon:.4g}", _note(row), style=_STYLES[exact])
     table.show(sys.stdout)
     say(sys.stdout, _rejection([*real, *capped]))
     if len(runs) > MANY:

@@ -9,8 +9,7 @@ import click
 
 from precad.cli.options import PATH, json_of, json_option, print_json
 from precad.common.errors import Misconfiguration
-from precad.common.terminal.progress import bar
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Bar, Table, say
 
 if TYPE_CHECKING:
     from precad.audit.power import Power
@@ -92,8 +91,8 @@ def audit(
         Repetition(train(each.task, each.shares, each.canaries, seed=n), each.shares, each.canaries)
         for n, each in enumerate(made, first)
     )
-    with bar("trainings", repetitions, sys.stderr) as line:
-        found = judged(plans, trainings, on_repetition=lambda _: line.update())
+    with Bar("trainings", repetitions, sys.stderr) as line:
+        found = judged(plans, trainings, on_repetition=lambda _: line.advance(line.task_ids[0]))
     show(out, found)
     document = {
         "seed": first,

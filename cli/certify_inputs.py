@@ -26,7 +26,7 @@ from precad.cli.certify import Loss, Prediction, Smoothing
 from precad.cli.predict import trained
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
-from precad.common.terminal.progress import bar
+from precad.common.terminal import Bar
 
 if TYPE_CHECKING:
     from precad.client.trained_model import TrainedModel
@@ -227,14 +227,14 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     if request.keep is not None and request.keep.exists() and request.draw is None:
         draw = _kept_draw(request)
     how = Sampling(_sigma(request, found), request.select, request.copies, draw)
-    with bar("noisy votes", len(inputs), sys.stderr) as line:
+    with Bar("noisy votes", len(inputs), sys.stderr) as line:
         votes = sample_votes(
             found.load_into(module),
             inputs,
             how,
             keep=request.keep,
             model=str(found.digest),
-            progress=lambda number: line.update(number - line.n),
+            progress=line.at,
         )
     facts = {"model": str(found.digest), "selection_copies": how.selection, "draw": how.draw}
     return Smoothed(how.sigma, votes.votes, votes.selection, labels.numpy(), facts)

@@ -11,7 +11,7 @@ from precad.certify.finished_runs import Unit
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
 from precad.cli.certify_answer import Document
 from precad.cli.options import print_json
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Table, say
 
 _CHANGES = {
     "either": "so many added, or so many deleted",

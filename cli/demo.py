@@ -1,33 +1,56 @@
-"""The command itself: options, and what is printed where."""
+"""`precad demo`: options, and what is printed where."""
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
+from precad.cli import forked
 from precad.cli.options import PATH, json_option, print_json
-from precad.common.terminal.text import say
+from precad.common.terminal import say
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoRequest:
+    """What is asked for; the options' defaults."""
+
+    dataset: str = "digits"
+    data: Path | None = None
+    model: str = "logistic"
+    clients: int = 10
+    rounds: int | None = None
+    client_rate: float = 1.0
+    attack: str | None = None
+    attackers: int | None = None
+    validation: str = "crypten"
+    objective: str | None = None
+    seed: int = 1
+    output: Path | None = None
+    as_json: bool = False
 
 
 @click.command()
 @click.option(
     "--dataset",
-    default="digits",
+    default=DemoRequest.dataset,
     help="digits or breast-cancer; or mnist, whose files are in --data.",
 )
 @click.option("--data", type=PATH, help="Folder with the data set's files; nothing is downloaded.")
+@click.option("--model", default=DemoRequest.model, help="logistic or mlp; with mnist also cnn.")
 @click.option(
-    "--model",
-    default="logistic",
-    help="logistic or mlp; with mnist also cnn.",
+    "--clients",
+    type=click.IntRange(min=1),
+    default=DemoRequest.clients,
+    help="How many data owners.",
 )
-@click.option("--clients", type=click.IntRange(min=1), default=10, help="How many data owners.")
 @click.option("--rounds", type=click.IntRange(min=1), help="T; about 60 unless given.")
 @click.option(
     "--client-rate",
     type=click.FloatRange(max=1),
-    default=1.0,
+    default=DemoRequest.client_rate,
     help="q: the chance that a data owner is drawn for a round.",
 )
 @click.option(
@@ -39,7 +62,7 @@ from precad.common.terminal.text import say
 @click.option(
     "--validation",
     type=click.Choice(["crypten", "fss"]),
-    default="crypten",
+    default=DemoRequest.validation,
     help="How norms are checked: crypten, or fss, function secret sharing, where a server "
     "that departs from the protocol learns no more.",
 )
@@ -51,28 +74,14 @@ from precad.common.terminal.text import say
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
-    default=1,
+    default=DemoRequest.seed,
     help="Of the partition of the data; noise has none.",
 )
 @click.option(
     "--output", type=PATH, help="Folder for model, plot and logs; precad-demo/<time> unless given."
 )
 @json_option
-def demo(
-    dataset: str,
-    data: Path | None,
-    model: str,
-    clients: int,
-    rounds: int | None,
-    client_rate: float,
-    attack: str | None,
-    attackers: int | None,
-    validation: str,
-    objective: str | None,
-    seed: int,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+def demo(**given: Any) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
 
     Ten data owners with uneven shares of scikit-learn's handwritten digits, two servers and a
@@ -84,33 +93,30 @@ def demo(
 
         precad demo --attack wraparound --attackers 3
     """
-    out = sys.stderr if as_json else sys.stdout
-    # Seconds of torch: not before the options are known to be wanted.
+    request = DemoRequest(**given)
+    out = sys.stderr if request.as_json else sys.stdout
     say(sys.stderr, "precad demo: loading torch and the data …")
+    # Seconds of torch: not before the options are known to be wanted.
     from precad.cli.local_deployment import environment_of_parts  # noqa: PLC0415
-    from precad.cli.warm_starter import WarmStarter  # noqa: PLC0415
 
-    with WarmStarter() as starter:
-        # Beside this process's own loading: what the parts load is loaded once.
-        starter.warm(environment_of_parts())
-        import torch  # noqa: PLC0415
+    # Beside this process's own loading: what the parts load is loaded once.
+    forked.begin(environment_of_parts())
+    import torch  # noqa: PLC0415
 
-        from precad.cli.demo_display import Display, announce, conclude  # noqa: PLC0415
-        from precad.cli.demo_run import refuse_full, run  # noqa: PLC0415
-        from precad.cli.demo_scenario import make_scenario  # noqa: PLC0415
+    from precad.cli.demo_display import Display, announce, conclude  # noqa: PLC0415
+    from precad.cli.demo_run import refuse_full, run  # noqa: PLC0415
+    from precad.cli.demo_scenario import make_scenario  # noqa: PLC0415
 
-        # As each part has: they share this machine's cores, and the owners' wait is measured here.
-        torch.set_num_threads(1)
-        size, bad = (clients, rounds, client_rate), (attack, attackers)
-        folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
-        refuse_full(folder)
-        scenario = make_scenario(dataset, model, *size, *bad, seed, validation, data, objective)
-        announce(out, scenario)
-        display = Display(out, scenario)
-        outcome, result = run(scenario, folder, display, popen=starter)
+    # As each part has: they share this machine's cores, and the owners' wait is measured here.
+    torch.set_num_threads(1)
+    folder = request.output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
+    refuse_full(folder)
+    scenario = make_scenario(request)
+    announce(out, scenario)
+    outcome, result = run(scenario, folder, Display(out, scenario))
     names = ["model.safetensors", "training.png", "summary.json", "history.csv", "logs"]
     if scenario.task.objective is not None:
         names += ["robustness.txt", "certificate.png"]
     conclude(out, outcome, result, [str(folder / name) for name in names])
-    if as_json:
+    if request.as_json:
         print_json(result)

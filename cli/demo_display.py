@@ -2,15 +2,14 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self, TextIO
 
-import click
+from rich.console import Group
 
 from precad.cli.demo_outcome import Outcome, RoundRow
 from precad.cli.demo_scenario import Scenario
-from precad.common.terminal.progress import Progress
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Bar, Table, plain, say
 
 SHOWN_ROUNDS = 8
 PLAIN_EVERY = 10
@@ -24,49 +23,45 @@ class Display:
     """Progress of a run. On a terminal it redraws; elsewhere it prints a line now and then."""
 
     def __init__(self, out: TextIO, scenario: Scenario) -> None:
-        self._out = out
         self._rounds = scenario.task.training.rounds
         self._recent: deque[RoundRow] = deque(maxlen=SHOWN_ROUNDS)
         self._doing = ""
         self._since = self._said = time.monotonic()
-        self._progress = Progress(
-            "round", self._rounds, self._seen, lines=SHOWN_ROUNDS + 2, out=out
-        )
+        self._bar = Bar("round", self._rounds, out, beneath=self._beneath)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
-        say(self._out, text)
+        """A line that stays, above what is redrawn."""
+        say(self._bar.console, text)
 
     def doing(self, text: str) -> None:
         """What happens now, with the seconds since it began; elsewhere a line now and then."""
         now = time.monotonic()
         if text.split(":", maxsplit=1)[0] != self._doing.split(":")[0]:
             self._since, self._said = now, now - PLAIN_S
-        if not self._out.isatty() and text != self._doing and now - self._said >= PLAIN_S:
+        if self._bar.disable and text != self._doing and now - self._said >= PLAIN_S:
             self._said = now
             self.say(text)
         self._doing = text
 
     def __enter__(self) -> Self:
-        if self._out.isatty():
-            self._progress.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._out.isatty():
-            self._progress.stop()
+        self._bar.stop()
 
     def rounds_begin(self) -> None:
         """What the parts took to start is no measure of the time that is left."""
         self.doing("all have enrolled: the first round")
-        self._progress.count_from_now()
+        self._bar.count_from_now()
 
     def round(self, row: RoundRow) -> None:
         """Show a finished round."""
         self._recent.append(row)
         self._since = time.monotonic()
         self._doing = f"round {min(row.number + 1, self._rounds)}: owners train, servers add up"
-        if not self._out.isatty() and (row.number % PLAIN_EVERY == 0 or row.number == 1):
+        self._bar.at(row.number)
+        if self._bar.disable and (row.number % PLAIN_EVERY == 0 or row.number == 1):
             accepted = f"accepted {row.accepted} of {row.cohort}"
             self.say(
                 f"round {row.number:>3}/{self._rounds}: accuracy "
@@ -75,84 +70,68 @@ class Display:
                 f"{row.epsilon_clients:.2f} (only clients look)"
             )
 
-    def _seen(self) -> tuple[int, list[str]]:
-        """Everything that is redrawn: the rounds that are over, and lines."""
-        rows = list(self._recent)
+    def _beneath(self) -> Group:
+        """What happens now, and the last rounds."""
         seconds = time.monotonic() - self._since
-        doing = click.style(f"{self._doing} ({seconds:.0f} s)", dim=True)
-        return (rows[-1].number, [doing, *_table(rows).lines()]) if rows else (0, [doing])
-
-
-def _table(rows: Sequence[RoundRow]) -> Table:
-    table = Table(">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients")
-    for row in rows:
-        table.add(
-            str(row.number),
-            _percent(row.accuracy),
-            f"{row.accepted}/{row.cohort}",
-            ", ".join(_reasons(row.rejected)) or "–",
-            f"{row.epsilon_server:.3f}",
-            f"{row.epsilon_clients:.3f}",
-        )
-    return table
+        doing = plain(f"{self._doing} ({seconds:.0f} s)", "dim")
+        if not self._recent:
+            return Group(doing)
+        table = Table(">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients")
+        for row in list(self._recent):
+            table.add(
+                str(row.number),
+                _percent(row.accuracy),
+                f"{row.accepted}/{row.cohort}",
+                ", ".join(_reasons(row.rejected)) or "–",
+                f"{row.epsilon_server:.3f}",
+                f"{row.epsilon_clients:.3f}",
+            )
+        return Group(doing, table.drawn)
 
 
 def announce(out: TextIO, scenario: Scenario) -> None:
     """What is about to run."""
-    privacy = scenario.task.privacy
-    text = (
-        f"{_bold('precad demo')}: {len(scenario.data)} data owners, two servers and a dealer, "
-        f"each its own process, train {_bold(scenario.model)} on "
-        f"{_bold(scenario.dataset.name)} "
-        f"({len(scenario.dataset.train_y):,} records; {scenario.task.dimension:,} parameters).\n"
+    privacy, data = scenario.task.privacy, scenario.dataset
+    say(
+        out,
+        ("precad demo", "bold"),
+        f": {len(scenario.data)} data owners, two servers and a dealer, each its own process, "
+        "train ",
+        (scenario.model, "bold"),
+        " on ",
+        (data.name, "bold"),
+        f" ({len(data.train_y):,} records; {scenario.task.dimension:,} parameters).\n"
         f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
         f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
         f"q = {privacy.client_rate:g}, η = {scenario.task.training.learning_rate:g}, "
-        f"T = {scenario.task.training.rounds}, δ = {privacy.delta:g}"
+        f"T = {scenario.task.training.rounds}, δ = {privacy.delta:g}",
     )
     if scenario.bad:
         names = ", ".join(client.name for client in scenario.bad)
-        attack = f"{len(scenario.bad)} of them bad: {scenario.attack} ({names})"
-        text += "\n" + click.style(attack, fg="yellow")
-    say(out, text)
+        text = f"{len(scenario.bad)} of them bad: {scenario.attack} ({names})"
+        say(out, text, style="yellow")
 
 
 def conclude(out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[str]) -> None:
     """The run in plain words."""
-    scenario = outcome.scenario
     equal = result["model_digest_a"] == result["model_digest_b"]
     rejected = ", ".join(_reasons(result["rejected"]))
-    bounds = Table("who looks", ">ε exact", "what is protected")
-    server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
-    level = result["epsilon_exact_client_level"]
-    if level is None or level > MEANINGLESS:
-        shown = "none" if level is None else f"over {MEANINGLESS:g}"
-        whole = "a whole data owner (too large to bound what a bad one can do)"
-    else:
-        shown, whole = f"{level:.1f}", "a whole data owner (bounds what a bad one can do)"
-    bounds.add("one curious server and any other clients", f"{server:.2f}", "any one record")
-    malicious = result.get("epsilon_exact_malicious_server")
-    if malicious is not None:
-        cap = f"any one record, at the cap of {result['version']} rounds"
-        bounds.add("one malicious server and any other clients", f"{malicious:.2f}", cap)
-    bounds.add("other clients only", f"{clients:.2f}", "any one record")
-    seen = "anyone who sees the models; servers honest"
-    bounds.add(seen, shown, whole)
-    held_out = len(scenario.dataset.test_y)
-    same = "yes" if equal else click.style("NO", fg="red")
     say(
         out,
-        f"\n{_bold('done')}\n"
-        f"The model gets {_bold(format(result['accuracy'], '.1%'))} of {held_out} held-out "
-        f"records right after {result['version']} rounds and {result['seconds']:.0f} s. No server "
-        "ever saw an update.\n"
-        f"Both servers hold the same model: {same} ({result['model_digest_a'][:16]}…).\n"
+        ("\ndone\n", "bold"),
+        "The model gets ",
+        (f"{result['accuracy']:.1%}", "bold"),
+        f" of {len(outcome.scenario.dataset.test_y)} held-out records right after "
+        f"{result['version']} rounds and {result['seconds']:.0f} s. No server ever saw an update.\n"
+        "Both servers hold the same model: ",
+        ("yes", "") if equal else ("NO", "red"),
+        f" ({result['model_digest_a'][:16]}…).\n"
         f"{result['accepted']} submissions counted; "
         f"{f'rejected or absent: {rejected}' if rejected else 'none was rejected'}. "
         f"Honest ones rejected: {result['honest_rejected']}.\n\n"
         f"Guaranteed, as (ε, δ = {result['delta']:g})-differential privacy (zero-out):",
     )
-    bounds.show(out)
+    _bounds(result).show(out)
     if "robustness" in result:
         say(out, f"\n{result['robustness']['words']}\n")
     say(
@@ -164,8 +143,23 @@ def conclude(out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[
     )
 
 
-def _bold(text: str) -> str:
-    return click.style(text, bold=True)
+def _bounds(result: dict[str, Any]) -> Table:
+    bounds = Table("who looks", ">ε exact", "what is protected")
+    server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
+    bounds.add("one curious server and any other clients", f"{server:.2f}", "any one record")
+    malicious = result.get("epsilon_exact_malicious_server")
+    if malicious is not None:
+        cap = f"any one record, at the cap of {result['version']} rounds"
+        bounds.add("one malicious server and any other clients", f"{malicious:.2f}", cap)
+    bounds.add("other clients only", f"{clients:.2f}", "any one record")
+    level = result["epsilon_exact_client_level"]
+    if level is None or level > MEANINGLESS:
+        shown = "none" if level is None else f"over {MEANINGLESS:g}"
+        whole = "a whole data owner (too large to bound what a bad one can do)"
+    else:
+        shown, whole = f"{level:.1f}", "a whole data owner (bounds what a bad one can do)"
+    bounds.add("anyone who sees the models; servers honest", shown, whole)
+    return bounds
 
 
 def _reasons(rejected: Mapping[str, int]) -> list[str]:

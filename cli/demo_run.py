@@ -2,19 +2,26 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from subprocess import Popen
 from threading import Thread
 from typing import Any
 
 import numpy as np
 
+from precad.cli import forked
 from precad.cli.demo_display import Display
-from precad.cli.demo_outcome import Evaluation, Outcome, load_plot, plot, summary, write_history
-from precad.cli.demo_robustness import robustness
+from precad.cli.demo_outcome import (
+    Evaluation,
+    Outcome,
+    load_plot,
+    plot,
+    robustness,
+    summary,
+    write_history,
+)
 from precad.cli.demo_scenario import Scenario
-from precad.cli.local_deployment import OWNERS, LocalDeployment
+from precad.cli.local_deployment import LocalDeployment
 from precad.cli.options import json_of
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
@@ -32,7 +39,6 @@ def run(
     folder: Path,
     display: Display,
     owners_s: float = SHUTDOWN_S,
-    popen: Callable[..., Popen[bytes]] | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
@@ -41,7 +47,6 @@ def run(
         folder: receives everything.
         display: shows it.
         owners_s: how long owners have to end once the training is over.
-        popen: starts a part's process; ``subprocess.Popen`` unless given.
 
     Raises:
         PeerUnavailable: a part didn't start; with the end of its log.
@@ -49,36 +54,35 @@ def run(
     """
     started = time.monotonic()
     outcome = Outcome(scenario)
-    with display:
+    with display, ExitStack() as running:
         display.doing("making keys, and writing each party's settings and records")
-        deployment = LocalDeployment(
-            folder, scenario.task, scenario.data, bad=scenario.bad, popen=popen
+        deployment = running.enter_context(
+            LocalDeployment(
+                folder, scenario.task, scenario.data, bad=scenario.bad, popen=forked.start
+            )
         )
-    with deployment:
-        with display:
-            display.doing("the dealer, server B and server A start")
-            deployment.start_servers()
-            deployment.start_clients_together()
-            evaluation = Evaluation(scenario)
-            server_a = deployment.operator(Role.SERVER_A)
-            _wait_until_serving(deployment)
-            _wait_for_enrolment(deployment, display)
-            display.rounds_begin()
-            # While the parts wait for each other, rather than at the end.
-            Thread(target=load_plot, name="plot", daemon=True).start()
-            for report in server_a.reports():
-                accuracy = _accuracy(deployment, scenario, evaluation, report)
-                display.round(outcome.add(report, accuracy))
-            display.doing("the training is over: its owners fetch the model and end")
-        status_a = server_a.status()
-        status_b = deployment.operator(Role.SERVER_B).status()
-        for status in (status_a, status_b):
+        display.doing("the dealer, server B and server A start")
+        deployment.start_servers()
+        deployment.start_clients()
+        evaluation = Evaluation(scenario)
+        server_a = deployment.operator(Role.SERVER_A)
+        _wait_until_serving(deployment)
+        _wait_for_enrolment(deployment, display)
+        display.rounds_begin()
+        # While the parts wait for each other, rather than at the end.
+        Thread(target=load_plot, name="plot", daemon=True).start()
+        for report in server_a.reports():
+            accuracy = _accuracy(deployment, scenario, evaluation, report)
+            display.round(outcome.add(report, accuracy))
+        display.doing("the training is over: its owners fetch the model and end")
+        statuses = server_a.status(), deployment.operator(Role.SERVER_B).status()
+        for status in statuses:
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")
-        _wait_for_owners(deployment, display, owners_s)
+        _wait_for_owners(deployment, scenario, display, owners_s)
         # They end while this process sums up.
         deployment.tell_to_stop()
-        return outcome, _sum_up(outcome, folder, display, started, (status_a, status_b))
+        return outcome, _sum_up(outcome, folder, display, started, statuses)
 
 
 def _sum_up(
@@ -97,7 +101,7 @@ def _sum_up(
     seconds = time.monotonic() - started
     result = summary(outcome, *statuses, evaluation.accuracy(theta), seconds)
     if scenario.task.objective is not None:
-        display.say("certifying the model against changed inputs …")
+        display.doing("certifying the model against changed inputs")
         result["robustness"] = robustness(scenario, theta, result, folder)
     shutil.copyfile(model, folder / "model.safetensors")
     write_history(folder / "history.csv", result["history"])
@@ -106,11 +110,12 @@ def _sum_up(
     return result
 
 
-def _wait_for_owners(deployment: LocalDeployment, display: Display, owners_s: float) -> None:
+def _wait_for_owners(
+    deployment: LocalDeployment, scenario: Scenario, display: Display, owners_s: float
+) -> None:
     """Until the owners have ended; who takes long is stopped. The training is over by then."""
     try:
-        with display:
-            deployment.wait((OWNERS,), owners_s)
+        deployment.wait([client.name for client in scenario.honest], owners_s)
     except PeerUnavailable:
         deployment.ask_owners_where()
         display.say(

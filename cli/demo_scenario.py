@@ -3,10 +3,10 @@
 import math
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from torch.nn.functional import cross_entropy
 
+from precad.cli.demo import DemoRequest
 from precad.cli.local_deployment import Data
 from precad.client.gradients.local_update import padded_work_s
 from precad.client.gradients.torch_models import build
@@ -43,51 +43,42 @@ class Scenario:
         return tuple(client for client in self.data if client not in self.bad)
 
 
-def make_scenario(
-    dataset: str,
-    model: str,
-    clients: int,
-    rounds: int | None,
-    client_rate: float,
-    attack: str | None,
-    attackers: int | None,
-    seed: int,
-    validation: str = "crypten",
-    folder: Path | None = None,
-    objective: str | None = None,
-) -> Scenario:
+def make_scenario(request: DemoRequest) -> Scenario:
     """Decide everything, or refuse.
 
     Raises:
         Misconfiguration: names the option, its value and what would do.
     """
-    bad_count = _attackers(attack, attackers, clients)
-    data = load(dataset, folder)
-    values = demo_task(data, model, clients, rounds, client_rate)
-    values["validation"] = validation
-    if objective is not None:
-        values["objective"] = {"name": objective}
+    clients, bad_count = request.clients, _attackers(request)
+    data = load(request.dataset, request.data)
+    values = demo_task(data, request.model, clients, request.rounds, request.client_rate)
+    values["validation"] = request.validation
+    if request.objective is not None:
+        values["objective"] = {"name": request.objective}
     deadlines = {"collect": COLLECT_S, "rejoin": REJOIN_S}
     values["deadlines"] = deadlines
-    parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, seed)
+    parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, request.seed)
     most = max(parts, key=len)
     deadlines["work"] = _wait_s(
         Task.parse(values), (data.train_x[most], data.train_y[most]), clients
     )
-    task = Task.parse(values)
     width = len(str(clients))
     names = [ClientId(f"owner-{number:0{width}d}") for number in range(1, clients + 1)]
     return Scenario(
         dataset=data,
-        model=model,
-        task=task,
+        model=request.model,
+        task=Task.parse(values),
         data={
             name: (data.train_x[part], data.train_y[part])
             for name, part in zip(names, parts, strict=True)
         },
-        attack=attack,
+        attack=request.attack,
         # The last ones: which clients are bad makes no difference to the protocol.
-        bad={name: attack for name in names[clients - bad_count :] if attack is not None},
+        bad={
+            name: request.attack
+            for name in names[clients - bad_count :]
+            if request.attack is not None
+        },
     )
 
 
@@ -103,18 +94,18 @@ def _wait_s(task: Task, data: Data, clients: int) -> float:
     return min(COLLECT_S / 2, max(LEAST_WAIT_S, math.ceil(20 * ROOM * together_s) / 20))
 
 
-def _attackers(attack: str | None, attackers: int | None, clients: int) -> int:
-    if attack is None:
-        if attackers:
+def _attackers(request: DemoRequest) -> int:
+    if request.attack is None:
+        if request.attackers:
             raise Misconfiguration(
-                "--attackers", attackers, f"say what they do: --attack {'|'.join(KINDS)}"
+                "--attackers", request.attackers, f"say what they do: --attack {'|'.join(KINDS)}"
             )
         return 0
-    if attack not in KINDS:
-        raise Misconfiguration("--attack", attack, f"use one of {', '.join(KINDS)}")
-    count = 1 if attackers is None else attackers
-    if not 1 <= count < clients:
+    if request.attack not in KINDS:
+        raise Misconfiguration("--attack", request.attack, f"use one of {', '.join(KINDS)}")
+    count = 1 if request.attackers is None else request.attackers
+    if not 1 <= count < request.clients:
         raise Misconfiguration(
-            "--attackers", count, f"must be at least 1 and fewer than the {clients} clients"
+            "--attackers", count, f"must be at least 1 and fewer than the {request.clients} clients"
         )
     return count

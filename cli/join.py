@@ -1,15 +1,20 @@
 """`precad join` and `precad doctor`: a data owner takes part, and looks for mistakes before."""
 
 import logging
+import os
+import signal
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import chain, count
 from pathlib import Path
 from typing import TextIO
 
 import click
 
+from precad.cli import forked
 from precad.cli.options import PATH, json_option, print_json
-from precad.common.errors import StorageFailure
+from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.logs import doing, dump_stacks_on_signal, start_log
 
 
@@ -99,15 +104,43 @@ def join(
     libraries once and share them in memory.
     """  # noqa: D301 -- click reads the control character
     dump_stacks_on_signal()
-    mine = config[0]
     if len(config) > 1 or logs is not None:
-        from precad.client.owners_together import load_for, split  # noqa: PLC0415
+        options = ["--wait", str(wait), *(["--quiet"] if quiet else [])]
+        sys.exit(_together(config, options, logs))
+    _take_part(config[0], quiet=quiet, wait_h=wait)
 
-        own = split(list(config), lambda: load_for(list(config)), logs)
-        if own is None:
-            return
-        mine = own
-    _take_part(mine, quiet=quiet, alone=len(config) == 1, wait_h=wait)
+
+def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | None) -> int:
+    """Run an owner's process for each settings file; return the status of one that failed, or 0.
+
+    Args:
+        settings: of the owners.
+        options: of each.
+        logs: a folder; each one's output goes to a file there, named like its settings file.
+    """
+    if logs is not None and not logs.is_dir():
+        raise Misconfiguration("--logs", str(logs), "there is no such folder; make it first")
+    # Owners that share a terminal can't each redraw it.
+    environment = os.environ | {"TERM": "dumb"}
+    forked.begin(environment, forked.OWNERS)
+    # A signal that comes meanwhile is for all of them.
+    forwarded = {signal.SIGTERM, signal.SIGINT}
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    owners = []
+    for file in settings:
+        command = [sys.executable, "-m", "precad", "join", "--config", str(file), *options]
+        with nullcontext() if logs is None else (logs / f"{file.stem}.log").open("ab") as log:
+            owners.append(forked.start(command, stdout=log, env=environment))
+
+    def forward(number: int, _frame: object) -> None:
+        for owner in owners:
+            owner.send_signal(number)
+
+    for number in forwarded:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+    failed = [status for owner in owners if (status := owner.wait())]
+    return max(failed[0], 1) if failed else 0
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -122,15 +155,14 @@ class _StandardError(logging.StreamHandler[TextIO]):
         """It has no other."""
 
 
-def _take_part(config: Path, *, quiet: bool, alone: bool, wait_h: float) -> None:
+def _take_part(config: Path, *, quiet: bool, wait_h: float) -> None:
     """Until the training ends."""
     from precad.client.display import somebody_looks  # noqa: PLC0415 -- no server needs it
 
     level = logging.WARNING if quiet else logging.INFO
     start_log(level, _StandardError())
     log = logging.getLogger("precad")
-    # Owners that share a terminal can't each redraw it.
-    looked_at = alone and not quiet and somebody_looks()
+    looked_at = not quiet and somebody_looks()
     if looked_at:
         # The bar says it.
         logging.getLogger("precad.rounds").setLevel(logging.WARNING)

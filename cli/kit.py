@@ -6,6 +6,7 @@ and for their machines' supervisors is in `machines/`.
 
 import gzip
 import io
+import re
 import tarfile
 from collections.abc import Mapping
 from importlib.resources import files
@@ -24,7 +25,7 @@ from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import CA_FILE
 from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, summarise
 from precad.common.identity.party_certificate import Principal, read_file
-from precad.common.process_settings import TABLES, Address, check_name
+from precad.common.process_settings import Address
 from precad.common.task import Task
 
 IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt"
@@ -49,7 +50,7 @@ IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt
 @click.option(
     "--further",
     metavar="TASK",
-    help="For a party that runs already: this further task alone, by its name in settings.",
+    help="For a party that runs already: this further task alone, by a name for its folder.",
 )
 def kit(
     party: str, name: str, consortium: Path, root: Path, out: Path, further: str | None
@@ -102,8 +103,10 @@ def kit(
 
 _WRITTEN = ("task", "identity", "client", "server_a", "server_b", "state", "token", "epsilon_limit")
 """Of an owner's settings: by the kit, or by its owner, whose limit and token are nobody else's."""
-_FILES = ("data", "held_out")
-_TAKEN = ("first", "journal", "keys", "spool", "state")
+_FILES = ("identity", "data", "held_out")
+"""What a further task has from the first."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_TAKEN = ("journal", "keys", "spool", "state")
 """What a party's folder has besides."""
 
 
@@ -160,20 +163,13 @@ class Consortium(BaseModel):
                 return {}
 
     def further(self, party: Principal, task: str) -> dict[str, object]:
-        """A party's values for a further task, whose files lie in a folder of its name.
-
-        A server's or the dealer's are for a table of its settings; an owner's are a file of their
-        own, in that folder.
-        """
+        """A party's settings file for a further task, in a folder of its name below the kit's."""
         values = self.settings(party)
-        if party.role is Role.OPERATOR:
-            return {}
+        above = {name: f"../{values[name]}" for name in _FILES if name in values}
+        kept = {name: f"../{name}/{task}" for name in ("state", "journal") if name in values}
         if party.role is Role.CLIENT:
-            above = {"identity": f"../{IDENTITY}", "account": "../state"}
-            files = {name: f"../{values[name]}" for name in _FILES if name in values}
-            return values | above | files | {"state": f"../state/{task}"}
-        kept = {name: f"{values[name]}/{task}" for name in ("state", "journal") if name in values}
-        return values | {"task": f"{task}/{TASK}"} | kept
+            above["account"] = "../state"
+        return values | above | kept
 
 
 def _everywhere(address: str) -> str:
@@ -218,12 +214,11 @@ def _first(
         own=_filled("first-owner.txt", named) if client else "",
         command=f"precad {command} --config {party.name}/{SETTINGS}",
     )
-    unit = _filled("precad.service", {"party": party.name, "command": command})
     return contents | {
         TASK: agreed.task.read_text(encoding="utf-8"),
         SETTINGS: to_toml(agreed.settings(party)),
         "compose.yml": _text(f"{party.role.value}.yml"),
-        f"precad-{party.name}.service": unit,
+        f"precad-{party.name}.service": _unit(party, party.name, SETTINGS),
     }
 
 
@@ -231,32 +226,44 @@ def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> di
     """The files of a further task's kit, by path."""
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
-    check_name(task)
-    if task in _TAKEN:
-        raise Misconfiguration(
-            "--further", task, "a party's folder has something of that name; choose another"
-        )
-    settings = agreed.further(party, task)
+    if not _NAME.fullmatch(task) or task in _TAKEN:
+        what = "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2, and no name that is taken"
+        raise Misconfiguration("--further", task, what)
     named = {"name": party.name, "task": task}
     contents = {NEXT: _filled("further.txt", named, digest=digest)}
-    if party.role is not Role.OPERATOR:
+    if party.role is Role.OPERATOR:
+        asked = {"server_a": agreed.server_a, "server_b": agreed.server_b}
+        contents[NEXT] += _filled("further-operator.txt", named | asked)
+    else:
+        settings, service = agreed.further(party, task), f"{party.name}-{task}"
+        client = party.role is Role.CLIENT
+        command = f"precad {_COMMANDS[party.role]} --config {party.name}/{task}/{SETTINGS}"
+        contents[NEXT] += _filled("further-client.txt" if client else "further-service.txt", named)
+        contents[NEXT] += _filled("further-start.txt", named, command=command)
         contents[TASK] = agreed.task.read_text(encoding="utf-8")
-    match party.role:
-        case Role.OPERATOR:
-            asked = {"server_a": agreed.server_a, "server_b": agreed.server_b}
-            contents[NEXT] += _filled("further-operator.txt", named | asked)
-        case Role.CLIENT:
-            contents[NEXT] += _filled("further-client.txt", named)
-            contents[SETTINGS] = to_toml(settings)
-            contents["compose.yml"] = _filled("further-client-compose.txt", named)
-        case role:
-            command = f"precad {_COMMANDS[role]}"
-            service = {"service": role.value.replace("-", "_")}
-            port = {"port": str(settings["listen"]).rpartition(":")[2]}
-            contents[NEXT] += _filled("further-service.txt", named, command=command)
-            contents["table.toml"] = f"\n[{TABLES}.{task}]\n{to_toml(settings)}"
-            contents["compose.yml"] = _filled("further-service-compose.txt", named | service | port)
+        contents[SETTINGS] = to_toml(settings)
+        contents["compose.yml"] = _further_compose(party, task, settings)
+        contents[f"precad-{service}.service"] = _unit(party, service, f"{task}/{SETTINGS}")
     return {f"{task}/{name}": text for name, text in contents.items()}
+
+
+def _unit(party: Principal, service: str, settings: str) -> str:
+    named = {"party": party.name, "service": service, "settings": settings}
+    return _filled("precad.service", named, command=_COMMANDS[party.role])
+
+
+def _further_compose(party: Principal, task: str, settings: Mapping[str, object]) -> str:
+    """The first task's service under another name, with this task's files and port."""
+    first = _text(f"{party.role.value}.yml").partition("services:\n")[2].partition("\n\n")[0]
+    port = str(settings.get("listen")).rpartition(":")[2]
+    for before, after in (
+        (r"^  (\w+):$", rf"  \1-{task}:"),
+        (r"--config, settings", f"--config, {task}/settings"),
+        (r"\./(task|settings)\.toml:/precad/", rf"./{task}/\1.toml:/precad/{task}/"),
+        (r'"\d+:\d+"', f'"{port}:{port}"'),
+    ):
+        first = re.sub(before, after, first, flags=re.MULTILINE)
+    return _filled("further-compose.txt", {"task": task}) + first.rstrip() + "\n"
 
 
 def _text(name: str) -> str:

@@ -11,7 +11,7 @@ from precad.cli.options import json_option, print_json
 from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Table, say
 
 if TYPE_CHECKING:
     from precad.aggregator.store import LedgerView
@@ -169,7 +169,7 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
 
 def _show(document: dict[str, Any]) -> None:
     limit = document["epsilon_limit"]
-    say(sys.stdout, f"{document['role']}, task {document['task']}", bold=True)
+    say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
     say(
         sys.stdout,
         f"exact ε of one record against one corrupted server, at δ = {document['delta']:g}, "

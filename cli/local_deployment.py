@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import NoReturn, Self
@@ -160,8 +159,6 @@ def write_parties(
 
 
 SERVERS = ("dealer", "server-b", "server-a")
-OWNERS = "owners"
-"""The process whose children are the clients that were started together."""
 STOP_S = 10.0
 
 
@@ -173,12 +170,6 @@ def environment_of_parts() -> dict[str, str]:
     """
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return os.environ | own | {"MALLOC_MMAP_THRESHOLD_": str(PIECES)}
-
-
-def _signal_group(process: Popen[bytes], number: int) -> None:
-    # A forked part may have been waited for, by its parent, that hasn't said so yet.
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 def _exit(number: int, _frame: object) -> NoReturn:
@@ -196,8 +187,8 @@ class LocalDeployment:
         task: the task.
         data: each client's records.
         bad: clients that misbehave, and how (``simulation.bad_client.KINDS``).
-        instead: parts by name that another program plays, ``OWNERS`` for all that are started
-            together: what the interpreter is given for it, before the part's own ``--config``.
+        instead: parts by name that another program plays: what the interpreter is given for it,
+            before the part's own ``--config``.
         linger_s: how long servers whose training ended stay; until stopped unless given.
         way: what a part dials to reach another part's address; that address unless given.
         popen: starts a process; ``subprocess.Popen`` unless given.
@@ -258,18 +249,6 @@ class LocalDeployment:
         for client in self.clients:
             self.start_client(client)
 
-    def start_clients_together(self) -> None:
-        """Start every client; the good ones as children of one process, ``OWNERS``."""
-        good = [client for client in self.clients if client.name not in self._instead]
-        files = [str(self.folder / f"{client.name}.toml") for client in good]
-        settings = [part for file in files for part in ("--config", file)]
-        logs = str(self.folder / "logs")
-        played = self._instead.get(OWNERS, ("-m", "precad", "join"))
-        self._run(OWNERS, *played, "--logs", logs, *settings)
-        for client in self.clients:
-            if client not in good:
-                self.start_client(client)
-
     def start_client(self, client: ClientId) -> None:
         """Start one client, good or bad."""
         self._start(client.name, "-m", "precad", "join")
@@ -299,7 +278,7 @@ class LocalDeployment:
         """The end of ``name``'s log."""
         return "\n".join(self.log(name).splitlines()[-lines:])
 
-    def wait(self, names: tuple[str, ...], timeout_s: float) -> dict[str, int]:
+    def wait(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
         """Wait for these processes to end by themselves. Raises PeerUnavailable at the deadline."""
         deadline = time.monotonic() + timeout_s
         statuses = {}
@@ -314,10 +293,9 @@ class LocalDeployment:
         return statuses
 
     def ask_owners_where(self) -> None:
-        """Have owners who were started together write to their logs what they are doing."""
-        process = self.processes[OWNERS]
-        if process.poll() is None:
-            _signal_group(process, signal.SIGUSR1)
+        """Have owners write to their logs what they are doing."""
+        for client in self.clients:
+            self.processes[client.name].send_signal(signal.SIGUSR1)
 
     def tell_to_stop(self) -> list[Popen[bytes]]:
         """Tell whatever still runs to stop. Returns it, without waiting for it."""
@@ -337,27 +315,16 @@ class LocalDeployment:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                if process is self.processes.get(OWNERS):
-                    # The late one is a child of it.
-                    _signal_group(process, signal.SIGKILL)
                 process.kill()
                 process.wait()
 
     def _start(self, name: str, *command: str) -> None:
         played = self._instead.get(name, command)
-        self._run(name, *played, "--config", str(self.folder / f"{name}.toml"))
-
-    def _run(self, name: str, *command: str) -> None:
-        arguments = [sys.executable, *command]
+        arguments = [sys.executable, *played, "--config", str(self.folder / f"{name}.toml")]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self.processes[name] = self._popen(
                 arguments,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment_of_parts(),
-                # With children of its own: they can be stopped together.
-                process_group=0 if name == OWNERS else None,
             )
-
-
-__all__ = ["OWNERS", "LocalDeployment", "environment_of_parts"]

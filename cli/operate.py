@@ -86,41 +86,24 @@ def health(config: Path, wait: float) -> None:
     """Ask the server or dealer of this machine whether it serves: 0 if so, else 1.
 
     By gRPC's health protocol, at the port of its own settings and with its own certificate; for
-    containers, systemd and Kubernetes, which then start it again. Of several tasks one that serves
-    is enough: the others are started again by the part itself, and a restart would stop them all.
+    containers, systemd and Kubernetes, which then start it again.
 
         precad health --config settings.toml
     """
-    from precad.common.errors import Misconfiguration, PrecadError  # noqa: PLC0415
+    from precad.common.checks import read_toml  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.process_settings import values_by_task  # noqa: PLC0415
     from precad.common.wire.health_check import is_serving  # noqa: PLC0415
 
-    answers = []
-    for name, settings in values_by_task(config).items():
-        listen, folder = settings.get("listen"), settings.get("identity")
-        if not isinstance(listen, str) or not isinstance(folder, str):
-            raise Misconfiguration(
-                "config",
-                str(config),
-                "needs listen and identity, as those of a server and a dealer",
-            )
-        identity = Identity.load(config.resolve().parent / folder)
-        role = identity.principal.role
-        try:
-            serves, why = is_serving(own_address(listen), role, identity, timeout_s=wait), ""
-        except PrecadError as error:
-            if not name:
-                raise
-            serves, why = False, f" ({error})"
-        who = f"{role.value}, {name}" if name else role.value
-        click.echo(f"{who}: {'serving' if serves else 'not serving'}{why}")
-        answers.append(serves)
-    if not any(answers):
-        sys.exit(1)
-
-
-def own_address(listen: str) -> str:
-    """The address at which this machine reaches a port that it listens on."""
+    settings = read_toml("config", config)
+    listen, folder = settings.get("listen"), settings.get("identity")
+    if not isinstance(listen, str) or not isinstance(folder, str):
+        raise Misconfiguration(
+            "config", str(config), "needs listen and identity, as those of a server and a dealer"
+        )
     host, _, port = listen.rpartition(":")
-    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host) + f":{port}"  # noqa: S104
+    own = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
+    identity = Identity.load(config.resolve().parent / folder)
+    role = identity.principal.role
+    serves = is_serving(f"{own}:{port}", role, identity, timeout_s=wait)
+    click.echo(f"{role.value}: {'serving' if serves else 'not serving'}")
+    sys.exit(0 if serves else 1)

@@ -12,7 +12,7 @@ import click
 from precad.cli.options import PATH, json_option
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Table, say
 
 if TYPE_CHECKING:
     from precad.client.account_file import Charge

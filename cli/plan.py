@@ -233,7 +233,7 @@ def _document(
 def _show(found: dict[str, Any], statements: "tuple[PrivacyStatement, ...]") -> None:
     """Print the plan for people."""
     from precad.accounting.guarantees import ASSUMED  # noqa: PLC0415
-    from precad.common.terminal.text import say  # noqa: PLC0415
+    from precad.common.terminal import say  # noqa: PLC0415
 
     privacy = found["task"]["privacy"]
     record = statements[0]
@@ -241,7 +241,7 @@ def _show(found: dict[str, Any], statements: "tuple[PrivacyStatement, ...]") -> 
         sys.stdout,
         f"Planned: σ = {privacy['noise_multiplier']:g} gives a record ε = {record.epsilon:.4g} at "
         f"δ = {record.delta:g}, against one curious server. Into the task:",
-        bold=True,
+        style="bold",
     )
     names = ("record_clip", "client_clip", "noise_multiplier", "record_rate", "client_rate")
     say(
@@ -267,7 +267,7 @@ def _show(found: dict[str, Any], statements: "tuple[PrivacyStatement, ...]") -> 
 
 
 def _show_robustness(asked: dict[str, Any]) -> None:
-    from precad.common.terminal.text import say  # noqa: PLC0415
+    from precad.common.terminal import say  # noqa: PLC0415
 
     owners, some = asked["malicious"], asked["certified"]
     plural = "" if owners == 1 else "s"

@@ -2,18 +2,42 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from precad.cli.options import PATH, json_option, print_json, writable_picture
 from precad.common.errors import Misconfiguration
-from precad.common.terminal.progress import bar
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Bar, Table, say
 
 if TYPE_CHECKING:
     from precad.simulation import SimulatedRound, SimulatedTraining
+
+
+SHOWN_ROUNDS = 10
+PLAIN_EVERY = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationRequest:
+    """What is asked for."""
+
+    task: Path
+    dataset: str
+    data: Path | None
+    clients: int | None
+    rounds: int | None
+    model: str | None
+    attack: str | None
+    attackers: int | None
+    per_client: bool
+    seed: int | None
+    device: str
+    plot: Path | None
+    save: Path | None
+    as_json: bool
 
 
 @click.command()
@@ -47,22 +71,7 @@ if TYPE_CHECKING:
 @click.option("--plot", type=PATH, help="Picture of accuracy and ε by round: .png, .pdf or .svg.")
 @click.option("--save", type=PATH, help="Rounds and summary as JSON.")
 @json_option
-def simulate(
-    task: Path,
-    dataset: str,
-    data: Path | None,
-    clients: int | None,
-    rounds: int | None,
-    model: str | None,
-    attack: str | None,
-    attackers: int | None,
-    per_client: bool,
-    seed: int | None,
-    device: str,
-    plot: Path | None,
-    save: Path | None,
-    as_json: bool,
-) -> None:
+def simulate(**given: Any) -> None:
     """Play a task's whole training in one process: no servers, no TLS, no secrecy.
 
     The same gradients, clips, validation rule, noise, denominator and
@@ -73,76 +82,57 @@ def simulate(
 
         precad simulate task.toml --attack flip --attackers 50 --plot run.png
     """
-    for option, path in (("--plot", plot), ("--save", save)):
-        if path is not None and option == "--plot":
-            writable_picture(path)
-        if path is not None and not path.parent.is_dir():
-            raise Misconfiguration(option, str(path), "there is no such folder; make it first")
+    request = SimulationRequest(**given)
+    if request.plot is not None:
+        writable_picture(request.plot)
+    if request.save is not None and not request.save.parent.is_dir():
+        raise Misconfiguration(
+            "--save", str(request.save), "there is no such folder; make it first"
+        )
     # Seconds of torch: not before the options are known to be wanted.
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.datasets import load  # noqa: PLC0415
 
-    out = sys.stderr if as_json else sys.stdout
-    read = Task.load(task)
-    records = load(dataset, data)
-    own = attack is not None and ":" in attack
-
-    def each(played: "SimulatedRound", _: object) -> None:
-        display.round(played)
-
-    with Display(out, read.training.rounds if rounds is None else rounds) as display:
+    out = sys.stderr if request.as_json else sys.stdout
+    task = Task.load(request.task)
+    records = load(request.dataset, request.data)
+    attack: Any = request.attack
+    if attack is not None and ":" in attack:
+        attack = own_object("--attack", attack)
+    rounds = request.rounds or task.training.rounds
+    with Bar("simulated round", rounds, out) as shown:
         training = play(
-            read,
+            task,
             records,
-            None if model is None else own_model(model),
-            clients=clients,
-            rounds=rounds,
-            seed=seed,
-            path="per-client" if per_client else "stacked",
-            attack=own_object("--attack", attack) if own and attack else attack,
-            attackers=attackers,
-            device=device,
-            on_round=each,
+            None if request.model is None else own_model(request.model),
+            clients=request.clients,
+            rounds=request.rounds,
+            seed=request.seed,
+            path="per-client" if request.per_client else "stacked",
+            attack=attack,
+            attackers=request.attackers,
+            device=request.device,
+            on_round=lambda played, _: _show_round(out, shown, played, rounds),
         )
-    if plot is not None:
-        training.plot(plot)
-    if save is not None:
-        training.save(save)
-    conclude(out, training, [str(path) for path in (plot, save) if path is not None])
-    if as_json:
+    if request.plot is not None:
+        training.plot(request.plot)
+    if request.save is not None:
+        training.save(request.save)
+    conclude(out, training, [str(path) for path in (request.plot, request.save) if path])
+    if request.as_json:
         print_json(training.summary())
 
 
-SHOWN_ROUNDS = 10
-PLAIN_EVERY = 10
-
-
-class Display:
-    """Progress. On a terminal it redraws; elsewhere it prints a line now and then."""
-
-    def __init__(self, out: TextIO, rounds: int) -> None:
-        self._out, self._rounds = out, rounds
-
-    def __enter__(self) -> Self:
-        self._bar = bar("simulated round", self._rounds, self._out)
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._bar.close()
-
-    def round(self, played: "SimulatedRound") -> None:
-        """Show a finished round."""
-        said = f"accepted {played.accepted} of {played.cohort}"
-        if played.accuracy is not None:
-            said = f"accuracy {played.accuracy:.1%}, {said}"
-        self._bar.update(played.number - self._bar.n)
-        self._bar.set_postfix_str(said)
-        if self._bar.disable and (
-            played.number % PLAIN_EVERY == 0 or played.number in (1, self._rounds)
-        ):
-            say(self._out, f"simulated round {played.number:>3}/{self._rounds}: {said}")
+def _show_round(out: TextIO, shown: Bar, played: "SimulatedRound", rounds: int) -> None:
+    """Move the bar; where nothing is redrawn, print a line now and then."""
+    text = f"accepted {played.accepted} of {played.cohort}"
+    if played.accuracy is not None:
+        text = f"accuracy {played.accuracy:.1%}, {text}"
+    shown.at(played.number, text)
+    if shown.disable and (played.number % PLAIN_EVERY == 0 or played.number in (1, rounds)):
+        say(out, f"simulated round {played.number:>3}/{rounds}: {text}")
 
 
 def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> None:

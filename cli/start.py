@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from precad.common.errors import Misconfiguration, PrecadError
+from precad.common.errors import Misconfiguration, PrecadError, missing
 from precad.common.logs import start_log
 from precad.common.process_memory import PIECES, keep_freed_buffers
 
@@ -36,7 +36,7 @@ def said(error: PrecadError) -> int:
 
 
 def serve(part: str, config: Path) -> int:
-    """Be one of the three servers: in a process for each task, where its settings have several.
+    """Be one of the three servers.
 
     Args:
         part: a, b or dealer.
@@ -48,20 +48,9 @@ def serve(part: str, config: Path) -> int:
     Raises:
         Misconfiguration: settings, or what they name, can't be used.
     """
-    from precad.common.checks import read_toml  # noqa: PLC0415 -- pydantic takes its time
-    from precad.common.process_settings import TABLES  # noqa: PLC0415
-
     start_log()
     process = import_module(f"precad.{_PARTS[part]}.process")
-    if TABLES in read_toml("config", config):
-        from precad.cli.supervise import supervise  # noqa: PLC0415
-
-        settings = supervise(process.SETTINGS, config, process.load)
-        if settings is None:
-            return 0
-    else:
-        settings = process.SETTINGS.load(config)
-    return int(asyncio.run(process.serve(settings)))
+    return int(asyncio.run(process.serve(process.SETTINGS.load(config))))
 
 
 def _serve(part: str, config: str) -> int:
@@ -70,8 +59,6 @@ def _serve(part: str, config: str) -> int:
     except PrecadError as error:
         return said(error)
     except ModuleNotFoundError as error:
-        from precad.common.errors import missing  # noqa: PLC0415
-
         lacking = missing(error, "precad serve", "server")
         if lacking is None:
             raise

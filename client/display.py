@@ -1,14 +1,16 @@
 """Progress for a person: a bar on a terminal or in a notebook, with what is waited for named."""
 
 import html
-import os
 import sys
 import threading
 import time
 from typing import Any, TextIO
 
+from rich.console import Group
+
 from precad.client.participation import RoundInfo
 from precad.client.reporter import Display, outcome
+from precad.common.terminal import Bar, plain, redraws
 
 _NOTEBOOK_S = 1.0
 _LONGEST = 100
@@ -29,19 +31,19 @@ def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> Displa
     if wanted is False:
         return None
     if _in_notebook():
-        return NotebookDisplay(OwnerProgress(name, rounds))
-    if wanted or _on_a_terminal():
-        return TerminalDisplay(OwnerProgress(name, rounds), sys.stderr)
+        return NotebookDisplay(name, rounds)
+    if wanted or redraws(sys.stderr):
+        return TerminalDisplay(name, rounds, sys.stderr)
     return None
 
 
 def somebody_looks() -> bool:
     """Whether ``display_for`` shows something by itself."""
-    return _in_notebook() or _on_a_terminal()
+    return _in_notebook() or redraws(sys.stderr)
 
 
 class OwnerProgress:
-    """What is to be seen at this moment.
+    """What is to be seen of a training at this moment.
 
     Args:
         name: the owner's.
@@ -57,6 +59,10 @@ class OwnerProgress:
     def doing(self, what: str, until: float | None) -> None:
         """What happens now, and until when on the monotonic clock."""
         self._doing = what, until
+
+    def round(self, info: RoundInfo) -> None:
+        """A round is over."""
+        self.last = info
 
     @property
     def done(self) -> int:
@@ -85,54 +91,36 @@ class OwnerProgress:
         return f"{outcome(self.last)}{own}"
 
 
-class TerminalDisplay:
-    """A bar and two lines that redraw themselves on standard error, and go at the end.
+class TerminalDisplay(OwnerProgress):
+    """A bar and two lines that redraw themselves on a terminal, and go at the end."""
 
-    Args:
-        shown: what they show.
-        out: the terminal.
-    """
-
-    def __init__(self, shown: OwnerProgress, out: TextIO) -> None:
-        from precad.common.terminal.progress import Progress  # noqa: PLC0415 -- tqdm
-
-        self._shown = shown
-        name = f"{shown.name}: round"
-        self._progress = Progress(name, shown.rounds, self._seen, lines=2, out=out)
+    def __init__(self, name: str, rounds: int, out: TextIO) -> None:
+        super().__init__(name, rounds)
+        self._bar = Bar(f"{name}: round", rounds, out, beneath=self._beneath)
 
     def start(self) -> None:
         """Begin; what others print goes above."""
-        self._progress.start()
+        self._bar.start()
 
     def stop(self) -> None:
         """Leave the terminal as it was."""
-        self._progress.stop()
-
-    def doing(self, what: str, until: float | None) -> None:
-        """What happens now."""
-        self._shown.doing(what, until)
+        self._bar.stop()
 
     def round(self, info: RoundInfo) -> None:
         """A round is over."""
-        self._shown.last = info
+        super().round(info)
+        self._bar.at(self.done)
 
-    def _seen(self) -> tuple[int, list[str]]:
-        import click  # noqa: PLC0415 -- not for processes that show nothing
-
-        shown = self._shown
-        last = [f"round {shown.done}: {shown.result()}"] if shown.done else []
-        return shown.done, [*last, click.style(shown.activity(), dim=True)]
+    def _beneath(self) -> Group:
+        last = [plain(f"round {self.done}: {self.result()}")] if self.done else []
+        return Group(*last, plain(self.activity(), "dim"))
 
 
-class NotebookDisplay:
-    """A bar in a notebook's output; needs no widgets.
+class NotebookDisplay(OwnerProgress):
+    """A bar in a notebook's output; needs no widgets."""
 
-    Args:
-        shown: what it shows.
-    """
-
-    def __init__(self, shown: OwnerProgress) -> None:
-        self._shown = shown
+    def __init__(self, name: str, rounds: int) -> None:
+        super().__init__(name, rounds)
         self._over = threading.Event()
         self._handle: Any = None
         self._thread = threading.Thread(target=self._redraw, name="progress", daemon=True)
@@ -149,22 +137,13 @@ class NotebookDisplay:
         self._over.set()
         self._thread.join()
 
-    def doing(self, what: str, until: float | None) -> None:
-        """What happens now."""
-        self._shown.doing(what, until)
-
-    def round(self, info: RoundInfo) -> None:
-        """A round is over."""
-        self._shown.last = info
-
     def markup(self) -> str:
         """The output as HTML."""
-        shown = self._shown
-        lines = (f"{shown.name}: round {shown.done}/{shown.rounds}", shown.result())
+        lines = (f"{self.name}: round {self.done}/{self.rounds}", self.result())
         head = " · ".join(html.escape(line) for line in lines if line)
-        activity = "" if self._over.is_set() else html.escape(shown.activity())
+        activity = "" if self._over.is_set() else html.escape(self.activity())
         return (
-            f'<div><progress max="{shown.rounds}" value="{shown.done}" style="width: 20em">'
+            f'<div><progress max="{self.rounds}" value="{self.done}" style="width: 20em">'
             f'</progress> {head}<br><span style="opacity: 0.6">{activity}</span></div>'
         )
 
@@ -174,11 +153,6 @@ class NotebookDisplay:
         while not self._over.wait(_NOTEBOOK_S):
             self._handle.update(HTML(self.markup()))
         self._handle.update(HTML(self.markup()))
-
-
-def _on_a_terminal() -> bool:
-    """Whether standard error is one that can redraw a line."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def _in_notebook() -> bool:

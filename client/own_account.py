@@ -244,12 +244,6 @@ class OwnAccount:
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)
 
-    def add_up_ahead(self, rounds: int) -> None:
-        """Have ``exact_epsilon`` know a fresh account after each of so many rounds, T at most."""
-        step = self._charge(0, 0).event
-        for count in range(1, min(rounds, self._task.training.rounds) + 1):
-            exact_epsilon(Counter({step: count}), self._task.privacy.delta)
-
     def spent(self) -> "Counter[SampledGaussian]":
         """How often each step was charged over all tasks, as far as this process has read."""
         return self._account.events()
@@ -399,7 +393,6 @@ def exact_epsilon(events: "Counter[SampledGaussian]", delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _added_up(counts: "tuple[tuple[SampledGaussian, int], ...]", delta: float) -> float:
-    # A few milliseconds: owners that are started together have it done once (``owners_together``).
     from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
 
     accountant = ExactAccountant()

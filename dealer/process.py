@@ -38,10 +38,6 @@ class DealerSettings(Settings):
 SETTINGS = DealerSettings
 
 
-def load(_task: Task) -> None:
-    """Nothing that this module hasn't loaded."""
-
-
 async def serve(settings: DealerSettings) -> int:
     """Deal, as the settings say, until told to stop or both left. Returns the exit status."""
     # A dump would hold clients' seeds.

@@ -10,8 +10,7 @@ import click
 from precad.cli.main import ErrorsInOneLine
 from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration
-from precad.common.terminal.progress import bar
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Bar, Table, say
 
 if TYPE_CHECKING:
     from research.registry import Registry
@@ -174,10 +173,10 @@ def run(
     if missing:
         hours = estimate.hours / workers
         say(out, f"{missing} of {total} cells to measure: about {_duration(hours)}.")
-    with bar("cell", total, out, total - missing) as line:
+    with Bar("cell", total, out, done=total - missing) as line:
 
         def on_cell(result: "Result", done: int, of: int) -> None:
-            line.update(done - line.n)
+            line.at(done)
             estimate.add(result)
             if line.disable:
                 left = estimate.hours / workers

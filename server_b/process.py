@@ -9,12 +9,9 @@ from precad.aggregator.rpc.peers import PeerService, outside_of
 from precad.aggregator.rpc.process import run_server
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.training.session import Session
-from precad.aggregator.validate.in_process_validator import load_check as load
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.identifiers import Role
 from precad.server_b.follow import follow
-
-__all__ = ["SETTINGS", "load", "serve"]
 
 SETTINGS = ServerBSettings
 

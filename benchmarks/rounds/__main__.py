@@ -8,8 +8,7 @@ import click
 from precad.cli.options import PATH, json_option, print_json
 from precad.cli.start import said
 from precad.common.errors import Misconfiguration, PrecadError
-from precad.common.terminal.progress import bar
-from precad.common.terminal.text import say
+from precad.common.terminal import Bar, say
 
 
 @click.command()
@@ -75,10 +74,10 @@ def bench(
     if output is not None and not output.parent.is_dir():
         raise Misconfiguration("--output", str(output), "there is no such folder; make it first")
     main = main_case(dimension, clients, repeats, slow=slow_link, peers=peers)
-    with bar("", None, sys.stderr) as line:
+    with Bar("", None, sys.stderr) as line:
 
         def doing(what: str) -> None:
-            line.set_description(what)
+            line.at(0, what)
             if line.disable:
                 say(sys.stderr, what)
 

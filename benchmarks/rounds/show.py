@@ -9,7 +9,7 @@ from benchmarks.rounds.case import SERVERS, idle_wait_s
 from benchmarks.rounds.document import MEASURES, Document
 from benchmarks.rounds.ours.system import PHASES
 from precad.common.ring import WORD_BYTES
-from precad.common.terminal.text import Table, say
+from precad.common.terminal import Table, say
 
 TEXT_WIDTH = 110
 NAMES = {

@@ -3,8 +3,8 @@
 ``python -m research.audits.canary_owners --coins coins.npy --models models.npy --config
 owner.toml`` is one owner whose records are canaries; they count, or count as zero, by their coins.
 With ``--build unclipped`` its records' clip isn't kept: a broken build, which the audit must find.
-With ``--rows rows.npy`` each of several ``--config`` is an owner that submits its row, or zero,
-by a coin a round; they are split off from one process, and the first keeps the models.
+With ``--rows rows.npy --place 3`` it is an owner that submits row 3, or zero, by a coin a round;
+the first such owner keeps the models.
 
 Any owner can keep the models that it is served. These processes refuse every task but an audit's
 own, and servers on another machine.
@@ -25,7 +25,6 @@ from precad.client.data_owner import DataOwner
 from precad.client.gradients import local_update as updating
 from precad.client.gradients.local_update import poisson_sample
 from precad.client.owner_settings import JoinSettings
-from precad.client.owners_together import load_owner, split
 from precad.client.participant import RoundView, take_part
 from precad.common.encode import clip_record_norm
 from precad.common.errors import Misconfiguration, PeerViolation
@@ -148,32 +147,23 @@ def loosen() -> None:
 def main() -> None:
     """Command line of an audit's owners."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--logs", type=Path, help="folder for the log of each")
-    parser.add_argument(
-        "--config", type=Path, action="append", required=True, help="as for `precad join`"
-    )
+    parser.add_argument("--config", type=Path, required=True, help="as for `precad join`")
     parser.add_argument("--rows", type=Path, help="[m, d] int64, .npy: owners are the canaries")
+    parser.add_argument("--place", type=int, default=0, help="of this owner's row")
     parser.add_argument("--coins", type=Path, required=True, help="[periods, m] bool, .npy")
     parser.add_argument("--models", type=Path, required=True, help="receives θ_0 to θ_T, .npy")
     parser.add_argument("--build", type=Build, default=Build.SOUND, help="what runs")
     given = parser.parse_args()
-    mine = given.config[0]
-    if given.rows:
-        split_off = split(given.config, load_owner, given.logs)
-        if split_off is None:
-            return
-        mine = split_off
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    coins, settings = np.load(given.coins, allow_pickle=False), JoinSettings.load(mine)
+    coins, settings = np.load(given.coins, allow_pickle=False), JoinSettings.load(given.config)
     if given.build is Build.UNCLIPPED:
         loosen()
-    place = given.config.index(mine)
     if given.rows:
-        row = np.load(given.rows, mmap_mode="r", allow_pickle=False)[place]
-        models = play_row(settings, np.array(row), coins[:, place])
+        row = np.load(given.rows, mmap_mode="r", allow_pickle=False)[given.place]
+        models = play_row(settings, np.array(row), coins[:, given.place])
     else:
         models = play_records(settings, coins)
-    if place == 0:
+    if given.place == 0:
         np.save(given.models, models)
 
 

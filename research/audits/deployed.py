@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from precad.audit.canaries import Designed
 from precad.audit.canary_training import AUDITED, Audited, denominator
-from precad.cli.local_deployment import OWNERS, Data, LocalDeployment
+from precad.cli import forked
+from precad.cli.local_deployment import Data, LocalDeployment
 from precad.client.records.torch_records import Records
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
@@ -36,7 +37,7 @@ def train(
     build_of: Build = Build.SOUND,
     looks: int | None = None,
     folder: Path | None = None,
-    popen: Popens | None = None,
+    popen: Popens = forked.start,
 ) -> Audited:
     """Plays the training with the canaries' owner among the others.
 
@@ -68,9 +69,9 @@ def train(
         instead = {AUDITED: ("-m", _OWNERS, "--build", build_of.value, *kept), **servers}
         with LocalDeployment(place, task, data, instead=instead, popen=popen) as deployment:
             deployment.start_servers()
-            deployment.start_clients_together()
+            deployment.start_clients()
             _wait(deployment, AUDITED)
-            deployment.wait((OWNERS,), _END_S)
+            deployment.wait(made.shares, _END_S)
         known: list[RingVector] = [
             np.load(file_of(place / "noise-b", version), allow_pickle=False)
             for version in range(task.training.rounds)
@@ -84,7 +85,7 @@ def train_present(
     *,
     build_of: Build = Build.SOUND,
     folder: Path | None = None,
-    popen: Popens | None = None,
+    popen: Popens = forked.start,
 ) -> list[NDArray[np.float64]]:
     """Plays the training whose owners are all canaries, each a process.
 
@@ -106,12 +107,17 @@ def train_present(
         np.save(rows, made.submitted(build_of))
         np.save(coins, made.coins)
         files = ("--rows", str(rows), "--coins", str(coins), "--models", str(models))
-        instead = {OWNERS: ("-m", _OWNERS, *files), **_servers(place, build_of)}
+        owners = {
+            name: ("-m", _OWNERS, *files, "--place", str(number))
+            for number, name in enumerate(made.shares)
+        }
+        instead = {**owners, **_servers(place, build_of)}
         task = _as_played(made.task)
         with LocalDeployment(place, task, data, instead=instead, popen=popen) as deployment:
             deployment.start_servers()
-            deployment.start_clients_together()
-            _wait(deployment, OWNERS)
+            deployment.start_clients()
+            for name in made.shares:
+                _wait(deployment, name)
         return _models(models)
 
 
@@ -155,9 +161,7 @@ def _wait(deployment: LocalDeployment, name: str) -> None:
             if waited > _TRAINING_S:
                 raise
     if deployment.processes[name].returncode != 0:
-        # Owners that were started together have a log each.
-        log = deployment.clients[0].name if name == OWNERS else name
-        raise PeerUnavailable(f"{name} failed:\n{deployment.log_tail(log)}")
+        raise PeerUnavailable(f"{name} failed:\n{deployment.log_tail(name)}")
 
 
 def _as_played(task: Task) -> Task:

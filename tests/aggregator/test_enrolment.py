@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 from tests.conftest import TaskMaker
 
@@ -182,7 +181,7 @@ def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
         "unused_tokens": 2,
         "twice": Counter({"ward-1": 2}),
     }
-    said = [click.unstyle(line) for line in reminders(facts)]
+    said = [text for text, _ in reminders(facts)]
     assert said == [
         "enrolment takes 2 to 5 owners, for 2.5 hours more",
         "not enrolled yet: ward-3, ward-4",

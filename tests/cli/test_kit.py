@@ -22,7 +22,7 @@ from precad.common.identity.certificate_request import accept, create_request
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal, private_key
-from precad.common.process_settings import Settings, settings_by_task
+from precad.common.process_settings import Settings
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
@@ -157,29 +157,21 @@ def test_a_further_task_s_kit_leaves_the_first_as_it_was(name: str, agreed: Path
     folder = unpacked(agreed, name)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     kind = SETTINGS[name]
-    first = kind.load(folder / "settings.toml")
     mode = (folder / "keys").stat().st_mode
     assert further(agreed, name).exit_code == 0
     type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
     assert {path: path.read_bytes() for path in before} == before
     assert (folder / "keys").stat().st_mode == mode
+    unit = f"precad-{name}-clinics.service"
     files = {path.name for path in (folder / "clinics").iterdir()}
-    assert files == {"task.toml", "table.toml", "compose.yml", "NEXT.txt"}
-    steps = next_steps(folder / "clinics")
-    # Its own steps, as they stand there.
-    type_in(agreed, *(step for step in steps if step.startswith(("sed ", "cat "))))
-    found = settings_by_task(kind, folder / "settings.toml")
-    assert list(found) == ["first", "clinics"]
-    # But for how long it stays, which is another where there are several.
-    of_first, of_clinics = (settings for settings, _ in found.values())
-    assert of_first.model_copy(update={"linger": 0}) == first.model_copy(update={"linger": 0})
-    assert (of_clinics.task.parent, of_clinics.identity) == (folder / "clinics", first.identity)
-    own = {"task", "listen", "server_b", "dealer", "state", "journal"} & set(kind.model_fields)
-    assert all(getattr(of_first, field) != getattr(of_clinics, field) for field in own)
-    # A third one's table comes behind.
-    assert further(agreed, name, "homes").exit_code == 0
-    type_in(agreed, f"tar -xzf {name}-homes-kit.tar.gz")
-    type_in(agreed, f"cat {name}/homes/table.toml >> {name}/settings.toml")
+    assert files == {"task.toml", "settings.toml", "compose.yml", unit, "NEXT.txt"}
+    assert "--config clinics/settings.toml\n" in (folder / "clinics" / unit).read_text()
+    first, own = (kind.load(place / "settings.toml") for place in (folder, folder / "clinics"))
+    assert own.identity.resolve() == first.identity.resolve()
+    differ = {"task", "listen", "server_b", "dealer", "state", "journal"} & set(kind.model_fields)
+    assert all(getattr(first, field) != getattr(own, field) for field in differ)
+    for field in {"state", "journal"} & differ:
+        assert getattr(own, field).resolve() == getattr(first, field) / "clinics"
 
 
 def test_an_owner_s_further_task_has_the_first_one_s_records_and_account(agreed: Path) -> None:
@@ -239,7 +231,7 @@ def test_a_further_task_s_piece_of_the_compose_file_goes_with_the_first(
     more = (folder / "clinics" / "compose.yml").read_text()
     mounts = [line.split(":") for line in re.findall(r"^      - (\S+:/\S+)$", more, re.MULTILINE)]
     # What is mounted from this machine comes with the kits, or is the owner's own.
-    own = {"./keys", "./records.csv"} if name == "ward-3" else set()
+    own = {"./keys", "./records.csv"}
     for source, *_ in mounts:
         if source.startswith("./"):
             assert source in own or (folder / source).is_file()
@@ -247,12 +239,12 @@ def test_a_further_task_s_piece_of_the_compose_file_goes_with_the_first(
             assert re.search(rf"^  {source}:$", whole, re.MULTILINE)
     assert ("./clinics/task.toml", "/precad/clinics/task.toml") in [(a, b) for a, b, *_ in mounts]
     (service,) = re.findall(r"^  (\S+):$", more, re.MULTILINE)
-    if name == "ward-3":
-        assert "command: [join, --config, clinics/settings.toml]" in more
-    else:
-        # More of the service that is there already.
-        assert f"  {service}:\n" in whole
-        assert f'ports: ["{PORTS[name]}:{PORTS[name]}"]' in more
+    # A service of its own beside the first.
+    assert service.removesuffix("-clinics") in re.findall(r"^  (\S+):$", whole, re.MULTILINE)
+    assert "--config, clinics/settings.toml]" in more
+    assert re.findall(r"ports: (.*)", more) == (
+        [f'["{PORTS[name]}:{PORTS[name]}"]'] if name in PORTS else []
+    )
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -1,17 +1,15 @@
 """`precad status --watch`: it follows a training through a server's absence, and ends with it."""
 
 import io
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+from click import unstyle
 from click.testing import CliRunner
 from tests.rig.clock import LeapingClock
 from tests.rig.terminal import Terminal
 
-from precad.cli import watch as watching
 from precad.cli.main import app
 from precad.cli.status_command import facts_of
 from precad.cli.watch import watch
@@ -45,8 +43,8 @@ def asking(*answers: pb.StatusReply | PeerUnavailable) -> Callable[[], dict[str,
 def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO | None = None) -> str:
     """Everything that was drawn, on a terminal unless ``out`` is given."""
     out = Terminal() if out is None else out
-    watch(out, {"": asking(*answers)}, 5.0, LeapingClock())
-    return out.getvalue()
+    watch(out, asking(*answers), 5.0, LeapingClock())
+    return unstyle(out.getvalue())
 
 
 def test_it_follows_the_rounds_says_how_long_is_left_and_ends_with_the_training() -> None:
@@ -99,82 +97,26 @@ def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -
     ]
 
 
-def of(task: str, version: int, phase: str, **more: Any) -> pb.StatusReply:
-    made = reply(version, phase, **more)
-    made.task_name = task
-    return made
-
-
-def test_several_tasks_have_a_block_each_and_the_last_one_ends_it() -> None:
+def test_each_line_is_drawn_over_the_one_before() -> None:
     out = Terminal()
-    asks = {
-        "wards": asking(of("w", 1, "training"), of("w", 4, "done"), of("w", 4, "done")),
-        "clinics": asking(
-            of("c", 0, "enrolling", missing=["ward-3"], most_owners=3),
-            of("c", 1, "training", error="server-b is away"),
-            of("c", 4, "done", rejected={"absent": 2}),
-        ),
-    }
-    watch(out, asks, 5.0, LeapingClock())
+    watched(reply(1, "training"), reply(4, "done", rejected={"absent": 2}), out=out)
     assert out.screen() == [
-        "wards  done: round 4 of 4, 1.7 s each",
+        "server-a, wards",
+        "done: round 4 of 4, 1.7 s each",
         "━" * 60,
-        "server-a; 3 owners enrolled",
-        "",
-        "clinics  done: round 4 of 4, 2.5 s each",
-        "━" * 60,
-        "server-a; 3 owners enrolled",
+        "3 owners enrolled, each took part 4 to 4 times",
         "rejected: absent 2",
+        "0.0 MB sent and received",
+        "model 0000000000000000…, projections by numpy",
     ]
-    assert "clinics\x1b[0m  \x1b[1menrolling: round 0 of 4" in out.getvalue()
-    assert "not enrolled yet: ward-3" in out.getvalue()
-    assert "server-b is away" in out.getvalue()
 
 
-def test_a_task_that_hangs_holds_up_no_other_and_is_said_to() -> None:
-    end, out = threading.Event(), Terminal()
-
-    def hang() -> dict[str, Any]:
-        assert end.wait(60)
-        return facts_of(ServerStatus.from_wire(of("c", 4, "done")))
-
-    left = [of("w", n, "training") for n in (0, 1, 2, 3)] + [of("w", 4, "done")] * 100
-
-    def ask() -> dict[str, Any]:
-        answer = left.pop(0)
-        if answer.phase == "done":
-            end.set()
-        return facts_of(ServerStatus.from_wire(answer))
-
-    watch(out, {"wards": ask, "clinics": hang}, 5.0, LeapingClock())
-    assert "clinics\x1b[0m  \x1b[33masking" in out.getvalue()
-    assert "clinics\x1b[0m  \x1b[33mno answer yet" in out.getvalue()
-    assert out.screen()[0].startswith("wards  done: round 4 of 4")
-    assert "clinics  done: round 4 of 4" in out.screen()
-
-
-def test_a_terminal_that_is_too_low_for_blocks_gets_a_line_a_task(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(watching, "height_of", lambda _: 8)
-    out = Terminal()
-    watch(out, {n: asking(of(n, 4, "done")) for n in ("a", "b", "c")}, 5.0, LeapingClock())
-    assert out.screen() == [f"{name}  done: round 4 of 4" for name in ("a", "b", "c")]
-
-
-def test_a_pipe_gets_each_task_s_changes_under_its_name() -> None:
-    out = io.StringIO()
-    gone = PeerUnavailable("refused")
-    asks = {
-        "wards": asking(of("w", 4, "done"), of("w", 4, "done")),
-        "clinics": asking(gone, of("c", 4, "done")),
-    }
-    watch(out, asks, 5.0, LeapingClock())
-    assert out.getvalue().splitlines() == [
-        "wards: server-a, w: done: round 4 of 4; 3 owners enrolled",
-        "clinics: no answer (refused); asking again every 5 s",
-        "clinics: server-a, c: done: round 4 of 4; 3 owners enrolled",
-    ]
+def test_what_a_server_says_moves_no_cursor() -> None:
+    for out in (Terminal(), io.StringIO()):
+        shown = watched(reply(4, "done", error="\x1b[2J\x1b]0;x\x07[red]gone[/]"), out=out)
+        assert "\x1b]" not in shown
+        assert "\x1b[2J" not in out.getvalue()
+        assert "[red]gone[/]" in shown
 
 
 def test_a_live_screen_is_no_document(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ NOON = 1000.0
 def seen(*steps: Any) -> str:
     """The terminal's text after these calls."""
     out = Terminal()
-    display = TerminalDisplay(OwnerProgress("ward-3", 400), out)
+    display = TerminalDisplay("ward-3", 400, out)
     display.start()
     for step in steps:
         step(display)

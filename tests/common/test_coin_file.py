@@ -120,7 +120,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("server", ["a", "b"])
-@pytest.mark.parametrize("kept", ["compose", "kit", "kubernetes", "kubernetes/several-tasks"])
+@pytest.mark.parametrize("kept", ["compose", "kit", "kubernetes"])
 def test_what_keeps_a_server_in_a_container_keeps_its_journal(server: str, kept: str) -> None:
     """And gives it its keys without a way to change them, or a copy that nobody keeps."""
     settings = (CHECKOUT / "deploy" / "compose" / f"server-{server}.toml").read_text()

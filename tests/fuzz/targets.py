@@ -84,7 +84,6 @@ from precad.common.identity.revocation_list import RevocationList, read_revocati
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
-from precad.common.process_settings import settings_by_task
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.share.header import Signature
@@ -645,13 +644,6 @@ def _settings_seeds() -> list[bytes]:
     return [bytes([i]) + to_toml(value).encode() for i, value in enumerate(values)]
 
 
-def _tasks_seeds() -> list[bytes]:
-    folder = stage().folder
-    shared = {"identity": str(folder / "keys" / "dealer"), "state": "s", "dealer": "b:2"}
-    own = {"task": str(folder / "task.toml"), "listen": "[::1]:1"}
-    return [to_toml({**shared, "tasks": {"wards": own}}).encode()]
-
-
 def _roster(data: bytes) -> None:
     Roster.load(stage().file(data, ".toml"), stage().task)
 
@@ -961,9 +953,6 @@ TARGETS: dict[str, Target] = {
     "task-toml": Target(_file(Task.load, ".toml"), _toml_tasks),
     "task-canonical": Target(read_task, lambda: [stage().task.canonical]),
     "settings": Target(_settings, _settings_seeds),
-    "tasks": Target(
-        lambda data: settings_by_task(ServerBSettings, stage().file(data, ".toml")), _tasks_seeds
-    ),
     "roster": Target(
         _roster,
         lambda: [b'[[clients]]\nclient = "ward-3"\nrecords = 120\nrecord_rate = 0.2\n'],

@@ -114,7 +114,7 @@ def test_every_command_shows_its_help_without_any_extra() -> None:
 PARTS = {
     "dealer": "dealer.dealer_metrics",
     "": "dealer.process client.connection common.identity.deployment_keys",
-    "client": "client.data_owner client.owners_together client.own_account accounting.exact",
+    "client": "client.data_owner client.owner_settings client.own_account accounting.exact",
     "server": "server_a.process server_b.process aggregator.workers.worker_process",
     "plan": "cli.planning cli.account_tables cli.certify_answer accounting.guarantees",
     "report": "cli.report_sources cli.report_facts cli.report_page",

@@ -7,7 +7,6 @@ from tests.rig import warm
 
 from precad.aggregator.validate import check_by_shares
 from precad.cli import local_deployment as deployment
-from precad.cli.warm_starter import WarmStarter
 from precad.common.kernel.kernel import NUMPY, VARIABLE, kernel_in_use
 
 LOADED = check_by_shares
@@ -36,13 +35,7 @@ def _sources_for_processes() -> Iterator[None]:
 
 @pytest.fixture(scope="package", autouse=True)
 def _forked_parts() -> Iterator[None]:
-    """Deployments' parts are forked from one parent that has imported everything."""
+    """Deployments' parts are forked from one process that has imported everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deployment, "Popen", warm.forked)
         yield
-
-
-@pytest.fixture
-def starter() -> WarmStarter:
-    """That parent."""
-    return warm.starter()

@@ -3,7 +3,7 @@
 import io
 import re
 
-_PARTS = re.compile(r"\x1b\[(\d*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
+_PARTS = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
 class Terminal(io.StringIO):
@@ -33,5 +33,5 @@ class Terminal(io.StringIO):
             elif code == "J":
                 lines = [*lines[:row], lines[row][:column]]
             else:
-                assert code == "m", code
+                assert code in "mhl", code
         return [line.rstrip() for line in "\n".join(lines).rstrip().split("\n")]

@@ -1,9 +1,11 @@
-"""Real processes of a deployment without their seconds of imports: forked from a warm parent.
+"""Real processes of a deployment without their seconds of imports: forked from one that has them.
 
-One parent for all tests of this process. What is about the start itself starts parts as people do.
+One fork server for all tests of this process. What is about the start itself starts parts as people
+do.
 """
 
 import functools
+import multiprocessing
 import os
 import secrets
 import subprocess
@@ -14,27 +16,31 @@ from typing import Any
 from tests.rig.leftovers import at_the_end
 
 import precad
+from precad.cli import forked as forking
 from precad.cli.local_deployment import environment_of_parts
-from precad.cli.warm_starter import WarmStarter
 
 SOURCES = os.pathsep.join(map(str, (Path(precad.__file__).parents[1], Path(__file__).parents[2])))
 """Where processes find precad, installed or not, and these tests."""
 
 
 @functools.cache
-def starter() -> WarmStarter:
-    """The one of this process."""
-    starter = WarmStarter()
-    starter.warm(environment_of_parts() | {"PYTHONPATH": SOURCES})
-    # The parent ends with this process, however it ends, and so does all that it has started.
-    at_the_end(starter.close)
-    return starter
+def _begin() -> None:
+    forking.begin(environment_of_parts() | {"PYTHONPATH": SOURCES})
+    at_the_end(_end)
+
+
+def _end() -> None:
+    """Whatever still runs."""
+    for process in multiprocessing.active_children():
+        process.kill()
+        process.join()
 
 
 def forked(arguments: list[str], **options: Any) -> Any:
     """In place of ``subprocess.Popen`` for ``LocalDeployment``."""
+    _begin()
     options["env"] = options["env"] | {"PYTHONPATH": SOURCES}
-    return starter()(arguments, **options)
+    return forking.start(arguments, **options)
 
 
 def said(folder: Path, *arguments: object, program: str = "precad") -> tuple[int, str]:
@@ -46,6 +52,5 @@ def said(folder: Path, *arguments: object, program: str = "precad") -> tuple[int
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment_of_parts(),
-            process_group=None,
         )
     return process.wait(), output.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 import gzip
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 
+from precad.cli.demo import DemoRequest
 from precad.cli.demo_scenario import make_scenario
 from precad.common.errors import Misconfiguration
 from precad.simulation.datasets import SPLIT_SEED, DataSet, load
@@ -60,13 +62,13 @@ def test_grey_images_are_read_from_idx_files(tmp_path: Path, name: str, folder: 
 
 def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
     write_idx(tmp_path)
-    size, bad = (1, 3, 1.0), (None, None)
-    scenario = make_scenario("mnist", "logistic", *size, *bad, seed=1, folder=tmp_path)
+    request = DemoRequest(dataset="mnist", clients=1, rounds=3, data=tmp_path)
+    scenario = make_scenario(request)
     assert scenario.task.training.rounds == 3
     (records,) = scenario.data.values()
     assert records[0].shape == (6, 1, 28, 28)
     with pytest.raises(Misconfiguration, match="nothing is downloaded"):
-        make_scenario("mnist", "logistic", *size, *bad, seed=1)
+        make_scenario(replace(request, data=None))
 
 
 @pytest.mark.parametrize(

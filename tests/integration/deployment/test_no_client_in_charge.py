@@ -180,7 +180,6 @@ def stale_leader(deployment: LocalDeployment) -> Iterator[Path]:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment_of_parts(),
-            process_group=None,
         )
     try:
         yield log

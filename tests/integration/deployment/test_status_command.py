@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running
 
 COLUMNS = 44
-"""A narrow one; that of several tasks is wide (``test_several_tasks.py``)."""
+"""A narrow one."""
 
 
 def status(*arguments: object) -> Result:

@@ -260,7 +260,6 @@ def process(folder: Path, task: Task, data: str) -> tuple[int, list[str], list[A
                 env=environment_of_parts(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,
             ).wait(120)
     lines = (folder / "log").read_text("utf-8").splitlines()
     # Without the time of day, which no two runs share.

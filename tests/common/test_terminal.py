@@ -1,0 +1,49 @@
+"""Text, tables and bars: for a terminal, and plain where nobody's terminal is."""
+
+import io
+
+from tests.rig.terminal import Terminal
+
+from precad.common.terminal import Bar, Table, say
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07a\rb\u202e[bold]c[/bold]"
+PLAIN = "[2J]0;titleab[bold]c[/bold]"
+
+
+def test_nothing_of_a_text_is_a_control_or_markup() -> None:
+    for out in (io.StringIO(), Terminal()):
+        say(out, HOSTILE, (HOSTILE, "bold"))
+        table = Table("what", title=HOSTILE)
+        table.add(HOSTILE)
+        table.show(out)
+        with Bar("x", 3, out) as bar:
+            bar.at(1, HOSTILE)
+        assert not set("\x07\u202e") & set(out.getvalue())
+        assert "\x1b[2J" not in out.getvalue()
+        assert PLAIN in out.getvalue()
+
+
+def test_a_file_gets_unbroken_lines_without_colours_or_spaces_at_their_ends() -> None:
+    out = io.StringIO()
+    say(out, "word " * 60, style="red")
+    table = Table("who", ">ε", "what")
+    table.add("a", "1.5", "x" * 200)
+    table.add("bcd", "10")
+    table.show(out)
+    assert out.getvalue().splitlines() == [
+        "word " * 60,
+        "who    ε  what",
+        f"a    1.5  {'x' * 200}",
+        "bcd   10",
+    ]
+
+
+def test_a_bar_draws_nothing_in_a_file_and_is_gone_from_a_terminal() -> None:
+    file, screen = io.StringIO(), Terminal()
+    for out in (file, screen):
+        with Bar("rounds", 4, out) as bar:
+            bar.at(2, "accuracy 50%")
+            say(bar.console, "stays")
+    assert file.getvalue() == "stays\n"
+    assert "accuracy 50%" in screen.getvalue()
+    assert screen.screen() == ["stays"]

@@ -1,0 +1,143 @@
+"""Processes that are split off from one that has imported everything are processes like others."""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.integration.deployment.conftest import logistic
+from tests.rig.waiting import until
+from tests.rig.warm import SOURCES, forked, said
+
+from precad.cli import forked as forking
+from precad.cli.forked import Forked
+from precad.cli.local_deployment import environment_of_parts, task_to_toml, write_parties
+from precad.client.records.read_records import write_client_data
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.common.identity.deployment_keys import create_local_keys
+
+
+def start(log: Path, *arguments: str, **environment: str) -> Any:
+    with log.open("ab") as file:
+        return forked(
+            [sys.executable, "-m", *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment_of_parts() | environment,
+        )
+
+
+def gone(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_output_and_status_are_a_processes_own(tmp_path: Path) -> None:
+    process = start(tmp_path / "log", "precad", "no-such-command")
+    assert isinstance(process, Forked)
+    assert process.wait(60) == 2
+    assert "no-such-command" in (tmp_path / "log").read_text()
+    # Who has ended can't be signalled, and nobody minds.
+    process.terminate()
+
+
+def test_a_process_that_is_killed_says_so(tmp_path: Path) -> None:
+    process = start(tmp_path / "log", "http.server", "--bind", "127.0.0.1", "0")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.1)
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+
+
+def test_what_is_read_when_python_starts_needs_a_start(tmp_path: Path) -> None:
+    process = start(tmp_path / "log", "precad", "--version", PYTHONWARNINGS="ignore")
+    assert isinstance(process, subprocess.Popen)
+    assert process.wait() == 0
+
+
+LEADER = """
+import os, pathlib, signal, subprocess, sys
+from precad.cli import forked
+from tests.integration.deployment.conftest import logistic
+from tests.rig.waiting import until
+log = pathlib.Path(sys.argv[1])
+forked.begin(os.environ, ())
+with log.open("ab") as file:
+    part = forked.start(
+        [sys.executable, "-m", "timeit", "-n1", "-r1", "print('here', flush=True); " + PAUSE],
+        stdout=file, stderr=subprocess.STDOUT, env=os.environ,
+    )
+until(lambda: log.read_text(), "the part")
+print(part.pid, flush=True)
+os.killpg(0, signal.SIGTERM) if sys.argv[2] == "group" else os.kill(os.getpid(), signal.SIGKILL)
+signal.pause()
+""".replace("PAUSE", repr("import signal; signal.pause()"))
+
+
+@pytest.mark.parametrize(("whom", "number"), [("alone", signal.SIGKILL), ("group", signal.SIGTERM)])
+def test_whoever_starts_parts_is_ended_and_leaves_none_behind(
+    tmp_path: Path, whom: str, number: int
+) -> None:
+    """As `timeout 100 precad demo` ends a group."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEADER, str(tmp_path / "log"), whom],
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment_of_parts() | {"PYTHONPATH": SOURCES},
+    )
+    assert done.returncode == -number, done.stderr
+    until(partial(gone, int(done.stdout)), "the end of the part")
+
+
+def test_a_system_that_cannot_split_processes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(forking, "_of_server", {})
+    with pytest.raises(Misconfiguration, match="one by one"):
+        forking.begin(os.environ)
+
+
+# --- several owners of one machine: `precad join` ----------------------------------------------
+
+
+def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(tmp_path: Path) -> None:
+    configs = [tmp_path / f"{name}.toml" for name in ("one", "two")]
+    for config in configs:
+        config.write_text("client = 3")
+    arguments = [part for config in configs for part in ("--config", config)]
+    assert said(tmp_path, "join", "--logs", tmp_path, *arguments)[0] == 2
+    for config in configs:
+        assert f"required in {config}" in config.with_suffix(".log").read_text()
+    assert said(tmp_path, "join", "--logs", tmp_path / "none", *arguments)[0] == 2
+
+
+def test_a_signal_ends_all_owners(tmp_path: Path, make_task: Any) -> None:
+    names = ["one", "two"]
+    (tmp_path / "task.toml").write_text(task_to_toml(make_task(8, logistic(3))), encoding="utf-8")
+    create_local_keys(tmp_path / "keys", names)
+    x, y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
+    owners = {name: {"data": f"{name}.npz"} for name in names}
+    for name in names:
+        write_client_data(tmp_path, ClientId(name), x, y)
+    # Nobody is there.
+    addresses = {"server-a": "127.0.0.1:1", "server-b": "127.0.0.1:2", "dealer": "127.0.0.1:3"}
+    write_parties(tmp_path, "task.toml", owners, addresses, linger_s=1.0)
+    configs = [part for name in names for part in ("--config", str(tmp_path / f"{name}.toml"))]
+    process = start(tmp_path / "log", "precad", "join", "--logs", str(tmp_path), *configs)
+    logs = [tmp_path / f"{name}.log" for name in names]
+    until(
+        lambda: all(log.exists() and "connect" in log.read_text() for log in logs),
+        lambda: "\n".join(log.read_text() for log in logs if log.exists()),
+    )
+    process.terminate()
+    assert process.wait(60) == 1
