@@ -65,7 +65,6 @@ def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, 
 
 def test_help_lists_the_parts_of_a_deployment() -> None:
     assert {("demo",), ("join",), ("status",), ("keys",), ("serve",)} <= set(ALL)
-    assert {("serve", part) for part in ("a", "b", "dealer")} <= set(ALL)
 
 
 def test_help_shows_a_settings_file_that_is_one() -> None:
