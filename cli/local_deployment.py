@@ -88,26 +88,6 @@ def task_to_toml(task: Task) -> str:
     return to_toml(task.model_dump(mode="json", exclude_none=True))
 
 
-def write_settings(
-    folder: Path,
-    task: Task,
-    data: Mapping[ClientId, Data],
-    addresses: Mapping[str, str],
-    *,
-    linger_s: float = LINGER_S,
-    way: Way = straight,
-) -> None:
-    """Write every party's settings, and every client's records, under ``folder``."""
-    (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-    records = folder / "records"
-    records.mkdir(exist_ok=True)
-    owners = {
-        client.name: {"data": f"records/{write_client_data(records, client, x, y).name}"}
-        for client, (x, y) in data.items()
-    }
-    write_parties(folder, "task.toml", owners, addresses, linger_s=linger_s, way=way)
-
-
 def write_parties(
     folder: Path,
     task: str,
@@ -179,8 +159,8 @@ def _exit(number: int, _frame: object) -> NoReturn:
 class LocalDeployment:
     """Servers, dealer and clients as processes of this machine.
 
-    Use it as a context manager: whatever happens, its processes are stopped. In the main thread
-    SIGTERM raises SystemExit meanwhile, unless this process has its own way with it.
+    A context manager: whatever happens, its processes are stopped. In the main thread SIGTERM
+    raises SystemExit meanwhile, unless this process has its own way with it.
 
     Args:
         folder: receives settings, keys, records, states and logs, one folder or file a party.
@@ -220,7 +200,14 @@ class LocalDeployment:
         self._takes_sigterm = False
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         create_local_keys(folder / "keys", [client.name for client in data])
-        write_settings(folder, task, data, self.addresses, linger_s=linger_s, way=way)
+        (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+        records = folder / "records"
+        records.mkdir(exist_ok=True)
+        owners = {
+            client.name: {"data": f"records/{write_client_data(records, client, x, y).name}"}
+            for client, (x, y) in data.items()
+        }
+        write_parties(folder, "task.toml", owners, self.addresses, linger_s=linger_s, way=way)
 
     def __enter__(self) -> Self:
         in_main = threading.current_thread() is threading.main_thread()

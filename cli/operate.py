@@ -1,19 +1,47 @@
-"""`precad allow`, `backup` and `health`: what a server's operators ask for."""
+"""`precad serve`, `health`, `allow` and `backup`: what those who run a server ask for."""
 
 import sys
 from pathlib import Path
 
 import click
 
+from precad.cli import start
 from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
 
 @click.command()
+@click.argument("part", type=click.Choice(["a", "b", "dealer"]), help="Which server.")
+@click.option("--config", "-c", type=PATH, required=True, help="The settings file.")
+def serve(part: str, config: Path) -> None:
+    """Run one of the three servers from its settings file (TOML).
+
+    a: the leader, selects the cohort, drives rounds, serves the model. b: the
+    helper, holds the second share, adds its own noise, checks what A proposes.
+    dealer: correlated randomness for the two; sees no client data.
+
+    Start the dealer, then B, then A; each waits for the others within the task's deadlines.
+    A settings file for A:
+
+    \b
+        task = "task.toml"
+        listen = "0.0.0.0:7301"
+        server_b = "server-b.example:7302"
+        dealer = "dealer.example:7303"
+        state = "state-a"
+        identity = "keys/server-a"
+
+    B's has no server_b, the dealer's only task, listen and identity. Each task has a settings
+    file and a process of its own (docs/several-tasks.md).
+    """  # noqa: D301 -- click reads the control character
+    sys.exit(start.serve(part, config))
+
+
+@click.command()
 @click.argument("word", help="attempts, write-off or coin.")
 @click.argument("address", help="The server, as host:port.")
-@click.option("--server", default="a", help="Which one it must be: a or b.")
+@click.option("--server", type=click.Choice(["a", "b"]), default="a", help="Which one it must be.")
 @click.option(
     "--version", type=int, required=True, help="The version that waits, as its status says."
 )
@@ -41,8 +69,6 @@ def allow(word: str, address: str, server: str, version: int, identity: Path) ->
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
 
-    if server not in ("a", "b"):
-        raise Misconfiguration("--server", server, "use a or b")
     role = Role.SERVER_A if server == "a" else Role.SERVER_B
     connection = OperatorConnection(address, role, Identity.load(identity))
     try:

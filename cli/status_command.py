@@ -1,27 +1,35 @@
-"""`precad status`: ask a server where its training stands."""
+"""`precad status`: where a server's training stands, once or on a live screen."""
 
 import sys
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
 from precad.cli.options import PATH, json_option, print_json
-from precad.cli.watch import watch as follow
-from precad.common.errors import Misconfiguration
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
-from precad.common.terminal import Table
+from precad.common.terminal import Table, console_of, plain, redraws, say
 
 if TYPE_CHECKING:
     from precad.common.wire.operator_connection import ServerStatus
 
 TIMEOUT_S = 10.0
+Facts: TypeAlias = dict[str, Any]
+"""What a server says, as `precad status --json` prints it."""
 
 
 @click.command()
 @click.argument("address", help="The server, as host:port.")
-@click.option("--server", default="a", help="Which one it must be: a or b.")
+@click.option("--server", type=click.Choice(["a", "b"]), default="a", help="Which one it must be.")
 @click.option(
     "--identity",
     type=PATH,
@@ -48,14 +56,12 @@ def status(
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
 
-    if server not in ("a", "b"):
-        raise Misconfiguration("--server", server, "use a or b")
     if watch and as_json:
         raise Misconfiguration("--watch", "with --json", "choose one of them")
     role = Role.SERVER_A if server == "a" else Role.SERVER_B
     with closing(OperatorConnection(address, role, Identity.load(identity))) as connection:
 
-        def ask() -> dict[str, Any]:
+        def ask() -> Facts:
             return facts_of(connection.status(timeout_s=TIMEOUT_S))
 
         if watch:
@@ -66,7 +72,7 @@ def status(
             _table(ask()).show(sys.stdout)
 
 
-def facts_of(reply: "ServerStatus") -> dict[str, Any]:
+def facts_of(reply: "ServerStatus") -> Facts:
     """What the server says, as plain values."""
     return {
         "role": reply.role,
@@ -93,7 +99,7 @@ def facts_of(reply: "ServerStatus") -> dict[str, Any]:
     }
 
 
-def _table(facts: dict[str, Any]) -> Table:
+def _table(facts: Facts) -> Table:
     table = Table("", "")
     for name, value in facts.items():
         shown = value
@@ -103,3 +109,135 @@ def _table(facts: dict[str, Any]) -> Table:
             shown = ", ".join(value)
         table.add(name.replace("_", " "), str(shown) or "–")
     return table
+
+
+# --- the live screen ----------------------------------------------------------------------------
+
+ENDED = ("done", "stopped")
+_WIDTH = 60
+"""Of the bar, at most."""
+_SEEN = 2
+"""Rounds that must have been seen to end before one is said how long it takes."""
+
+
+def follow(out: TextIO, ask: Callable[[], Facts], every: float, clock: Clock = CLOCK) -> None:
+    """Show where a training stands until it is over; a server that is away is asked again.
+
+    Args:
+        out: a terminal is redrawn; anything else, a file or a container's log, gets one line
+            whenever something has changed.
+        ask: the server, for its facts now. Raises PeerUnavailable.
+        every: seconds between two looks.
+        clock: passes the time.
+    """
+    facts: Facts | None = None
+    seen: list[tuple[int, float]] = []
+    news: object = None
+    live = Live(console=console_of(out), auto_refresh=False) if redraws(out) else None
+    with live or nullcontext():
+        while True:
+            gone = ""
+            try:
+                facts = ask()
+            except PeerUnavailable as error:
+                gone = f"no answer ({error}); asking again every {every:g} s"
+            else:
+                if not seen or facts["version"] > seen[-1][0]:
+                    seen.append((facts["version"], clock.now()))
+            if live is not None:
+                live.update(_screen(facts, gone, seen), refresh=True)
+            elif news != (news := (gone, *((facts or {}).get(name) for name in _NEWS))):
+                say(out, gone if facts is None else _line(facts, gone, seen))
+            if facts is not None and facts["phase"] in ENDED:
+                return
+            clock.sleep(every)
+
+
+_NEWS = ("phase", "version", "enrolled", "missing", "twice", "rejected", "error")
+"""What a person waits for; the time left and the bytes change with every look."""
+
+
+def reminders(facts: Facts) -> list[tuple[str, str]]:
+    """Who is still to come while owners enrol, and who came twice; each with its style."""
+    lines = []
+    if facts["phase"] == "enrolling":
+        least, most = facts["least_owners"], facts["most_owners"]
+        left = facts["enrolment_left_s"] / 3600
+        lines.append((f"enrolment takes {least} to {most} owners, for {left:.1f} hours more", ""))
+    if facts["missing"]:
+        lines.append((f"not enrolled yet: {', '.join(facts['missing'])}", "yellow"))
+    if facts["unused_tokens"]:
+        # Whoever has one brings it under its own name: nobody knows it before.
+        unused = facts["unused_tokens"]
+        text = f"{unused} enrolment tokens, made for nobody by name, aren't used yet"
+        lines.append((text, "yellow"))
+    if facts["twice"]:
+        names = ", ".join(f"{name} ({n} times)" for name, n in sorted(facts["twice"].items()))
+        lines.append((f"a second process came under the name of {names}", "bold red"))
+    return lines
+
+
+def _line(facts: Facts, gone: str, seen: list[tuple[int, float]]) -> str:
+    parts = (
+        f"{facts['role']}, {facts['task']}: {_position(facts, seen)}",
+        f"{facts['enrolled']} owners enrolled",
+        *(text for text, _ in reminders(facts)),
+        _rejected(facts),
+        facts["error"],
+        gone,
+    )
+    return "; ".join(filter(None, parts))
+
+
+def _screen(facts: Facts | None, gone: str, seen: list[tuple[int, float]]) -> RenderableType:
+    """Lines, of which none is broken."""
+    if facts is None:
+        return _whole(gone, "yellow")
+    taken = facts["participations"].values()
+    # By owner it would be a page where there are a thousand; without --watch each is listed.
+    often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
+    rejected, megabytes = _rejected(facts), sum(facts["bytes"].values()) / 1e6
+    lines = [
+        (f"{facts['enrolled']} owners enrolled{often}", ""),
+        *reminders(facts),
+        (rejected, "") if rejected else ("nothing rejected", "green"),
+        (f"{megabytes:,.1f} MB sent and received", ""),
+        (f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}", "dim"),
+        *((text, "yellow") for text in (facts["error"], gone) if text),
+    ]
+    bar = ProgressBar(
+        max(facts["rounds"], 1),
+        facts["version"],
+        _WIDTH,
+        complete_style="green",
+        finished_style="green",
+    )
+    return Group(
+        _whole(f"{facts['role']}, {facts['task']}", "underline"),
+        _whole(_position(facts, seen), "bold"),
+        # Alone it ends no line.
+        Padding(bar, 0, expand=False),
+        *(_whole(text, style) for text, style in lines),
+    )
+
+
+def _whole(text: str, style: str) -> Text:
+    line = plain(text, style)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def _position(facts: Facts, seen: list[tuple[int, float]]) -> str:
+    """The round, how long one takes by what was seen, and what is left by that."""
+    done, total = facts["version"], facts["rounds"]
+    pace = ""
+    if (rounds := seen[-1][0] - seen[0][0]) >= _SEEN:
+        each = (seen[-1][1] - seen[0][1]) / rounds
+        left = f", about {(total - done) * each:.0f} s left" if done < total else ""
+        pace = f", {each:.2g} s each{left}"
+    return f"{facts['phase']}: round {done} of {total}{pace}"
+
+
+def _rejected(facts: Facts) -> str:
+    counts = ", ".join(f"{reason} {count}" for reason, count in sorted(facts["rejected"].items()))
+    return counts and f"rejected: {counts}"

@@ -63,19 +63,13 @@ def unchanged_libraries(smaps: str) -> list[tuple[int, int]]:
     Args:
         smaps: as proc(5) describes /proc/pid/smaps.
     """
-    found: list[tuple[int, int]] = []
-    mapped: tuple[int, int] | None = None
-    counted: dict[str, str] = {}
-    for line in smaps.splitlines():
-        if mapping := _MAPPING.fullmatch(line):
+    found = []
+    for block in re.split(r"^(?=[0-9a-f]+-)", smaps, flags=re.MULTILINE):
+        if mapping := _MAPPING.match(block):
             start, end, allowed, path = mapping.groups()
             fixed = allowed[1] == "-" and allowed[3] == "p" and _LIBRARY.fullmatch(path)
-            mapped, counted = (int(start, 16), int(end, 16)) if fixed else None, {}
-        else:
-            name, _, rest = line.partition(":")
-            counted[name] = rest.strip()
-            # The last line of each mapping. A count that isn't there isn't known to be none.
-            unchanged = counted.get("Anonymous") == counted.get("Swap") == "0 kB"
-            if name == "VmFlags" and mapped is not None and unchanged:
-                found.append(mapped)
+            # A count that isn't there isn't known to be none.
+            counted = dict(re.findall(r"^(\w+): +(.*)$", block, flags=re.MULTILINE))
+            if fixed and counted.get("Anonymous") == counted.get("Swap") == "0 kB":
+                found.append((int(start, 16), int(end, 16)))
     return found

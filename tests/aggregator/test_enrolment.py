@@ -13,7 +13,7 @@ from tests.conftest import TaskMaker
 
 from precad.aggregator.enrol.admission import Listed, Window, window_of
 from precad.aggregator.enrol.register import Register
-from precad.cli.watch import reminders
+from precad.cli.status_command import reminders
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.roster import Enrolment, Roster, on_grid, rate_grid

@@ -11,8 +11,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.terminal import Terminal
 
 from precad.cli.main import app
-from precad.cli.status_command import facts_of
-from precad.cli.watch import watch
+from precad.cli.status_command import facts_of, follow
 from precad.common.errors import PeerUnavailable
 from precad.common.wire.operator_connection import ServerStatus
 from precad.protos import precad_pb2 as pb
@@ -43,7 +42,7 @@ def asking(*answers: pb.StatusReply | PeerUnavailable) -> Callable[[], dict[str,
 def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO | None = None) -> str:
     """Everything that was drawn, on a terminal unless ``out`` is given."""
     out = Terminal() if out is None else out
-    watch(out, asking(*answers), 5.0, LeapingClock())
+    follow(out, asking(*answers), 5.0, LeapingClock())
     return unstyle(out.getvalue())
 
 

@@ -11,15 +11,13 @@ import grpc
 import grpc.aio
 import pytest
 from click.testing import CliRunner
-from grpc_health.v1.health_pb2 import HealthCheckRequest
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from precad.cli.main import app
-from precad.common.errors import AccessDenied, PeerUnavailable
+from precad.common.errors import AccessDenied
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.mutual_tls import add_port, open_channel
+from precad.common.identity.mutual_tls import add_port
 from precad.common.wire.health_check import add_health, is_serving
 
 WAIT_S = 60.0
@@ -95,24 +93,3 @@ def test_the_operator_may_ask_and_an_owner_may_not(part: Part) -> None:
     assert is_serving(part.address, Role.DEALER, operator, timeout_s=WAIT_S)
     with pytest.raises(AccessDenied):
         is_serving(part.address, Role.DEALER, owner, timeout_s=WAIT_S)
-
-
-def test_of_single_services_nothing_is_known(part: Part) -> None:
-    own = Identity.load(part.keys / "dealer")
-    with (
-        open_channel(part.address, own, Role.DEALER) as channel,
-        pytest.raises(grpc.RpcError) as unknown,
-    ):
-        HealthStub(channel).Check(HealthCheckRequest(service="x"), timeout=WAIT_S)
-    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-def test_a_part_that_does_not_answer_in_time_is_unavailable(tmp_path: Path) -> None:
-    create_local_keys(tmp_path / "keys", [])
-    with pytest.raises(PeerUnavailable):
-        is_serving(
-            "127.0.0.1:9",
-            Role.SERVER_A,
-            Identity.load(tmp_path / "keys" / "server-a"),
-            timeout_s=1.0,
-        )
