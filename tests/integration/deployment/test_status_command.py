@@ -97,7 +97,7 @@ def test_the_live_screen_follows_the_rounds_in_place(running: "Running") -> None
     assert len(text.splitlines()) == 7
     assert "24 owners enrolled" in text
     # Whole, however narrow the terminal is.
-    assert text.splitlines()[2] == "━" * min(60, COLUMNS - 1)
+    assert text.splitlines()[2] == "━" * min(60, COLUMNS)
 
 
 def round_of(text: str) -> int:
