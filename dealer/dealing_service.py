@@ -5,9 +5,11 @@ import hmac
 import logging
 import os
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+
+import grpc.aio
 
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
@@ -23,7 +25,7 @@ from precad.dealer.gate_batches import Deliver, Work
 from precad.norm_check.dealing import Answer, GateKeys
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import DealingServicer
+from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server
 
 log = logging.getLogger("precad")
 
@@ -116,8 +118,17 @@ class DealingService(DealingServicer):
         self._epoch = secrets.token_bytes(16)
         self._squaring = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="square")
         self._left: set[Role] = set()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """Joins, halves, violations by server, bytes by link: for the metrics."""
+        self.conversations: dict[Outbox, Role] = {}
+        self.dealing: set[Future[None]] = set()
+        """What isn't done yet, in threads of its own."""
         self.on_both_left: Callable[[], None] = lambda: None
         """Called on the event loop when both servers have left."""
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_DealingServicer_to_server(self, server)
 
     # The names are gRPC's.
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
@@ -126,6 +137,7 @@ class DealingService(DealingServicer):
             role = self._server(context, request.role)
             check_task(self._task, request.task_digest)
         self._left.discard(role)
+        self.counts["joins", role.value] += 1
         log.info("%s joined", role.value)
         key, newest = self._dealer.key_for(role).reveal(), self._dealer.newest_attempt
         return pb.JoinReply(
@@ -148,6 +160,7 @@ class DealingService(DealingServicer):
             wanted = request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
         data = memoryview(to_bytes(words))
+        self.counts["bytes", f"dealer to {role.value}"] += len(data)
         for start in range(0, len(data), PIECE_BYTES):
             yield pb.DealPiece(words=bytes(data[start : start + PIECE_BYTES]))
 
@@ -157,14 +170,19 @@ class DealingService(DealingServicer):
         """One attempt's row keys and this server's shares of squares, as they come to be."""
         answers = Outbox()
         async with Refusing(context):
-            self._opens(require(context, self._identity, *SERVERS).role, answers)
+            role = require(context, self._identity, *SERVERS).role
+            self.conversations[answers] = role
             reading = asyncio.create_task(self._take(request_iterator, context, answers.put))
             reading.add_done_callback(lambda _: answers.end())
             try:
                 async for reply in answers.replies():
+                    self.counts["bytes", f"dealer to {role.value}"] += reply.ByteSize()
+                    refused = sum(each.HasField("violation") for each in reply.answers)
+                    self.counts["violations", role.value] += refused
                     yield reply
                 await reading
             finally:
+                del self.conversations[answers]
                 reading.cancel()
                 self._dealer.forget(answers.put)
 
@@ -187,6 +205,8 @@ class DealingService(DealingServicer):
             # Connections live for weeks: the certificate may have lapsed since the last one.
             role = require(context, self._identity, *SERVERS).role
             self._check(message)
+            self.counts["halves", role.value] += len(message.halves)
+            self.counts["bytes", f"{role.value} to dealer"] += message.ByteSize()
             if (taken := taken + len(message.halves)) > most:
                 raise Misconfiguration("squares", taken, f"this task has at most {most} clients")
             for request in square_requests_from_wire(message):
@@ -200,13 +220,17 @@ class DealingService(DealingServicer):
             # While it waits for the next message nothing here holds a seed.
             del message
 
-    def _opens(self, role: Role, answers: Outbox) -> None:
-        """A conversation begins whose answers go there."""
-
     def _begin(self, work: Work | None) -> None:
         """In a thread of its own: who waits for it hears its answers, and nobody its end."""
         if work is not None:
-            self._squaring.submit(work).add_done_callback(_loud)
+            doing = self._squaring.submit(work)
+            self.dealing.add(doing)
+            doing.add_done_callback(self._done)
+
+    def _done(self, work: Future[None]) -> None:
+        self.dealing.discard(work)
+        if (error := work.exception()) is not None:
+            log.error("a submission's dealing failed: %r", error, exc_info=error)
 
     def _check(self, request: pb.DealRequest | pb.SquareRequest) -> None:
         check_task(self._task, request.task_digest)
@@ -218,9 +242,3 @@ class DealingService(DealingServicer):
         if role is None:
             raise AccessDenied(f"role {claimed!r} gets nothing here; only the two servers do")
         return require(context, self._identity, role).role
-
-
-def _loud(work: Future[None]) -> None:
-    """A bug shows: nobody waits for what work returns."""
-    if (error := work.exception()) is not None:
-        log.error("a submission's dealing failed: %r", error, exc_info=error)

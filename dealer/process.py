@@ -5,6 +5,7 @@ import logging
 import resource
 import signal
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import grpc
 
@@ -18,7 +19,6 @@ from precad.common.wire.serving import SERVER_OPTIONS
 from precad.common.wire.version import RefusingOtherVersions
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
-from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 log = logging.getLogger("precad")
 
@@ -48,30 +48,30 @@ async def serve(settings: DealerSettings) -> int:
         interceptors=[RefusingOtherVersions("the dealer")], options=SERVER_OPTIONS
     )
     stop = asyncio.Event()
-    service, metrics = _service(task, identity, settings)
+    dealer = DealerRole.of(task)
+    service = DealingService(task, dealer, identity)
     if settings.ends_with_training:
         service.on_both_left = stop.set
-    add_DealingServicer_to_server(service, server)
+    service.add_to(server)
     add_health(server, identity, lambda: not stop.is_set())
     port = add_port(server, settings.listen, identity)
     await server.start()
     log.info("dealer deals for task %s on port %d", task.name, port)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    with metrics:
+    with _metrics(task.name, dealer, service, settings.metrics):
         await stop.wait()
         await server.stop(grace=2)
     return 0
 
 
-def _service(
-    task: Task, identity: Identity, settings: DealerSettings
-) -> tuple[DealingService, AbstractContextManager[None]]:
-    """The service, and around its work its metrics, where the settings name a place for them."""
-    if settings.metrics is None:
-        return DealingService(task, DealerRole.of(task), identity), nullcontext()
+def _metrics(
+    task: str, dealer: DealerRole, service: DealingService, address: Address | None
+) -> AbstractContextManager[None]:
+    """Metrics around the service's work, where the settings name a place for them."""
+    if address is None:
+        return nullcontext()
     from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
-    from precad.dealer.dealer_metrics import CountedDealing  # noqa: PLC0415
+    from precad.dealer.dealer_metrics import collect  # noqa: PLC0415
 
-    counted = CountedDealing(task, DealerRole.of(task), identity)
-    return counted, metrics_page(counted.collect, settings.metrics)
+    return metrics_page(partial(collect, task, dealer, service), address)

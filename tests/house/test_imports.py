@@ -75,7 +75,7 @@ MESSAGES = {
     *(f"aggregator/rpc/{name}.py" for name in ("operation_service", "peer_transport", "process")),
     *(f"aggregator/workers/worker_{name}.py" for name in ("attempt", "link", "pairs", "process")),
     "client/connection.py",
-    *(f"dealer/{name}.py" for name in ("dealer_metrics", "dealing_service", "process")),
+    "dealer/dealing_service.py",
 }
 STORE = "precad.aggregator.store"
 RANDOM = ("random", "numpy.random", "torch.random")

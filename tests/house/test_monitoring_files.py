@@ -19,8 +19,9 @@ from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.metrics_page import PREFIX
-from precad.dealer.dealer_metrics import CountedDealing
+from precad.dealer.dealer_metrics import collect
 from precad.dealer.dealer_role import DealerRole
+from precad.dealer.dealing_service import DealingService
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -59,8 +60,9 @@ def of_servers(task: Task, tmp_path: Path) -> Iterator[list[Metric]]:
 
 @pytest.fixture
 def of_dealer(task: Task) -> list[Metric]:
-    dealer = identity(Principal.service(Role.DEALER))
-    return list(CountedDealing(task, DealerRole.of(task), dealer).collect())
+    dealer = DealerRole.of(task)
+    service = DealingService(task, dealer, identity(Principal.service(Role.DEALER)))
+    return list(collect(task.name, dealer, service))
 
 
 def full_name(metric: Metric) -> str:
