@@ -27,7 +27,7 @@ from tests.rig.crowd.crowd import Crowd, Played, Script, expected_sum
 from tests.rig.crowd.memory import forget_peak, open_files, peak_resident_mib, resident_mib
 from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 
-from precad.aggregator.rpc.connections import allow_descriptors
+from precad.aggregator.rpc.connections import connections_for
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -220,7 +220,7 @@ def main() -> None:
     arguments = parser.parse_args()
     scripts = plan(arguments.clients)
     task = task_of(arguments.clients, arguments.dimension, len(scripts))
-    allow_descriptors(4 * arguments.clients + 256)
+    connections_for(arguments.clients)
     nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
     data = {ClientId(f"ward-{number:04d}"): nothing for number in range(arguments.clients)}
     with tempfile.TemporaryDirectory() as temporary:

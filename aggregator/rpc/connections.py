@@ -1,10 +1,10 @@
-"""Connections: how many a caller may hold, and how long one may be silent.
+"""Connections: how many there may be, how many one party may hold, and how long one may be silent.
 
-gRPC for Python shows a call and never a connection. One that makes no call costs a descriptor all
-the same, and a thousand of them left none for a share's file. So the process looks at its own
-open sockets: it knows a connection's caller from the calls on it, and shuts what is too many or
-too silent. Where the system doesn't list a process's descriptors under ``/proc``, gRPC's own
-bounds hold alone: the whole number of connections, and 30 s without a call.
+gRPC bounds how many there are, and knows no caller: one certificate that makes idle connections
+anew as they end keeps most others out (a third to a half of all tries, measured). So the process
+looks at its own open sockets: it knows a connection's caller from the calls on it, and shuts what
+is too many or too silent. Where the system doesn't list them under ``/proc``, gRPC's bounds hold
+alone.
 """
 
 import asyncio
@@ -16,11 +16,10 @@ import resource
 import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import grpc
@@ -42,17 +41,42 @@ SILENT_S = 10.0
 """A connection that has made no call for so long after it began ends."""
 SILENT = 64
 """Connections that have made no call yet; of more, the oldest end."""
+STRANGERS = 1024
+"""Connections of whoever isn't a client, has no place or has said nothing yet."""
+PER_CLIENT = 2
+"""A client that reconnects has its old connection beside the new one for a moment."""
 LOOK_S = 0.5
 _DESCRIPTORS = Path("/proc/self/fd")
+_LISTED = _DESCRIPTORS.is_dir()
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 Peer = tuple[str, int]
 """Address and port at the caller's end."""
-_Caller = Principal | int
-"""Who a certificate names, or its serial number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+def connections_for(clients: int) -> int:
+    """Let this process open as many files as the system allows; half of them for callers at most.
+
+    Returns:
+        How many connections a server of a task with so many clients takes; where that is less than
+        it would, a warning says so.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    wanted = STRANGERS + PER_CLIENT * clients
+    # The other half is for uploads, the database and the links to the other parties.
+    room = wanted if hard == resource.RLIM_INFINITY else hard // 2
+    if room < wanted:
+        log.warning(
+            "of %d files that this process may open half are for connections, and it may need %d; "
+            "raise the system's limit (ulimit -Hn, or LimitNOFILE of its service)",
+            hard,
+            wanted,
+        )
+    return min(wanted, room)
+
+
+class _Open(NamedTuple):
     inode: int
     descriptor: int
     peer: Peer
@@ -60,53 +84,45 @@ class _Open:
 
 
 class Connections:
-    """The connections to one port of this process.
-
-    Args:
-        clock: passes the time.
-    """
+    """The connections to one port of this process."""
 
     def __init__(self, clock: Clock = CLOCK) -> None:
         self._clock = clock
         self._port = 0
         self._open: dict[int, _Open | None] = {}
         """By inode; None for sockets that aren't a caller's."""
-        self._callers: dict[Peer, tuple[_Caller, float]] = {}
+        self._callers: dict[Peer, tuple[Principal | int, float]] = {}
+        """Who a certificate names, or its serial number; and when it last called."""
 
     def called(self, context: Any) -> None:
         """A call was made over this context's connection."""
         with contextlib.suppress(AccessDenied, ValueError):
             certificate, principal = of_connection(context)
-            # Without a name of ours, the certificate itself tells its connections apart.
             caller = principal or certificate.serial_number
             self._callers[_peer(context.peer())] = caller, self._clock.now()
 
     async def keep_watch(self, port: int) -> None:
         """Look at the connections to ``port`` until cancelled."""
         self._port = port
-        can = True
-        while can:
+        while _LISTED:
             # Thousands of descriptors take a while to look at: not on the event loop.
-            can, _ = await asyncio.gather(asyncio.to_thread(self.look), asyncio.sleep(LOOK_S))
+            await asyncio.gather(asyncio.to_thread(self.look), asyncio.sleep(LOOK_S))
 
-    def look(self) -> bool:
-        """Shut what is too many or too silent. False where the system doesn't let this look."""
-        if not _DESCRIPTORS.is_dir():
-            return False
+    def look(self) -> None:
+        """Shut what is too many or too silent."""
         self._list()
         here = [each for each in self._open.values() if each is not None]
-        by_caller: defaultdict[_Caller | None, list[_Open]] = defaultdict(list)
+        by_caller: defaultdict[Principal | int | None, list[_Open]] = defaultdict(list)
         for each in sorted(here, key=lambda each: each.since):
             caller, _ = self._callers.get(each.peer, (None, 0.0))
             by_caller[caller].append(each)
         silent = by_caller.pop(None, [])
-        late = [each for each in silent if self._clock.now() - each.since > SILENT_S]
-        self._shut(set(late) | set(silent[: -SILENT or None]), "connections without a call")
+        late = {each for each in silent if self._clock.now() - each.since > SILENT_S}
+        self._shut(late | set(silent[:-SILENT]), "connections without a call")
         for name, theirs in by_caller.items():
-            one_person = not isinstance(name, Principal) or name.role is Role.CLIENT
-            most = PER_CALLER if one_person else PER_OPERATOR
+            several = isinstance(name, Principal) and name.role is not Role.CLIENT
+            most = PER_OPERATOR if several else PER_CALLER
             self._shut(set(theirs[:-most]), f"connections of {name}")
-        return True
 
     def _list(self) -> None:
         found: dict[int, _Open | None] = {}
@@ -209,57 +225,4 @@ def _peer(text: str) -> Peer:
 
 def _host(text: str) -> str:
     address = ip_address(text.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)
-
-
-BESIDE_CLIENTS = 256
-"""For the database, the other parties and what the libraries open."""
-CONNECTIONS_PER_CLIENT = 2
-"""A client that reconnects has its old connection beside the new one for a moment."""
-FILES_PER_CLIENT = 2
-"""Uploads that it may have open, each with a file."""
-STRANGERS = 1024
-"""Connections of whoever isn't a client, has no place or has said nothing yet."""
-LEAST_CONNECTIONS = 16
-
-
-def allow_descriptors(wanted: int) -> int:
-    """Raise this process's limit of open files to ``wanted``, as far as the system lets it.
-
-    Returns:
-        The limit from now on; a warning is logged where it is below ``wanted``.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    if soft == unlimited or soft >= wanted:
-        return soft
-    target = wanted if hard == unlimited else min(wanted, hard)
-    if target > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-    if target < wanted:
-        log.warning(
-            "this process may open %d files and may need %d for its clients' connections; raise "
-            "the system's limit (ulimit -n, or LimitNOFILE of its service)",
-            target,
-            wanted,
-        )
-    return target
-
-
-def descriptors_for(clients: int) -> int:
-    """How many descriptors a server may need for a task of ``clients`` clients."""
-    return BESIDE_CLIENTS + STRANGERS + (CONNECTIONS_PER_CLIENT + FILES_PER_CLIENT) * clients
-
-
-def connections_for(clients: int, allowed: int) -> int:
-    """How many connections a server takes, so that its own files and links find room.
-
-    Args:
-        clients: of the task.
-        allowed: descriptors that the process may open.
-    """
-    wanted = STRANGERS + CONNECTIONS_PER_CLIENT * clients
-    # Where the system allows little, files come first: whoever isn't let in now comes again.
-    left = allowed - BESIDE_CLIENTS - FILES_PER_CLIENT * clients
-    return max(LEAST_CONNECTIONS, min(wanted, left))
+    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -20,9 +20,7 @@ from precad.aggregator.rpc.connections import (
     STRANGERS,
     Connections,
     NotingCalls,
-    allow_descriptors,
     connections_for,
-    descriptors_for,
 )
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.operation_service import OperationService
@@ -91,8 +89,7 @@ async def run_server(
     doing(part=role.value, task=session.task.name)
     load_check(session.task)
     give_back_freed()
-    clients = session.task.enrolment.clients
-    most = connections_for(clients, allow_descriptors(descriptors_for(clients)))
+    most = connections_for(session.task.enrolment.clients)
     connections = Connections()
     server = make_server(session, connections=connections, most_connections=most)
     if extend is not None:

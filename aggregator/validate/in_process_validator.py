@@ -8,7 +8,6 @@ import itertools
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -72,12 +71,7 @@ class InProcess:
         """Nothing is asked of the dealer before there is something to validate."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the conversation with the dealer."""
         self._open.close()
 

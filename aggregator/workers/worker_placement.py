@@ -1,4 +1,4 @@
-"""Where workers run, how each is started, and that as many as wanted stay up."""
+"""Where workers run (this machine, Ray), how each is started, and that all of them stay up."""
 
 import contextlib
 import json
@@ -8,12 +8,12 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from precad.common.clock import RetryPolicy
-from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.process_settings import Address
 
 log = logging.getLogger("precad")
@@ -41,7 +41,7 @@ class RunningWorker(Protocol):
         """Where it listens; without a host on its server's own machine."""
 
     def wait(self) -> None:
-        """Until it has ended, for whatever reason."""
+        """Wait until it has ended, for whatever reason."""
 
     def stop(self) -> None:
         """End it."""
@@ -55,21 +55,11 @@ class WorkerHost(Protocol):
         """Whether workers can open the server's files."""
 
     def start(self, worker: WorkerStart) -> RunningWorker:
-        """A worker that listens. Raises PeerUnavailable: it didn't come up."""
-
-
-class ThisMachine:
-    """Workers are processes of the server's own, and end with it."""
-
-    same_disk = True
-
-    def start(self, worker: WorkerStart) -> "WorkerProcess":
-        """As ``WorkerHost.start``."""
-        return WorkerProcess(worker)
+        """Return a worker that listens. Raises PeerUnavailable: it didn't come up."""
 
 
 class WorkerProcess:
-    """One worker's process. Raises PeerUnavailable: it didn't come up."""
+    """One worker's process on this machine. Raises PeerUnavailable: it didn't come up."""
 
     def __init__(self, worker: WorkerStart) -> None:
         # Nothing of what it is told stands on its command line or in its environment.
@@ -92,13 +82,8 @@ class WorkerProcess:
         self.port = int(json.loads(said)["port"])
 
     @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
-    @property
     def address(self) -> str:
-        """On this machine."""
+        """As ``RunningWorker.address``."""
         return f":{self.port}"
 
     def wait(self) -> None:
@@ -116,6 +101,96 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+class ThisMachine:
+    """Workers are processes of the server's own, and end with it."""
+
+    same_disk = True
+
+    def start(self, worker: WorkerStart) -> WorkerProcess:
+        """As ``WorkerHost.start``."""
+        return WorkerProcess(worker)
+
+
+class RayCluster:
+    """Workers are processes on the nodes of a Ray cluster, which places and watches them.
+
+    Each actor starts the same process that a server starts on its own machine. What an actor is
+    told (``WorkerStart``) are names of files and addresses: seeds, bodies and verdicts travel over
+    the servers' own links, with the server's identity at both ends, which lies in the same folder
+    on every node. Nothing of a round is ever an argument or an object of Ray's.
+
+    Args:
+        address: the cluster's, as Ray takes it.
+        resources: what each worker asks of its node; one CPU unless given.
+        start_s: the longest wait for a worker to listen.
+    """
+
+    same_disk = False
+
+    def __init__(
+        self, address: str, resources: dict[str, Any] | None = None, start_s: float = 120.0
+    ) -> None:
+        ray = _ray()
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        self._resources = {"num_cpus": 1} if resources is None else resources
+        self._start_s = start_s
+
+    def start(self, worker: WorkerStart) -> "RayWorker":
+        """As ``WorkerHost.start``."""
+        # Never restarted by Ray: the pool does it, and knows then.
+        options = {"max_restarts": 0, "scheduling_strategy": "SPREAD", **self._resources}
+        actor = _ray().remote(_Node).options(**options)
+        return RayWorker(actor.remote(worker.model_dump_json()), self._start_s)
+
+
+class RayWorker:
+    """A worker behind an actor. Raises PeerUnavailable: it didn't come up."""
+
+    def __init__(self, actor: Any, start_s: float) -> None:
+        self._actor, ray = actor, _ray()
+        try:
+            self.address: str = ray.get(actor.address.remote(), timeout=start_s)
+        except ray.exceptions.RayError as error:
+            self.stop()
+            raise PeerUnavailable(f"Ray placed no worker in {start_s:g} s: {error}") from None
+
+    def wait(self) -> None:
+        """As ``RunningWorker.wait``: ends with the process, the actor and the node alike."""
+        ray = _ray()
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self._actor.wait.remote())
+
+    def stop(self) -> None:
+        """As ``RunningWorker.stop``."""
+        _ray().kill(self._actor)
+
+
+class _Node:
+    """On a node: one worker's process, which ends with this actor's."""
+
+    def __init__(self, start: str) -> None:
+        self._process = WorkerProcess(WorkerStart.model_validate_json(start))
+
+    def address(self) -> str:
+        """Where the worker listens, for other machines."""
+        return f"{_ray().util.get_node_ip_address()}:{self._process.port}"
+
+    def wait(self) -> None:
+        self._process.wait()
+
+
+def _ray() -> Any:
+    """Ray, loaded where workers run on it alone. Raises Misconfiguration: it isn't installed."""
+    try:
+        import ray  # noqa: PLC0415
+    except ImportError:
+        raise Misconfiguration(
+            "workers_on", "ray", 'Ray is not installed; run pip install "precad[ray]"'
+        ) from None
+    return ray
 
 
 WAITS = RetryPolicy(0.5, 30.0)
@@ -147,22 +222,18 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._running: dict[int, RunningWorker] = {}
         self._watchers = [
-            threading.Thread(
-                target=self._keep, args=(number,), name=f"worker-{number}", daemon=True
-            )
-            for number in range(len(starts))
+            threading.Thread(target=self._keep, args=(n,), name=f"worker-{n}", daemon=True)
+            for n in range(len(starts))
         ]
         for watcher in self._watchers:
             watcher.start()
 
     def __len__(self) -> int:
-        """How many there are to be."""
         return len(self._starts)
 
     def worker(self, number: int) -> RunningWorker | None:
         """That worker, while it is up."""
-        with self._lock:
-            return self._running.get(number)
+        return self._running.get(number)
 
     def close(self) -> None:
         """End them all."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import grpc
 
-from precad.aggregator.collect.spool import Spool, SpoolFile
+from precad.aggregator.collect.spool import Spool, SpooledBody, SpoolFile
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.peer_transport import (
@@ -33,7 +33,6 @@ from precad.aggregator.rpc.peer_transport import (
 )
 from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Taken
-from precad.aggregator.workers.worker_link import taken
 from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
@@ -44,9 +43,10 @@ from precad.common.process_memory import PIECES, keep_freed_buffers
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
-from precad.common.share.submission import body_bytes
+from precad.common.share.submission import Submission, body_bytes
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS, Context, Refusing, check_task
+from precad.common.wire.submission_messages import header_from_wire
 from precad.common.wire.version import GREETING, RefusingOtherVersions
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
@@ -265,7 +265,7 @@ class _Bodies:
             self._attempt.end()
 
     def _take(self, order: pb.WorkTake) -> None:
-        submission = taken(order, self._worker.role)
+        submission = _taken(order, self._worker.role)
         one = Taken(submission, order.counted, order.batch)
         if self._worker.role is Role.SERVER_A or submission.body is not None:
             self._attempt.put(one)
@@ -289,6 +289,16 @@ class _Bodies:
                 replace(self._next, submission=replace(self._next.submission, body=body))
             )
             self._next, self._file = None, None
+
+
+def _taken(take: pb.WorkTake, role: Role) -> Submission:
+    """The submission, with its body where that is in a file. Raises RejectedSubmission."""
+    submission = header_from_wire(take.submission, role)
+    if not take.HasField("spooled"):
+        return submission
+    file = take.spooled
+    path, key, salt = Path(file.path), Secret(file.key), Secret(file.salt)
+    return replace(submission, body=SpooledBody(path, key, file.number, file.length, salt))
 
 
 _PREFIX = "precad-bodies-"

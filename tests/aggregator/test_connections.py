@@ -1,5 +1,7 @@
-"""Which of a port's connections end: real sockets, a clock of the test's own."""
+"""Which of a port's connections end (real sockets, a clock of the test's own); how many begin."""
 
+import logging
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +17,7 @@ from precad.aggregator.rpc.connections import (
     SILENT_S,
     Connections,
     _peer,
+    connections_for,
 )
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
@@ -142,3 +145,20 @@ def test_the_processs_own_sockets_stay(port: Port) -> None:
         port.connections.look()
         own.settimeout(0)
         assert not ended(own)
+
+
+@pytest.mark.parametrize(
+    ("hard", "taken"), [(1 << 20, 1024 + 2 * 100), (resource.RLIM_INFINITY, 1224), (1000, 500)]
+)
+def test_a_server_takes_what_leaves_half_of_its_files_and_says_where_that_is_too_few(
+    hard: int, taken: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (512, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, limit: changed.append(limit))
+    with caplog.at_level(logging.WARNING):
+        assert connections_for(100) == taken
+    assert changed == [(hard, hard)]
+    assert ("may open half are for connections, and it may need 1224" in caplog.text) == (
+        taken < 1224
+    )

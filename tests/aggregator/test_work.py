@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.aggregator.workers import worker_link
-from precad.aggregator.workers.worker_link import WorkerLink
+from precad.aggregator.workers import worker_pairs
+from precad.aggregator.workers.worker_pairs import WorkerLink
 from precad.aggregator.workers.worker_process import own_folder, remove_left_over
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
@@ -105,8 +105,8 @@ def test_a_worker_that_reports_nonsense_ends_the_attempt_and_leaves_nobody_waiti
 ) -> None:
     call = _Call(pb.WorkReport(rejection=rejection))
     stub = type("Stub", (), {"Validate": lambda _self, _orders: call})
-    monkeypatch.setattr(worker_link, "open_channel", lambda *_given: call)
-    monkeypatch.setattr(worker_link, "WorkingStub", lambda _channel: stub())
+    monkeypatch.setattr(worker_pairs, "open_channel", lambda *_given: call)
+    monkeypatch.setattr(worker_pairs, "WorkingStub", lambda _channel: stub())
     nobody: Any = None
     made = WorkerLink(
         "127.0.0.1:1", make_task(), Role.SERVER_A, nobody, pb.WorkBegin(), same_disk=True

@@ -1,5 +1,8 @@
 """Trying again: how long, how often, and what is said when it is given up."""
 
+import fcntl
+import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +21,7 @@ from precad.aggregator.training.session import Progress, Session
 from precad.aggregator.training.training_loop import persist
 from precad.client.participant import outlast
 from precad.client.participation import Participation
-from precad.common.clock import Retries, RetryPolicy
+from precad.common.clock import Retries, RetryPolicy, readable_within
 from precad.common.errors import (
     Misidentified,
     PeerUnavailable,
@@ -344,3 +347,19 @@ def test_what_trying_again_cannot_mend_ends_it_at_once(
     with pytest.raises(PeerViolation):
         persist(session, differ)
     assert clock.slept == []
+
+
+def test_a_pipe_beyond_the_1024th_descriptor_is_waited_for() -> None:
+    """``select`` takes none of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    low, writes = os.pipe()
+    reads = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1050)
+    try:
+        assert list(readable_within(0.0, reads)) == []
+        os.write(writes, b"x")
+        assert list(readable_within(None, reads)) == [reads]
+    finally:
+        for number in (low, reads, writes):
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -20,8 +20,7 @@ from precad.aggregator.rounds.states import Opened
 from precad.aggregator.validate.validation import Validator
 from precad.aggregator.workers import worker_pairs
 from precad.aggregator.workers.worker_attempt import Attempt, Taken
-from precad.aggregator.workers.worker_link import WorkerLink
-from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerPairs
+from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerLink, WorkerPairs
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.share.submission import Submission

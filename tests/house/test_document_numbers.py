@@ -19,7 +19,7 @@ from tests.rig import noise_run
 
 from precad.accounting.guarantees import advantages
 from precad.aggregator.rounds.attempt_state import AttemptState
-from precad.aggregator.rpc.connections import BESIDE_CLIENTS, descriptors_for
+from precad.aggregator.rpc.connections import PER_CLIENT, STRANGERS
 from precad.aggregator.training.event_log import KEPT_EVENTS
 from precad.aggregator.training.model_store import KEPT_MODELS
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
@@ -152,8 +152,7 @@ PHRASES = {
     "docs/decisions/discrete-noise.md": [f"at least {MIN_NOISE_UNITS:,.0f} units"],
     "docs/decisions/commitments.md": [f"with a {SALT_BYTES}-byte salt"],
     "docs/deployment.md": [
-        f"two uploads) and {descriptors_for(0):,} more",
-        f"connections than leave {BESIDE_CLIENTS} descriptors",
+        f"{PER_CLIENT} connections a client and {STRANGERS:,} more",
         f"{WORD_BYTES}·d bytes a submission",
     ],
     "docs/identity.md": [f"Certificates last {PARTY_DAYS} days"],

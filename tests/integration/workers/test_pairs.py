@@ -169,7 +169,7 @@ def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire:
 
     def look(at: Role, _pairs: WorkerPairs) -> None:
         placed = cast("WorkerProcess", site.own_workers[at].pool.worker(0))
-        process = Path(f"/proc/{placed.pid}")
+        process = Path(f"/proc/{placed._process.pid}")
         seen.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
 
     check_sum(site.play(halves, 0, counted=COUNTED, disturb=look), vectors)

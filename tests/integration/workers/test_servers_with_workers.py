@@ -107,7 +107,7 @@ def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_num
 
 def test_nothing_of_a_round_is_given_to_ray() -> None:
     """An actor is told names of files and addresses; no call of Ray's takes anything else."""
-    path = Path(__file__).parents[3] / "aggregator/workers/workers_on_ray.py"
+    path = Path(__file__).parents[3] / "aggregator/workers/worker_placement.py"
     calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
     given = {
         ast.unparse(argument)
