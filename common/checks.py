@@ -108,7 +108,6 @@ def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfigura
     """Return the first of pydantic's findings as one of our errors.
 
     Args:
-        error: what pydantic raised.
         remedies: by pydantic's type of finding; for any other, pydantic's own words.
     """
     first = error.errors(include_url=False)[0]

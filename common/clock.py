@@ -98,8 +98,6 @@ class Retries:
 
     Args:
         total_s: how long to go on after the first failure; ``counted_from_now``: from now.
-        policy: how long to wait between tries.
-        clock: passes the time.
     """
 
     def __init__(

@@ -187,7 +187,6 @@ def missing(
     """Return the error for a failed import; None where no extra brings the package.
 
     Args:
-        error: of the import.
         what: needs it, as whoever reads this calls it.
         extra: brings all that it needs; by default the least extra with the package.
     """

@@ -43,7 +43,6 @@ class Keystream:
     """A sequential reader of AES-256-CTR(derive(key, purpose, *context)).
 
     Args:
-        key: 32 secret bytes.
         purpose: what the stream is for; part of the derivation.
         context: what it is bound to; ints are encoded as 8 bytes little-endian.
     """

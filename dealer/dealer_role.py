@@ -25,7 +25,6 @@ class DealerRole:
     Safe to call from several threads.
 
     Args:
-        task: digest of the task.
         dimension: d, the length of masks.
         projections: k, where the task's check is function secret sharing: gates are dealt, and
             neither shares of squares nor binary triples.
@@ -82,10 +81,6 @@ class DealerRole:
 
     def corrections(self, role: Role, request: DealRequest) -> RingVector:
         """The correction words of a request, once to each server.
-
-        Args:
-            role: who asks, from its certificate.
-            request: both servers' request for one batch.
 
         Returns:
             ``[request.correction_words] int64`` for server B: for each binary triple

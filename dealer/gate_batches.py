@@ -68,7 +68,6 @@ class Gates:
         """A submission is matched; its keys are dealt by the work that is returned, or a later one.
 
         Args:
-            context: the submission's.
             deliver: to A and to B, directly: who relayed a key could change it, and look.
             compute: called in the work; holds the seeds until then.
         """
@@ -150,10 +149,7 @@ def offsets_of_masks(
 
     Args:
         masks: pieces of a = a_A + a_B; all but the last a multiple of 64 long.
-        names: ctx, c_A and c_B.
-        seeds: s_A and s_B.
         row_key: of this submission's rows, fresh.
-        size: d and k.
     """
     rows, r = Rows(row_key, *size), 0
     for a in masks:

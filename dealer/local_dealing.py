@@ -14,14 +14,7 @@ from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 
 class LocalDealing:
-    """One server's dealing with ``dealer``, which it may share with the other server's thread.
-
-    Args:
-        dealer: deals.
-        role: whose part this is.
-        timeout_s: the longest wait for an answer.
-        clock: passes the time.
-    """
+    """One server's dealing with ``dealer``, which it may share with the other server's thread."""
 
     def __init__(
         self, dealer: DealerRole, role: Role, timeout_s: float = 60.0, clock: Clock = CLOCK

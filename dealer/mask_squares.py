@@ -39,7 +39,6 @@ class Squares:
     """The contexts of one attempt; not safe to call from several threads at once.
 
     Args:
-        dimension: d.
         projections: k, where gates are dealt and not shares of squares.
     """
 

@@ -244,7 +244,6 @@ def draw_roots(contexts: Sequence[Secret], gates: int) -> Blocks:
 
     Args:
         contexts: n; each names all that its gates' offsets depend on.
-        gates: for each context.
     """
     return derive_roots(Secret.random(FRESH_BYTES), contexts, gates)
 

@@ -78,13 +78,7 @@ class Dealing(Protocol):
 
 
 class Answers:
-    """What the dealer has answered; whoever waits for it is woken. Safe between threads.
-
-    Args:
-        attempt: of all requests.
-        timeout_s: the longest wait for one answer.
-        clock: passes the time.
-    """
+    """What the dealer has answered; whoever waits for it is woken. Safe between threads."""
 
     def __init__(self, attempt: int, timeout_s: float, clock: Clock = CLOCK) -> None:
         self.attempt = attempt
@@ -112,7 +106,6 @@ class Answers:
 
         Args:
             contexts: one; of gates' keys all that they are for, in their order.
-            answer: the dealer's.
 
         Raises:
             PeerViolation: nobody asked, it was answered before, it isn't a key, or it isn't for

@@ -172,9 +172,7 @@ class DealtRandomness:
     """Expands, once and as needed, what the dealer gave this server for one batch.
 
     Args:
-        role: SERVER_A or SERVER_B.
         key: 32 bytes that this server shares with the dealer.
-        request: what was asked for.
         corrections: ``[request.correction_words] int64`` for B, empty for A.
 
     Raises:

@@ -53,7 +53,6 @@ def generate(
         alpha: ``[N] uint64``, each below 2^n.
         roots: ``[2, N, 2] uint64``, uniform, and never used before: two keys from one root show
             at which bit two α first differ. ``comparison_keys.draw_roots`` makes them.
-        bits: n, the words' size, 8 to 64.
 
     Raises:
         ValueError: shapes, α or n don't fit: a caller's mistake.
@@ -86,7 +85,6 @@ def _descend(prg: FixedKeyPrg, path: Words, roots: Blocks, lost: Blocks) -> tupl
     """Both servers' way to α.
 
     Args:
-        prg: the batch's.
         path: ``[m, N]``, α's turns.
         roots: ``[2, N, 2]``.
         lost: ``[m, N, 2]``, written: the XOR of both servers' children that the path loses.
@@ -183,7 +181,6 @@ def evaluate(keys: DcfKeys, points: Words) -> Bits:
     """This server's share by XOR of [x < α]: 1 at exactly one of the servers where x < α.
 
     Args:
-        keys: this server's, of N gates.
         points: ``[q, N] uint64``, below 2^n: q points for each gate; public.
 
     Returns:
@@ -261,8 +258,6 @@ def deal_intervals(
 
     Args:
         offsets: ``[n, g] uint64``: t of g gates for each of n contexts, below 2^bits.
-        contexts: n; each names all that its offsets depend on (``draw_roots``).
-        bits: the words' size.
 
     Returns:
         Keys of n·g gates, context by context: server 0's, then server 1's.
@@ -285,7 +280,6 @@ def evaluate_intervals(keys: DcfKeys, points: Words, low: Words, high: Words) ->
     """This server's shares by XOR of [low ≤ c + t ≤ high], computed alone.
 
     Args:
-        keys: this server's, of N gates.
         points: ``[N] uint64``, the public c; below 2^n, like the bounds.
         low: ``[N] uint64``; public, and no secret offset is in it.
         high: ``[N] uint64``, above ``low`` or below it: an interval may wrap.

@@ -50,7 +50,6 @@ def evaluate_gates(keys: DcfKeys, points: RingVector, bound: int) -> Bits:
     Args:
         keys: this server's, as dealt for the n submissions.
         points: ``[n, k + 1] int64``: public, and the same at both servers.
-        bound: β.
 
     Returns:
         ``[n, k + 1] uint8``, 0 or 1. The servers' bits differ where a gate holds; what one of
@@ -95,8 +94,6 @@ def verdicts(own: bytes, other: bytes, gates: int) -> NDArray[np.bool_]:
     """Which submissions are valid: all gates hold, and both of the client's words are right.
 
     Args:
-        own: what ``pack`` made here.
-        other: what the other server sent.
         gates: of a submission, k + 1.
 
     Returns:

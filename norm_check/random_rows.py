@@ -28,9 +28,6 @@ class Rows:
 
     Args:
         key: 32 secret bytes, of this submission's rows alone.
-        dimension: d.
-        k: number of rows.
-        projection: the kernel; the one in use where none is given.
     """
 
     def __init__(

@@ -63,12 +63,8 @@ class Inbox:
     """Collects one server's submissions, round after round.
 
     Args:
-        role: which server.
-        task: gives the digest and the body's length.
-        verifier: checks signatures.
         spool: folder for B's bodies, each attempt's under a key of its own that is in memory alone;
             None keeps them in memory.
-        clock: passes the time.
     """
 
     def __init__(
@@ -116,9 +112,6 @@ class Inbox:
         The header fixes the submission, so the first good one is the client's only one, also while
         its body is on the way. The same again is a retry, and welcome.
 
-        Args:
-            submission: as it came, without a body.
-
         Raises:
             RejectedSubmission: with the reason; counted for the client where it is in the cohort.
         """
@@ -151,7 +144,6 @@ class Inbox:
         """Wait until every one of ``clients`` is held or refused, or until ``deadline``.
 
         Args:
-            clients: whom to wait for.
             deadline: an instant of the clock.
         """
         with self._changed:

@@ -28,12 +28,7 @@ class Closed(NamedTuple):
 
 
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
-    """What this server holds, as the other server may know it: digests and reasons.
-
-    Args:
-        collected: all of the cohort.
-        early: left out: both servers know of them.
-    """
+    """What this server holds, as the other server may know it: digests and reasons."""
     rest = (collected[client] for client in sorted(collected) if client not in early)
     return HeldList(tuple(i.header.whole_digest if isinstance(i, Submission) else i for i in rest))
 
@@ -58,10 +53,6 @@ def match(
     is unmatched.
 
     Args:
-        opened: the round.
-        role: which server this is.
-        collected: what this server holds.
-        theirs: the other server's list.
         early: matched before; they are on neither list.
 
     Raises:
@@ -115,13 +106,6 @@ def ask(
 ) -> frozenset[ClientId]:
     """A's part: turn after turn until ``over``; ``say_over`` then tells B.
 
-    Args:
-        opened: the attempt.
-        inbox: A's; open.
-        link: to B.
-        take: validates what both hold alike.
-        over: whether collection is to close.
-
     Returns:
         Whose submissions were taken.
 
@@ -162,10 +146,6 @@ def offer(
     """B's part: turn after turn until A says that collection is over.
 
     Args:
-        opened: the attempt.
-        inbox: B's; open.
-        link: to A.
-        take: validates what both hold alike.
         patience_s: the longest wait for A's next turn.
 
     Returns:

@@ -36,10 +36,7 @@ class Upload:
     """Takes the body's pieces. Made by ``Inbox.start`` after the header has been checked.
 
     Args:
-        submission: checked, without a body.
-        dimension: d.
         spool: the attempt's files for bodies; None keeps them in memory.
-        accept: called with the complete submission.
     """
 
     def __init__(

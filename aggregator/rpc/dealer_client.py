@@ -160,12 +160,6 @@ class RemoteSquares:
     """One stream to the dealer; a thread reads what it answers.
 
     Args:
-        stub: the dealer.
-        address: where it is, for errors.
-        task: digest of the task.
-        epoch: which start of the dealer is meant.
-        answers: takes what comes, and the stream's end.
-        count: hears how many bytes each reply has.
         gates: whether the dealer deals gates, or shares of squares.
     """
 

@@ -113,9 +113,6 @@ class TransferSlots:
     from a hundred at once: clients send b, and get models, when a slot is free, in the order in
     which they asked. A slot ends early where the server would wait for its client, who goes on
     without one: nobody waits for a client that is slow on purpose.
-
-    Args:
-        at_once: how many vectors pass at once.
     """
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
@@ -175,9 +172,6 @@ async def in_time(
     """An upload's pieces, as long as they keep coming: a caller that dawdles is cut off.
 
     Args:
-        pieces: as they arrive.
-        idle_s: longest wait for one of them.
-        total_s: longest time for all of them, from now.
         slot: the upload's; it ends while a piece is waited for too long.
 
     Raises:

@@ -33,11 +33,7 @@ _MOST_ROOM = 6 * _BLOCK
 
 
 def word_room(certificates: bytes) -> int:
-    """Bytes that a server's notices have for a signed word.
-
-    Args:
-        certificates: its chain, in PEM, which is longer than what a word holds of it.
-    """
+    """Bytes that a server's notices have for a signed word."""
     return min(_MOST_ROOM, -(-(len(certificates) + _BODY_BYTES) // _BLOCK) * _BLOCK)
 
 
@@ -47,8 +43,6 @@ def notice_of(
     """What ``client`` may know of ``event``.
 
     Args:
-        event: what happened.
-        client: who hears of it.
         word: what this server signs for the client then; left out where it doesn't fit.
         room: bytes for it, whether there is one or not.
 
@@ -133,8 +127,6 @@ def statement_of(
     """The newest statement of ``client``'s account.
 
     Args:
-        session: this server.
-        client: who asks.
         shown: this server's last statement to it; what it says counts, forgotten or not.
         opening: what it last signed for an attempt of this client's: that attempt was.
 

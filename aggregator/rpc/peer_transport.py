@@ -81,9 +81,6 @@ class DialledTransport(_Receiving):
     """A's end.
 
     Args:
-        channel: to server B.
-        address: where it leads, for errors.
-        timeout_s: longest wait for B.
         why: looks at what keeps the connection from coming about.
 
     Raises:
@@ -177,12 +174,7 @@ def _wait(
 
 
 class ServedTransport(_Receiving):
-    """B's end: filled by the servicer's handler on the event loop.
-
-    Args:
-        loop: the servicer's.
-        timeout_s: longest wait for A to take a frame.
-    """
+    """B's end: filled by the servicer's handler on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         super().__init__()

@@ -70,10 +70,7 @@ async def run_server(
     """Serve until the training is over and its model was on offer for long enough.
 
     Args:
-        role: SERVER_A or SERVER_B.
-        settings: from the settings file.
         conduct: the training itself; runs in a thread of its own.
-        extend: adds further services.
 
     Returns:
         The process's exit status: 0 after a finished training, and where it was told to stop

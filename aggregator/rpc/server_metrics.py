@@ -28,11 +28,7 @@ from precad.common.wire.metrics_page import about, counter, gauge
 
 
 class Metrics:
-    """One server's metrics.
-
-    Args:
-        session: the server.
-    """
+    """One server's metrics."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -149,7 +145,6 @@ class Epsilons:
         """What the charges so far come to.
 
         Args:
-            released: how many versions are.
             taken: T_i, versions that each client was charged for.
             again: of them, those with further releases: versions by m ≥ 1.
         """

@@ -29,7 +29,6 @@ class Absorber:
     """Takes the pieces of b in order.
 
     Args:
-        role: SERVER_A or SERVER_B.
         task: gives d, k and β, and which check it is.
         mask: a_j, this server's own mask, from its start.
         row_key: the dealer's, for this submission alone.
@@ -64,11 +63,7 @@ class Absorber:
             self._absorb(b[start : start + _TOGETHER])
 
     def words(self, r_share: int) -> RingVector:
-        """``[k + 1] int64``: this server's shares of the k projections, then of y.
-
-        Args:
-            r_share: this server's share of r = a·a.
-        """
+        """``[k + 1] int64``: this server's shares of the k projections, then of y."""
         assert not self._public
         y = excess_share(self._role, self._crossed, self._squared, r_share, self._bound)
         return np.append(self._rows.z(), np.int64(y))
@@ -116,11 +111,8 @@ def excess_share(role: Role, crossed: int, squared: int, r_share: int, bound: in
     X·X ≤ β².
 
     Args:
-        role: SERVER_A or SERVER_B.
         crossed: ⟨b, a_j⟩ with this server's own mask.
         squared: ⟨b, b⟩, at A.
-        r_share: this server's share of r = a·a.
-        bound: β.
 
     Returns:
         A signed representative in Z_2^64.
@@ -167,10 +159,7 @@ def receive(
     """A's part: yield each piece of b, ``[≤ 2^16] int64``, as it comes; their hash was signed.
 
     Args:
-        link: to B.
         step: the message's name; both servers give the same.
-        submission: A's half, matched.
-        dimension: d.
 
     Raises:
         Dropped: B can't send it.

@@ -27,11 +27,7 @@ from precad.norm_check.norm_gates import evaluate_gates, pack, verdicts
 
 
 class ByGates:
-    """As ``Check``: one exchange of k + 2 bits a submission.
-
-    Args:
-        server: this one.
-    """
+    """As ``Check``: one exchange of k + 2 bits a submission."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

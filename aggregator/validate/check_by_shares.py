@@ -20,12 +20,7 @@ from precad.norm_check.dealt_triples import DealtRandomness, SpentTriples
 
 
 class ByShares:
-    """As ``Check``: this server has shares of k + 1 words of each, and one bit is opened.
-
-    Args:
-        server: this one.
-        attempt: of all submissions.
-    """
+    """As ``Check``: this server has shares of k + 1 words of each, and one bit is opened."""
 
     def __init__(self, server: Server, attempt: int) -> None:
         self._server = server
@@ -76,11 +71,7 @@ def decide(
     Args:
         words: each submission's, ``[k + 1] int64`` (``Absorber.words``), in the same order on both
             servers.
-        task: gives β and k.
-        role: SERVER_A or SERVER_B.
-        link: to the other server.
         randomness: dealt for ``deal_request(task, attempt, batch, len(words), nonces)``.
-        spent: remembers that this randomness was used.
         label: names the submissions in every step: servers that decide on others stop at once.
 
     Returns:

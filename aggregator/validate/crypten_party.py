@@ -37,7 +37,6 @@ class LinkCommunicator:
 
     Args:
         rank: 0 for server A, 1 for server B.
-        link: to the other server.
         step: prefix of every message's step; both parties give the same.
     """
 
@@ -190,8 +189,6 @@ def acting_as(
 
     Args:
         rank: 0 for server A, 1 for server B.
-        link: to the other server.
-        provider: this party's dealt randomness.
         step: prefix of every message's step; both parties give the same.
     """
     token = _party.set(_Party(LinkCommunicator(rank, link, step), provider))

@@ -40,8 +40,6 @@ class InProcess:
     """As ``Validator``; to be used in a ``with`` block.
 
     Args:
-        server: this one.
-        attempt: of all submissions.
         counted: whose shares are summed; the others are validated all the same, so that nothing
             shows which of them the coin drew.
         batches: numbers of the batches of comparisons, never used before in this attempt.

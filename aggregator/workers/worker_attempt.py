@@ -90,12 +90,7 @@ class Attempt:
     """From the link's first word to the verdicts.
 
     Args:
-        task: the task.
-        role: whose worker this is.
-        begin: what the server says first.
-        dealing: to the dealer.
         reach: the other server's worker; tried until one is in the same attempt.
-        report: hears what comes of it.
     """
 
     def __init__(

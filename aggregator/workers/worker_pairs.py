@@ -67,10 +67,6 @@ class WorkerLink:
 
     Args:
         address: where the worker listens, as its server reaches it.
-        task: the task.
-        role: the server's.
-        identity: the server's own; its worker has the same.
-        begin: the first order.
         same_disk: whether the worker can open this server's files.
     """
 
@@ -249,10 +245,6 @@ class WorkerPairs:
     """As ``Validator``; to be used in a ``with`` block.
 
     Args:
-        aggregator: this server.
-        opened: the attempt.
-        own: its workers.
-        epoch: which start of the dealer this server joined.
         pairs: how many there are to be, the same at both servers.
     """
 
@@ -417,8 +409,6 @@ class ValidationWorkers:
     """What a training asks for a validator, attempt by attempt.
 
     Args:
-        session: this server.
-        settings: how many workers, and where.
         other_server: at A: server B's address.
 
     Raises:

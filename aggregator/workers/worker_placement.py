@@ -122,8 +122,6 @@ class RayCluster:
     on every node. Nothing of a round is ever an argument or an object of Ray's.
 
     Args:
-        address: the cluster's, as Ray takes it.
-        resources: what each worker asks of its node; one CPU unless given.
         start_s: the longest wait for a worker to listen.
     """
 
@@ -198,14 +196,7 @@ WAITS = RetryPolicy(0.5, 30.0)
 
 
 class WorkerPool:
-    """Keeps so many workers up until it is closed.
-
-    Args:
-        place: starts them.
-        starts: what each is told.
-        changed: hears how many are up.
-        waits: between starts of a worker that ended.
-    """
+    """Keeps so many workers up until it is closed."""
 
     def __init__(
         self,

@@ -60,12 +60,7 @@ def word_mask(
 
 
 def norm_word(crossed: int, mask: int) -> int:
-    """u_j = 2⟨b, a_j⟩ + ρ_j: the client signs both, and server j checks its own.
-
-    Args:
-        crossed: ⟨b, a_j⟩.
-        mask: ρ_j.
-    """
+    """u_j = 2⟨b, a_j⟩ + ρ_j: the client signs both, and server j checks its own."""
     return signed(2 * crossed + mask)
 
 
@@ -73,9 +68,6 @@ def norm_point(word_a: int, word_b: int, squared: int, bound: int) -> int:
     """c_y = u_A + u_B + ⟨b, b⟩ − β² − 1: public to both servers.
 
     Args:
-        word_a: u_A, as signed.
-        word_b: u_B, as signed.
-        squared: ⟨b, b⟩.
         bound: β. With the 1 more, y is negative exactly where X·X ≤ β².
     """
     return signed(word_a + word_b + squared - bound * bound - 1)
@@ -86,7 +78,5 @@ def norm_offset(square: int, mask_a: int, mask_b: int) -> int:
 
     Args:
         square: a·a for a = a_A + a_B.
-        mask_a: ρ_A.
-        mask_b: ρ_B.
     """
     return signed(square - mask_a - mask_b)

@@ -175,13 +175,9 @@ def shard(
     in common with the first. Call it once per attempt, and keep the result for retries.
 
     Args:
-        x: the update.
         task: digest of the task; this and what follows is what the submission is bound to.
         version: t of θ_t.
-        attempt: the attempt.
-        client: whose it is.
         model: digest of θ_t.
-        signer: signs with this client's key.
         words: whether the header holds u_A and u_B (``Task.words_in_headers``).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)

@@ -30,13 +30,7 @@ _ITS_OWN_WORDS = (LINKED, NOT_NOW)
 
 
 def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
-    """What went wrong on a call, for the side that can act.
-
-    Args:
-        who: the party that was called, such as "server B".
-        address: where it was looked for.
-        error: gRPC's error of the call.
-    """
+    """What went wrong on a call, for the side that can act."""
     code = error.code()
     detail = error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE and any(words in detail for words in _WRONG_NAME):
@@ -94,9 +88,6 @@ def call_with_retries(
     kept the connection from coming about: refused, or a certificate of another party.
 
     Args:
-        call: makes the call with a timeout in seconds.
-        within_s: how long to try.
-        clock: passes the time.
         why: looks at what keeps the connection from coming about; asked at the first failure, and
             then now and again. Its answer goes to the log, with the time that is left.
         waiting: told the seconds that are left, before each wait.

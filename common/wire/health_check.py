@@ -40,7 +40,6 @@ def add_health(server: grpc.aio.Server, identity: Identity, serves: Callable[[],
     """Answer ``Check`` on a server's port.
 
     Args:
-        server: not yet started.
         identity: what its port is opened with; the same certificate may ask.
         serves: False once the part is stopping or has stopped its work.
     """

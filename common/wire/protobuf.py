@@ -14,7 +14,6 @@ def encode(name: str, values: Mapping[str, Any]) -> bytes:
     """Return the bytes of message ``name``.
 
     Args:
-        name: as protos/precad.proto has it.
         values: by field; a message within as a mapping, bytes also as hex, None for what is absent.
 
     Raises:
