@@ -9,6 +9,8 @@ and who checks is given to it, as link and dealing are to the aggregator.
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,7 +83,6 @@ def run_round(
     model = model_digest(task.digest, attempt, task.model.parameters, theta)
     dealer = DealerRole.of(task)
     ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
-    inboxes = {role: Inbox(role, task, verifier) for role in ends}
     submissions = [
         shard(
             x,
@@ -117,7 +118,7 @@ def run_round(
             noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
             store=store(role),
         )
-        inbox = inboxes[role]
+        inbox = Inbox(role, task, verifier, Path(spools) / role.value)
 
         def take(opened: Opened) -> None:
             inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
@@ -144,7 +145,7 @@ def run_round(
         sent = countersign(aggregator, prepare(aggregator.store, noised))
         return reconstruct(aggregator, sent, theta.copy())
 
-    with ThreadPoolExecutor(max_workers=2) as servers:
+    with TemporaryDirectory() as spools, ThreadPoolExecutor(max_workers=2) as servers:
         server_a = servers.submit(play, Role.SERVER_A)
         server_b = servers.submit(play, Role.SERVER_B)
         return server_a.result(), server_b.result()

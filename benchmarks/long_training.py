@@ -234,7 +234,7 @@ def session_of(task: Task, role: Role, folder: Path, log: EventLog) -> Session:
         signer=CertificateSigner(identity),
         verifier=verifier,
         coin_key=CoinKey(Secret(hashlib.sha256(f"{SEED} {role}".encode()).digest())),
-        inbox=Inbox(role, task, verifier),
+        inbox=Inbox(role, task, verifier, state / "spool"),
         register=Register(task, store),
         connected_clients=ConnectedClients(task.deadlines.rejoin, CLOCK),
         model_store=ModelStore(task, state / "model.safetensors"),

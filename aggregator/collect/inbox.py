@@ -39,7 +39,7 @@ class _OpenAttempt:
     version: int
     cohort: frozenset[ClientId]
     model: Digest
-    spool: Spool | None
+    spool: Spool
     first: dict[ClientId, Digest] = field(default_factory=dict)
     """The whole digest of each client's first good header: it alone may come, and come again."""
     held: dict[ClientId, Submission] = field(default_factory=dict)
@@ -58,22 +58,21 @@ class _OpenAttempt:
         reason = self.refused.get(client)
         return client in self.held or (reason is not None and reason not in _MAY_COME_AGAIN)
 
+    def expect(self, clients: Collection[ClientId]) -> set[ClientId]:
+        """Those of them who aren't settled: from now on they are awaited."""
+        self.awaited = {client for client in clients if not self.settled(client)}
+        return self.awaited
+
 
 class Inbox:
     """Collects one server's submissions, round after round.
 
     Args:
-        spool: folder for B's bodies, each attempt's under a key of its own that is in memory alone;
-            None keeps them in memory.
+        spool: folder for B's bodies, each attempt's under a key of its own that is in memory alone.
     """
 
     def __init__(
-        self,
-        role: Role,
-        task: Task,
-        verifier: Verifier,
-        spool: Path | None = None,
-        clock: Clock = CLOCK,
+        self, role: Role, task: Task, verifier: Verifier, spool: Path, clock: Clock = CLOCK
     ) -> None:
         self.verifier = verifier
         self._role = role
@@ -85,10 +84,9 @@ class Inbox:
         self._closed: _OpenAttempt | None = None
         self.backlog = Backlog()
         """Of the attempt whose collection closed last."""
-        if spool is not None:
-            spool.mkdir(parents=True, exist_ok=True)
-            for left_over in spool.glob(f"*{SUFFIX}"):
-                left_over.unlink()
+        spool.mkdir(parents=True, exist_ok=True)
+        for left_over in spool.glob(f"*{SUFFIX}"):
+            left_over.unlink()
 
     @property
     def attempt(self) -> int | None:
@@ -100,9 +98,8 @@ class Inbox:
         self, attempt: int, cohort: Collection[ClientId], model: Digest, *, version: int
     ) -> None:
         """Take submissions for ``attempt`` from ``cohort``, trained on ``model``, θ_version."""
-        # A's seeds are 32 bytes and never touch the disk.
-        spool = None if self._role is Role.SERVER_A or self._spool is None else Spool(self._spool)
         with self._changed:
+            spool = Spool(self._spool)
             self._round = _OpenAttempt(attempt, version, frozenset(cohort), model, spool)
             self._changed.notify_all()
 
@@ -141,15 +138,9 @@ class Inbox:
                 self._refuse(current, client, reason)
 
     def wait(self, clients: Collection[ClientId], deadline: float) -> None:
-        """Wait until every one of ``clients`` is held or refused, or until ``deadline``.
-
-        Args:
-            deadline: an instant of the clock.
-        """
+        """Wait until all of ``clients`` are held or refused, or until that instant of the clock."""
         with self._changed:
-            current = self._require_open()
-            awaited = {client for client in clients if not current.settled(client)}
-            current.awaited = awaited
+            awaited = self._require_open().expect(clients)
             while awaited and (remaining := deadline - self._clock.now()) > 0:
                 self._changed.wait(remaining)
 
@@ -166,9 +157,8 @@ class Inbox:
         """
         with self._changed:
             current = self._require_open()
-            if current.awaited is None:
-                current.awaited = {client for client in clients if not current.settled(client)}
-            return all(gone(client) for client in current.awaited)
+            awaited = current.expect(clients) if current.awaited is None else current.awaited
+            return all(gone(client) for client in awaited)
 
     def close_at(self, deadline: float) -> None:
         """Take nothing more from that instant on, whatever the round's thread is busy with."""

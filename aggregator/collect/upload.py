@@ -4,46 +4,32 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
 
 from blake3 import blake3
 
-from precad.aggregator.collect.spool import Spool
+from precad.aggregator.collect.spool import Spool, SpoolFile
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Role
 from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
 from precad.common.share.mask import SALT_BYTES
-from precad.common.share.submission import Body, HeldBody, Submission, body_bytes, body_hasher
+from precad.common.share.submission import Submission, body_bytes, body_hasher
 
 log = logging.getLogger("precad")
-
-
-class _Place(Protocol):
-    """Where a body goes as it arrives."""
-
-    def add(self, piece: memoryview) -> None:
-        """The next bytes of b."""
-
-    def finish(self, salt: Secret) -> Body:
-        """All of it has come; ``salt`` is salt_h."""
-
-    def abandon(self) -> None:
-        """Drop it."""
 
 
 class Upload:
     """Takes the body's pieces. Made by ``Inbox.start`` after the header has been checked.
 
     Args:
-        spool: the attempt's files for bodies; None keeps them in memory.
+        spool: the attempt's files for bodies.
     """
 
     def __init__(
         self,
         submission: Submission,
         dimension: int,
-        spool: Spool | None,
+        spool: Spool,
         accept: Callable[[Submission], None],
     ) -> None:
         self._submission = submission
@@ -53,12 +39,12 @@ class Upload:
         self._received = 0
         self._salt = b""
         self._hash: blake3 | None = None
-        self._place: _Place = _Memory()
+        self._file: SpoolFile | None = None
         self._abandoned = False
         self.complete = False
-        if spool is not None and self._awaited > 0:
+        if self.awaits_body:
             with self._costs_this_upload():
-                self._place = spool.begin(self.context.client)
+                self._file = spool.begin(self.context.client)
 
     @property
     def awaits_body(self) -> bool:
@@ -93,8 +79,9 @@ class Upload:
                 return
             self._hash = body_hasher(self.context.digest, Secret(self._salt))
         self._hash.update(view)
+        assert self._file is not None
         with self._costs_this_upload():
-            self._place.add(view)
+            self._file.add(view)
 
     def finish(self) -> None:
         """The upload's end. Hands the complete submission over.
@@ -112,14 +99,14 @@ class Upload:
                 "send the same bytes again",
             )
         submission = self._submission
-        if self._hash is not None:
+        if self._hash is not None and self._file is not None:
             if self._hash.digest() != submission.header.body_digest.value:
                 self.abandon()
                 raise RejectedSubmission(
                     Rejection.MALFORMED, "the body isn't the one that was signed"
                 )
             with self._costs_this_upload():
-                submission = replace(submission, body=self._place.finish(Secret(self._salt)))
+                submission = replace(submission, body=self._file.finish(Secret(self._salt)))
         self.complete = True
         try:
             self._accept(submission)
@@ -130,7 +117,8 @@ class Upload:
     def abandon(self) -> None:
         """Drop what has arrived; the upload can't be taken up again."""
         self._abandoned = True
-        self._place.abandon()
+        if self._file is not None:
+            self._file.abandon()
 
     @contextlib.contextmanager
     def _costs_this_upload(self) -> Iterator[None]:
@@ -149,19 +137,3 @@ class Upload:
             raise RejectedSubmission(
                 Rejection.TRUNCATED, "this upload was abandoned; send the same bytes again"
             )
-
-
-class _Memory:
-    """A body that is kept in memory."""
-
-    def __init__(self) -> None:
-        self._words = bytearray()
-
-    def add(self, piece: memoryview) -> None:
-        self._words += piece
-
-    def finish(self, salt: Secret) -> Body:
-        return HeldBody(salt, self._words)
-
-    def abandon(self) -> None:
-        self._words = bytearray()

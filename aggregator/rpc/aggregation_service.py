@@ -5,6 +5,9 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
+
+import grpc.aio
 
 from precad.aggregator.collect import Upload
 from precad.aggregator.rounds.privacy_cap import prepare, prepared
@@ -38,9 +41,10 @@ from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_tas
 from precad.common.wire.submission_messages import BODY_WANTED, header_from_wire
 from precad.common.wire.version import WIRE_VERSION
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationServicer
+from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 
 MAX_INSTANCE_BYTES = 32
+_MODELS_FOR = (Role.CLIENT, Role.OPERATOR)
 
 
 class AggregationService(AggregationServicer):
@@ -53,6 +57,10 @@ class AggregationService(AggregationServicer):
         self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
         self._room = word_room(session.identity.cert)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_AggregationServicer_to_server(self, server)
 
     def _came_twice(self, client: ClientId) -> None:
         self._session.twice[client.name] += 1
@@ -90,8 +98,7 @@ class AggregationService(AggregationServicer):
     ) -> pb.EnrolReply:
         """Take part."""
         async with Refusing(context):
-            client = self._client(context, request.client)
-            check_task(self._session.task, request.task_digest)
+            client = self._client(context, request)
             if self._session.finished and not self._session.register.has(client):
                 raise Misconfiguration(
                     "client",
@@ -122,8 +129,7 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.Notice]:
         """What happens, as far as this client may know it."""
         async with Refusing(context):
-            client = self._client(context, request.client)
-            check_task(self._session.task, request.task_digest)
+            client = self._client(context, request)
             instance = request.instance[:MAX_INSTANCE_BYTES]
             with (
                 self.calls.one_more(Principal.client(client.name), Call.WATCH),
@@ -142,21 +148,17 @@ class AggregationService(AggregationServicer):
     ) -> pb.ModelDigestReply:
         """The digest of the model that a round starts from."""
         async with Refusing(context):
-            self._caller(context, Role.CLIENT, Role.OPERATOR)
-            check_task(self._session.task, request.task_digest)
-            model = self._model(request.version)
-            return pb.ModelDigestReply(model_digest=model.digest.value)
+            self._caller(context, *_MODELS_FOR)
+            return pb.ModelDigestReply(model_digest=self._model(request).digest.value)
 
     async def FetchModel(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
     ) -> AsyncIterator[pb.ModelPiece]:
         """The model, in pieces."""
         async with Refusing(context):
-            caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
-            check_task(self._session.task, request.task_digest)
-            slot = self._fetch_slots.one()
+            caller, slot = self._caller(context, *_MODELS_FOR), self._fetch_slots.one()
             with self.calls.one_more(caller, Call.FETCH), closing(slot):
-                model = self._model(request.version)
+                model = self._model(request)
                 await slot.take()
                 # Out of the system's cache: a thread for each piece would take longer.
                 for piece in model.pieces(PIECE_BYTES):
@@ -165,11 +167,12 @@ class AggregationService(AggregationServicer):
                     with slot.waiting():
                         yield pb.ModelPiece(data=piece)
 
-    def _model(self, version: int) -> ShelvedModel:
-        """A model that both servers hold. Raises NotOnOffer."""
-        if version > self._session.store.versions.confirmed():
-            raise NotOnOffer(f"model {version} isn't on offer yet")
-        return self._session.model_store.get(version)
+    def _model(self, request: pb.ModelRequest) -> ShelvedModel:
+        """A model that both servers hold. Raises TaskMismatch, NotOnOffer."""
+        check_task(self._session.task, request.task_digest)
+        if request.version > self._session.store.versions.confirmed():
+            raise NotOnOffer(f"model {request.version} isn't on offer yet")
+        return self._session.model_store.get(request.version)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
@@ -190,8 +193,7 @@ class AggregationService(AggregationServicer):
     ) -> pb.Signed:
         """What the open attempt has cost this client so far."""
         async with Refusing(context):
-            client = self._client(context, request.client)
-            check_task(self._session.task, request.task_digest)
+            client = self._client(context, request)
             return await asyncio.to_thread(opening_of, self._session, client, request.attempt)
 
     async def Statement(  # noqa: N802
@@ -199,8 +201,7 @@ class AggregationService(AggregationServicer):
     ) -> pb.Signed:
         """This client's account, as this server has it."""
         async with Refusing(context):
-            client = self._client(context, request.client)
-            check_task(self._session.task, request.task_digest)
+            client = self._client(context, request)
             shown = request.shown if request.HasField("shown") else None
             opening = request.opening if request.HasField("opening") else None
             return await asyncio.to_thread(statement_of, self._session, client, shown, opening)
@@ -218,11 +219,10 @@ class AggregationService(AggregationServicer):
     async def _take(self, pieces: AsyncIterator[pb.GivenPiece], context: Context) -> None:
         task, data = self._session.task, bytearray()
         first: tuple[ClientId, bytes] | None = None
-        limits, total_s = self.calls.limits, task.deadlines.collect
-        async for piece in in_time(pieces, idle_s=limits.idle_s, total_s=total_s):
+        times = {"idle_s": self.calls.limits.idle_s, "total_s": task.deadlines.collect}
+        async for piece in in_time(pieces, **times):
             if first is None:
-                client = self._client(context, piece.client)
-                check_task(task, piece.task_digest)
+                client = self._client(context, piece)
                 first = client, piece.statement.SerializeToString()
                 await asyncio.to_thread(remember, self._session, *first)
             data += piece.data
@@ -237,6 +237,7 @@ class AggregationService(AggregationServicer):
     ) -> None:
         """One upload, from its header to its end. Raises RejectedSubmission, AccessDenied."""
         slot, total_s = self._upload_slots.one(), self._session.task.deadlines.collect
+        inbox = self._session.inbox
         pieces = in_time(
             request_iterator, idle_s=self.calls.limits.idle_s, total_s=total_s, slot=slot
         )
@@ -247,9 +248,8 @@ class AggregationService(AggregationServicer):
                 kind = piece.WhichOneof("piece")
                 if upload is None:
                     if kind != "header":
-                        raise RejectedSubmission(
-                            Rejection.MALFORMED, "the first piece must be the header"
-                        )
+                        text = "the first piece must be the header"
+                        raise RejectedSubmission(Rejection.MALFORMED, text)
                     upload = self._start(piece.header, context)
                     self._session.traffic[link] += len(piece.header.seed)
                     if upload.awaits_body:
@@ -262,22 +262,21 @@ class AggregationService(AggregationServicer):
                     slot.passed(len(body))
                     upload.add(body)
                 else:
-                    raise RejectedSubmission(
-                        Rejection.MALFORMED, "only the body's bytes may follow the header"
-                    )
+                    text = "only the body's bytes may follow the header"
+                    raise RejectedSubmission(Rejection.MALFORMED, text)
             if upload is None:
                 raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
             upload.finish()
         except RejectedSubmission as rejected:
             if upload is not None:
-                self._count(upload.context.attempt, upload.context.client, rejected.reason)
+                inbox.refuse(upload.context.attempt, upload.context.client, rejected.reason)
             raise
         finally:
             slot.close()
             if upload is not None and not upload.complete:
                 # The stream broke off or was refused: nothing of it is kept.
                 upload.abandon()
-                self._count(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
+                inbox.refuse(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
 
     async def _in_its_slot(self, slot: TransferSlot, limit_s: float) -> None:
         try:
@@ -294,12 +293,9 @@ class AggregationService(AggregationServicer):
             checked = header_from_wire(header, self._session.role)
             check_own_key(context, checked.header.signature)
         except RejectedSubmission as rejected:
-            self._count(header.attempt, client, rejected.reason)
+            self._session.inbox.refuse(header.attempt, client, rejected.reason)
             raise
         return self._session.inbox.start(checked)
-
-    def _count(self, attempt: int, client: ClientId, reason: Rejection) -> None:
-        self._session.inbox.refuse(attempt, client, reason)
 
     def _caller(self, context: Context, *roles: Role) -> Principal:
         """Who begins a call. Raises AccessDenied, TooManyCalls."""
@@ -309,10 +305,15 @@ class AggregationService(AggregationServicer):
             self._session.connected_clients.heard_from(ClientId(caller.name))
         return caller
 
-    def _client(self, context: Context, name: str) -> ClientId:
-        """The client that begins a call. Raises AccessDenied, TooManyCalls."""
+    def _client(self, context: Context, request: Any) -> ClientId:
+        """The client that begins a call about this task.
+
+        Raises AccessDenied, TooManyCalls, TaskMismatch.
+        """
         self._caller(context, Role.CLIENT)
-        return self._still(context, name)
+        client = self._still(context, request.client)
+        check_task(self._session.task, request.task_digest)
+        return client
 
     def _still(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""

@@ -5,6 +5,8 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 
+import grpc.aio
+
 from precad.aggregator.rounds.attempt_state import Permission
 from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.training.connected_clients import while_allowed
@@ -17,7 +19,7 @@ from precad.common.kernel.kernel import kernel_in_use
 from precad.common.wire.serving import Context, Refusing, check_task
 from precad.common.wire.version import WIRE_VERSION
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import OperationServicer
+from precad.protos.precad_pb2_grpc import OperationServicer, add_OperationServicer_to_server
 
 log = logging.getLogger("precad")
 
@@ -27,6 +29,10 @@ class OperationService(OperationServicer):
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_OperationServicer_to_server(self, server)
 
     async def Status(  # noqa: N802 -- gRPC's name
         self, request: pb.StatusRequest, context: Context
@@ -46,13 +52,12 @@ class OperationService(OperationServicer):
             require(context, self._session.identity, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             known = {each.value: each for each in Permission}
-            if request.word not in known:
+            if (allowed := known.get(request.word)) is None:
                 raise Misconfiguration("word", request.word, f"give one of {', '.join(known)}")
             version = self._session.model_store.current.version
             if request.version != version:
                 remedy = f"version {version} is the one that is open; nothing else waits"
                 raise Misconfiguration("version", request.version, remedy)
-            allowed = known[request.word]
             until = await asyncio.to_thread(self._allow, allowed, version)
         log.warning("the operators' permission for version %d: %s", version, allowed.value)
         return pb.AllowReply(until=until)

@@ -46,10 +46,6 @@ from precad.common.task import Task
 from precad.common.wire.health_check import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.common.wire.version import RefusingOtherVersions
-from precad.protos.precad_pb2_grpc import (
-    add_AggregationServicer_to_server,
-    add_OperationServicer_to_server,
-)
 
 log = logging.getLogger("precad")
 
@@ -177,8 +173,8 @@ def make_server(
         ],
         options=list((dict(SERVER_OPTIONS) | most).items()),
     )
-    add_AggregationServicer_to_server(AggregationService(session, limits), server)
-    add_OperationServicer_to_server(OperationService(session), server)
+    AggregationService(session, limits).add_to(server)
+    OperationService(session).add_to(server)
     add_health(server, session.identity, lambda: session.progress.phase is not Phase.STOPPED)
     return server
 

@@ -189,20 +189,6 @@ def test_the_same_seed_and_body_under_another_signature_are_no_retry(here: Side)
     assert held.header == s.header
 
 
-def test_a_clients_bad_try_does_not_spoil_its_good_one(here: Side) -> None:
-    s = here.submission()
-    for changes in (
-        {"model": Digest(bytes(32))},
-        {"attempt": 2},
-        {"version": 1},
-        {"task": Digest(bytes(32))},
-    ):
-        reason_of(lambda c=changes: here.inbox.start(bound_to(s, **c)))
-    reason_of(lambda: here.inbox.start(dataclasses.replace(bare(s), seed=Secret(bytes(32)))))
-    upload(here.inbox, s)
-    here.held()
-
-
 @pytest.mark.parametrize(
     ("changes", "reason", "counted"),
     [
@@ -260,15 +246,6 @@ def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(
     body[at] ^= 1
     assert reason_of(lambda: upload(inbox, with_body(s, bytes(body)))) is Rejection.MALFORMED
     assert spooled(tmp_path) == []
-    assert inbox.close()[ONE] is Rejection.ABSENT
-
-
-def test_server_a_takes_no_body(task: Task) -> None:
-    inbox = Inbox(Role.SERVER_A, task, verifier())
-    inbox.open(3, [ONE], MODEL, version=2)
-    taking = inbox.start(submission(task, Role.SERVER_A))
-    assert reason_of(lambda: taking.add(b"\0")) is Rejection.MALFORMED
-    assert reason_of(taking.finish) is Rejection.TRUNCATED
     assert inbox.close()[ONE] is Rejection.ABSENT
 
 
@@ -365,8 +342,8 @@ def test_the_backlog_is_the_most_that_lay_there_and_is_known_when_collection_has
 # --- waiting -----------------------------------------------------------------------------------
 
 
-def test_waiting_ends_when_all_are_held(task: Task, role: Role) -> None:
-    inbox = Inbox(role, task, verifier())
+def test_waiting_ends_when_all_are_held(task: Task, role: Role, tmp_path: Path) -> None:
+    inbox = Inbox(role, task, verifier(), tmp_path)
     inbox.open(3, [TWO, ONE], MODEL, version=2)
 
     def send() -> None:
@@ -402,39 +379,3 @@ def test_a_client_whose_link_broke_is_waited_for_until_the_deadline(here: Side) 
     here.inbox.refuse(3, ONE, Rejection.TRUNCATED)
     here.inbox.wait([ONE], here.clock.now() + 5)
     assert here.clock.slept == [5]
-
-
-def test_many_threads_upload_at_once(task: Task, role: Role, tmp_path: Path) -> None:
-    """Of each client's different submissions one is held, all others are duplicates."""
-    clients = [ClientId(f"c{i}") for i in range(12)]
-    tries = 4
-    inbox = Inbox(role, task, verifier(), tmp_path / "spool")
-    inbox.open(3, clients, MODEL, version=2)
-    start = threading.Barrier(len(clients) * tries)
-    outcomes: list[tuple[ClientId, Submission, Rejection | None]] = []
-
-    def send(client: ClientId) -> None:
-        s = submission(task, role, client)
-        start.wait()
-        try:
-            upload(inbox, s, range(1, 32 + 8 * D))
-            outcomes.append((client, s, None))
-        except RejectedSubmission as rejected:
-            outcomes.append((client, s, rejected.reason))
-
-    threads = [threading.Thread(target=send, args=[c]) for c in clients for _ in range(tries)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    closed = inbox.close()
-    for client in clients:
-        of_client = [(s, reason) for c, s, reason in outcomes if c == client]
-        taken = [s for s, reason in of_client if reason is None]
-        assert len(taken) == 1
-        assert [r for _, r in of_client if r].count(Rejection.DUPLICATE) == tries - 1
-        held = closed[client]
-        assert isinstance(held, Submission)
-        assert held.header == taken[0].header
-        assert (expanded(held, D) == expanded(taken[0], D)).all()
-    assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else len(clients))

@@ -282,25 +282,6 @@ def test_a_silent_party_is_unavailable() -> None:
         a.all_reduce(X)
 
 
-def test_only_ring_elements_sums_and_xors_cross() -> None:
-    a, _, _ = pair()
-    with pytest.raises(TypeError, match="ring elements"):
-        a.all_reduce(X.double())
-    with pytest.raises(ValueError, match="sum and bitwise xor"):
-        a.all_reduce(X, op=ReduceOp.MAX)
-    with pytest.raises(TypeError, match="batch"):
-        a.all_reduce([X])
-    with pytest.raises(TypeError, match="batch"):
-        a.all_reduce(X, batched=True)
-
-
 @pytest.mark.parametrize("method", ["send_obj", "recv_obj", "broadcast_obj", "gather", "scatter"])
 def test_nothing_that_pickles_exists(method: str) -> None:
     assert not hasattr(LinkCommunicator, method)
-
-
-def test_ranks_are_two() -> None:
-    a, b, link = pair()
-    assert (a.get_rank(), b.get_rank(), a.get_world_size()) == (0, 1, 2)
-    with pytest.raises(ValueError, match="two parties"):
-        LinkCommunicator(2, link, "t")

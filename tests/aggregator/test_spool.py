@@ -39,21 +39,6 @@ def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> Non
     assert body.path.stat().st_size == len(words) + -(-len(words) // PIECE_BYTES) * TAG_BYTES
 
 
-@pytest.mark.parametrize("pieces", [1, 2])
-def test_a_body_that_fills_its_last_chunk_comes_back(tmp_path: Path, pieces: int) -> None:
-    words = WORDS[: pieces * PIECE_BYTES]
-    body = kept(Spool(tmp_path), words)
-    assert b"".join(body.pieces()) == words
-    assert body.path.stat().st_size == pieces * CHUNK
-
-
-def test_nothing_of_a_body_can_be_read_on_the_disk(tmp_path: Path) -> None:
-    data = kept(Spool(tmp_path)).path.read_bytes()
-    assert SALT.reveal() not in data
-    for start in (0, 4096, PIECE_BYTES, len(WORDS) - 16):
-        assert WORDS[start : start + 16] not in data
-
-
 def test_equal_bodies_are_unlike_on_the_disk(tmp_path: Path) -> None:
     """No key and nonce are used twice: not in a file, an attempt, or two attempts."""
     words = bytes(2 * PIECE_BYTES)

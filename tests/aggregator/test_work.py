@@ -61,14 +61,6 @@ def test_what_a_killed_worker_left_is_removed_and_nothing_in_use(temporary: Path
     assert not used.exists()
 
 
-def test_folders_of_others_stay(temporary: Path) -> None:
-    for name in ("precad-bodies-x", "other"):
-        (temporary / name).mkdir()
-    (temporary / "precad-bodies-link").symlink_to(temporary / "other")
-    remove_left_over()
-    assert len(list(temporary.iterdir())) == 3
-
-
 # --- reports -------------------------------------------------------------------------------------
 
 

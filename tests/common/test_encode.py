@@ -17,7 +17,7 @@ from precad.common.encode import (
     squared_norm,
 )
 from precad.common.errors import Misconfiguration
-from precad.common.ring import MODULUS, dot, from_bytes, signed, to_bytes
+from precad.common.ring import signed
 
 
 def test_encoding_rounds_toward_zero() -> None:
@@ -150,26 +150,3 @@ def test_a_bound_below_one_unit_is_refused(bound: int) -> None:
 )
 def test_signed_representatives(value: int, representative: int) -> None:
     assert signed(value) == representative
-
-
-def test_dot_wraps_like_the_integers_modulo_2_to_the_64() -> None:
-    x = np.array([-(2**63), 2**63 - 1, 3, -1], dtype=np.int64)
-    y = np.array([-(2**63), 2**62, -7, 2**63 - 1], dtype=np.int64)
-    exact = sum(a * b for a, b in zip(x.tolist(), y.tolist(), strict=True))
-    assert exact >= MODULUS
-    assert dot(x, y) == signed(exact)
-
-
-def test_words_are_little_endian_on_the_wire() -> None:
-    assert to_bytes(np.array([1, -2], dtype=np.int64)).hex() == "0100000000000000feffffffffffffff"
-
-
-def test_words_read_from_bytes_may_be_written_to() -> None:
-    words = from_bytes(bytes(16))
-    words += 1
-    assert words.tolist() == [1, 1]
-
-
-def test_a_length_that_is_no_whole_number_of_words_is_refused() -> None:
-    with pytest.raises(ValueError, match="multiple"):
-        from_bytes(bytes(15))

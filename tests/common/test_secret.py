@@ -92,10 +92,6 @@ KEY = Secret(bytes(range(32)))
 TINY = 1 << 16
 
 
-def test_the_same_use_gives_the_same_words() -> None:
-    assert (Keystream(KEY, "p", 1, b"x").words(9) == Keystream(KEY, "p", 1, b"x").words(9)).all()
-
-
 def test_key_purpose_and_every_part_of_the_context_separate_streams() -> None:
     uses: list[tuple[Secret, str, tuple[bytes | int, ...]]] = [
         (KEY, "p", (1, b"x")),
@@ -119,17 +115,6 @@ def test_reading_in_pieces_is_reading_at_once() -> None:
     whole = Keystream(KEY, "p").read(3 * TINY + 5)
     pieces = Keystream(KEY, "p")
     assert b"".join(pieces.read(n) for n in (1, 15, TINY, 0, 2 * TINY - 11)) == whole
-
-
-def test_words_are_the_bytes_little_endian() -> None:
-    words = Keystream(KEY, "p").words(4)
-    assert words.astype("<i8").tobytes() == Keystream(KEY, "p").read(32)
-
-
-def test_a_stream_goes_on_and_never_repeats() -> None:
-    stream = Keystream(KEY, "p")
-    words = np.concatenate([stream.words(1000) for _ in range(20)])
-    assert np.unique(words).size == words.size
 
 
 def test_derived_keys_are_secrets_bound_to_their_use() -> None:

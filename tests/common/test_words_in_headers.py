@@ -1,14 +1,14 @@
 """Under function secret sharing, and only then, a client signs two words about its norm."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rig.keys import signer, verifier
-from tests.rig.submissions import MODEL, ONE, pair_of, signed_anew, upload
+from tests.rig.keys import verifier
+from tests.rig.submissions import MODEL, ONE, pair_of, upload
 
 from precad.aggregator.collect import Inbox
 from precad.client.connection import differences
@@ -16,7 +16,6 @@ from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import dot, signed
 from precad.common.secret import Secret
-from precad.common.share.header import signed_bytes
 from precad.common.share.mask import norm_offset, norm_point, norm_word
 from precad.common.share.submission import Submission
 from precad.common.task import Task
@@ -27,14 +26,8 @@ CHECKS = ("crypten", "fss")
 TaskMaker = Callable[..., Task]
 
 
-def with_words(submission: Submission, words: tuple[int, int] | None) -> Submission:
-    """The same, signed by its client with other words, or none."""
-    header = signed_anew(replace(submission.header, words=words), signer(ONE))
-    return replace(submission, header=header)
-
-
-def refusal(task: Task, submission: Submission) -> RejectedSubmission:
-    inbox = Inbox(submission.role, task, verifier())
+def refusal(task: Task, submission: Submission, spool: Path) -> RejectedSubmission:
+    inbox = Inbox(submission.role, task, verifier(), spool)
     inbox.open(3, [ONE], MODEL, version=2)
     with pytest.raises(RejectedSubmission) as refused:
         upload(inbox, submission)
@@ -58,50 +51,20 @@ def test_another_check_is_named_where_both_tasks_are_known(make_task: TaskMaker)
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("server", [0, 1])
 def test_headers_hold_words_where_the_task_says_so_and_nowhere_else(
-    make_task: TaskMaker, check: str, server: int
+    make_task: TaskMaker, tmp_path: Path, check: str, server: int
 ) -> None:
     task = make_task(D, {"validation": check})
     right, wrong = (
         pair_of(task, words=words)[server]
         for words in (task.words_in_headers, not task.words_in_headers)
     )
-    inbox = Inbox(right.role, task, verifier())
+    inbox = Inbox(right.role, task, verifier(), tmp_path)
     inbox.open(3, [ONE], MODEL, version=2)
     upload(inbox, right)
-    refused = refusal(task, wrong)
+    refused = refusal(task, wrong, tmp_path)
     assert refused.reason is Rejection.MALFORMED
     assert f"validation = '{check}'" in refused.detail
     assert isinstance(inbox.close()[ONE], Submission)
-
-
-@pytest.mark.parametrize("server", [0, 1])
-def test_words_are_signed(make_task: TaskMaker, server: int) -> None:
-    task = make_task(D, {"validation": "fss"})
-    submission = pair_of(task, words=True)[server]
-    words = submission.header.words
-    assert words is not None
-    for changed in ((words[0] ^ 1, words[1]), (words[0], words[1] ^ 1), words[::-1]):
-        other = replace(submission, header=replace(submission.header, words=changed))
-        assert other.header.whole_digest != submission.header.whole_digest
-        assert refusal(task, other).reason is Rejection.BAD_SIGNATURE
-    # Signed anew they are another submission, which the other server doesn't hold.
-    anew = with_words(submission, (words[0], words[1] ^ 1))
-    assert anew.header.whole_digest != submission.header.whole_digest
-
-
-def test_a_header_without_words_is_signed_otherwise_than_any_with(make_task: TaskMaker) -> None:
-    """No signature over one can pass for the other, whatever their lengths."""
-    header = pair_of(make_task(D), words=False)[0].header
-    digests = header.commitment_a, header.commitment_b, header.body_digest
-    without = signed_bytes(header.context, *digests)
-    assert without == header.signed
-    for words in ((0, 0), (-1, 2**63 - 1), (-(2**63), 5)):
-        with_them = signed_bytes(header.context, *digests, words=words)
-        assert b"submission-signature-with-words" in with_them
-        assert b"-with-words" not in without
-        assert with_them[-24:] == b"".join(
-            (8).to_bytes(4, "little") + (word % 2**64).to_bytes(8, "little") for word in words
-        )
 
 
 @pytest.mark.parametrize("missing", ["word_a", "word_b"])

@@ -19,12 +19,10 @@ from precad.norm_check.comparison_keys import (
     Words,
     derive_roots,
     draw_roots,
-    gate_bytes,
     keys_from_bytes,
 )
 from precad.norm_check.distributed_comparison import (
     Bits,
-    deal_intervals,
     evaluate,
     evaluate_intervals,
     generate,
@@ -129,12 +127,6 @@ def test_100_000_gates_on_64_bits_are_right_half_of_them_at_an_edge(
     assert np.array_equal(gate(keys, sums - offsets, low, high), inside)
 
 
-def test_no_gates_are_no_work(rng: np.random.Generator) -> None:
-    keys = generate(key_of(rng), some(rng, 0), roots_of(rng, 0))
-    assert evaluate(keys[0], some(rng, 2, 0)).shape == (2, 0)
-    assert keys_from_bytes(keys[1].to_bytes(), party=1, gates=0).gates == 0
-
-
 # --- one server's part alone ---------------------------------------------------------------------
 
 
@@ -148,11 +140,6 @@ def test_one_servers_shares_are_as_often_1_inside_as_outside(rng: np.random.Gene
         for each in keys:
             ones = evaluate_intervals(each, sums - offsets, low, high).sum()
             assert abs(ones - gates / 2) < 6 * np.sqrt(gates) / 2
-
-
-def test_keys_take_952_bytes_a_gate_of_64_bits() -> None:
-    assert gate_bytes() == 952
-    assert gate_bytes(8) == 56
 
 
 def test_keys_show_nothing_secret(rng: np.random.Generator) -> None:
@@ -182,37 +169,6 @@ def test_where_the_machine_draws_the_same_again_another_context_has_other_roots(
 
 
 # --- what is refused -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("alpha", "roots", "bits"),
-    [
-        (np.zeros(2, np.uint64), np.zeros((2, 3, 2), np.uint64), 64),
-        (np.zeros((2, 1), np.uint64), np.zeros((2, 2, 2), np.uint64), 64),
-        (np.full(2, 256, np.uint64), np.zeros((2, 2, 2), np.uint64), 8),
-        (np.zeros(2, np.uint64), np.zeros((2, 2, 2), np.uint64), 7),
-        (np.zeros(2, np.uint64), np.zeros((2, 2, 2), np.uint64), 65),
-    ],
-)
-def test_what_no_key_can_be_made_of_is_a_bug(alpha: Words, roots: Blocks, bits: int) -> None:
-    with pytest.raises(ValueError, match=r"roots|alpha|bits"):
-        generate(bytes(16), alpha, roots, bits)
-
-
-def test_points_that_dont_fit_the_keys_are_a_bug(rng: np.random.Generator) -> None:
-    keys, _ = generate(key_of(rng), np.zeros(3, np.uint64), roots_of(rng, 3), 8)
-    for points in (np.zeros((1, 2), np.uint64), np.zeros(3, np.uint64)):
-        with pytest.raises(ValueError, match="points of shape"):
-            evaluate(keys, points)
-    with pytest.raises(ValueError, match="below"):
-        evaluate(keys, np.full((1, 3), 256, np.uint64))
-    zeros = np.zeros(3, np.uint64)
-    with pytest.raises(ValueError, match="points in"):
-        evaluate_intervals(keys, zeros, zeros[:2], zeros)
-    with pytest.raises(ValueError, match="all words"):
-        evaluate_intervals(keys, zeros, zeros + ONE, zeros)
-    with pytest.raises(ValueError, match="contexts"):
-        deal_intervals(np.zeros((2, 3), np.uint64), [Secret(b"one")])
 
 
 def test_the_other_servers_keys_are_refused(rng: np.random.Generator) -> None:

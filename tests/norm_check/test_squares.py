@@ -14,7 +14,6 @@ from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.waiting import until
 
 from precad.common.errors import (
-    Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
@@ -239,13 +238,6 @@ def test_an_older_attempt_is_refused_and_a_newer_one_ends_it() -> None:
     new.close()
 
 
-def test_a_request_is_never_of_another_attempt_than_its_conversation(table: Table) -> None:
-    with pytest.raises(ValueError, match="attempt 3"):
-        table.at[A].ask(halves(TASK, "x", D, attempt=3).of[A])
-    with pytest.raises(ValueError, match="nothing was asked"):
-        table.at[A].row_key(bytes(32))
-
-
 def test_another_task_and_another_role_are_refused() -> None:
     dealer = DealerRole(TASK, D)
     both = halves(Digest.of(b"other"), "x", D, attempt=9)
@@ -258,21 +250,6 @@ def test_another_task_and_another_role_are_refused() -> None:
             dealer.ask(role, mine.of[A], lambda _, answer: heard.append(answer))
     assert dealer.newest_attempt == -1
     assert heard == []
-
-
-@pytest.mark.parametrize("field", ["context", "commitment_a", "commitment_b"])
-@pytest.mark.parametrize("length", [0, 31, 33])
-def test_names_of_another_length_are_refused(field: str, length: int) -> None:
-    half = halves(TASK, "x", D).of[A]
-    changed: dict[str, Any] = {field: bytes(length)}
-    with pytest.raises(Misconfiguration, match="32 bytes"):
-        replace(half, **changed)
-
-
-@pytest.mark.parametrize("attempt", [-1, 2**63])
-def test_attempts_out_of_range_are_refused(attempt: int) -> None:
-    with pytest.raises(Misconfiguration, match="attempt"):
-        halves(TASK, "x", D, attempt=attempt)
 
 
 def test_a_conversation_that_ends_in_the_middle_takes_its_halves_along() -> None:

@@ -68,10 +68,3 @@ def test_the_tree_of_a_tasks_81_signs_takes_seven_exchanges_and_80_words_a_clien
     pairs = [shape[1] for shape, _ in conjunction_triples(10, 81)]
     assert pairs == [40, 20, 10, 5, 3, 1, 1]
     assert program(10, 810) == (*comparison_triples(810), *conjunction_triples(10, 81))
-
-
-def test_corrections_take_a_fixed_number_of_bytes_a_client() -> None:
-    """13 words a comparison of the sign, 80 for the conjunction: 9,064 bytes for 81 signs."""
-    for clients in (1, 10, 1000):
-        request = DealRequest(TASK, 0, 0, clients, 81 * clients, bytes(64))
-        assert request.correction_words * 8 == clients * 9064 < clients * 16 * 1024

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precad.aggregator.collect.matching import describe, match
-from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
+from precad.aggregator.rounds.client_lists import HeldList, Offer, Places
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -193,20 +193,6 @@ def test_offers_cross_by_places(clients: set[ClientId]) -> None:
     )
     assert Offer.from_bytes(offer.to_bytes(places), places) == offer
     assert len(offer.to_bytes(places)) <= 2 + 35 * len(clients)
-
-
-@given(st.sets(st.integers(0, 599)))
-def test_names_far_apart_cross_too(numbers: set[int]) -> None:
-    """Also where a step takes more than a byte."""
-    many = [ClientId(f"c{number:03d}") for number in range(600)]
-    alike, places = Alike(tuple(many[number] for number in sorted(numbers))), Places(many)
-    assert Alike.from_bytes(alike.to_bytes(places), places) == alike
-
-
-@pytest.mark.parametrize("steps", [[0], [1, 0], [len(NAMES) + 1], [2**32 - 1]])
-def test_steps_that_are_none_are_a_violation(steps: list[int]) -> None:
-    with pytest.raises(PeerViolation):
-        Alike.from_bytes(encode("Alike", {"clients": steps}), Places(NAMES))
 
 
 @given(st.sets(st.sampled_from(NAMES)))

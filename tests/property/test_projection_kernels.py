@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from precad.common.kernel.kernel import BLOCK, MASKS, NUMPY, Projection, Sharing, kernels, sharings
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
-from precad.norm_check.random_rows import Rows
 
 CHECKOUT = Path(__file__).parents[2]
 EDGES = (-(2**63), 2**63 - 1, -1, 0, 1, 2**32, -(2**32), 0x7F80_7F80_7F80_7F80)
@@ -102,31 +100,6 @@ def test_the_longest_sums_fit(
         z = np.zeros(2, dtype=np.int64)
         project(words, masks, z)
         assert z.tolist() == [word * (blocks * BLOCK - 1) * (-1) ** sign] * 2, name
-
-
-def test_words_may_begin_at_any_byte(all_kernels: dict[str, Projection]) -> None:
-    rng = np.random.default_rng(1)
-    masks = rng.integers(0, 2**64, (40, 40, MASKS), dtype=np.uint64)
-    data = rng.bytes(40 * BLOCK * 8 + 8)
-    for start in range(8):
-        check(all_kernels, np.frombuffer(data, np.int64, 40 * BLOCK, start), masks)
-
-
-@pytest.mark.parametrize("pieces", [(), (64,), (16_384, 16_448), (32_768,)])
-def test_rows_are_the_same_with_every_kernel(
-    all_kernels: dict[str, Projection], pieces: tuple[int, ...]
-) -> None:
-    words = np.random.default_rng(2).integers(-(2**63), 2**63 - 1, 40_001, endpoint=True)
-
-    def z(projection: Projection) -> list[int]:
-        rows = Rows(Secret(bytes(32)), words.size, 41, projection)
-        for piece in np.split(words, pieces):
-            rows.absorb(piece)
-        return list(rows.z().tolist())
-
-    by_kernel = {name: z(projection) for name, projection in all_kernels.items()}
-    assert by_kernel == dict.fromkeys(all_kernels, by_kernel[NUMPY])
-    assert len(set(by_kernel[NUMPY])) == 41
 
 
 I8, U8 = "int64", "uint64"

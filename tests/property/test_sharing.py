@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.rig.keys import signer
-from tests.rig.submissions import expanded, reconstructed, words_of
+from tests.rig.submissions import reconstructed, words_of
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
@@ -49,16 +49,6 @@ def test_body_and_masks_add_up(x: NDArray[np.int64], context: SubmissionContext)
     for parts in zip(a_a.tolist(), a_b.tolist(), b.tolist(), x.tolist(), strict=True):
         assert signed(sum(parts[:3])) == parts[3]
     assert (reconstructed((to_a, to_b), x.size) == x).all()
-
-
-@given(vectors, vectors, contexts)
-def test_sharing_is_linear(
-    x: NDArray[np.int64], y: NDArray[np.int64], context: SubmissionContext
-) -> None:
-    x, y = (v[: min(x.size, y.size)] for v in (x, y))
-    one, other = shared(x, context), shared(y, context)
-    sums = [expanded(one[i], x.size) + expanded(other[i], x.size) for i in (0, 1)]
-    assert (sums[0] + sums[1] == x + y).all()
 
 
 @settings(max_examples=5)

@@ -130,12 +130,6 @@ def test_a_changed_signature_is_refused(
 # --- whose certificate -------------------------------------------------------------------------
 
 
-def test_the_clients_own_certificate_is_admitted(
-    one: CertificateSigner, server: CertificateVerifier
-) -> None:
-    server.admit(one.sign(b""), ONE)
-
-
 @pytest.mark.parametrize("party", [TWO.name, "server-a", "server-b", "dealer", "operator"])
 def test_another_partys_certificate_is_refused(
     keys: Path, server: CertificateVerifier, party: str
@@ -327,14 +321,6 @@ def both_say(servers: Servers, reason: Rejection) -> None:
     assert list(servers.spool.iterdir()) == []
 
 
-def test_an_honest_pair_matches(servers: Servers, ward_1: Identity) -> None:
-    for submission in servers.pair(ward_1):
-        servers.send(submission)
-    for matched in servers.match():
-        assert list(matched.submissions) == [ONE]
-        assert matched.rejections == {TWO: Rejection.ABSENT}
-
-
 FIELDS = ("header", "signature", "seed", "salt")
 """Of what server A gets; server B gets the body's salt and the body besides."""
 FIELDS_B = (*FIELDS, "salt_h", "body")
@@ -464,19 +450,6 @@ def test_two_certificates_of_one_client_are_unmatched_on_both(task: Task, tmp_pa
     both_say(servers, Rejection.UNMATCHED)
 
 
-def test_two_signatures_over_one_header_are_unmatched_on_both(
-    servers: Servers, ward_1: Identity
-) -> None:
-    """Both are good; but what the servers compare is all that was received."""
-    a, b = servers.pair(ward_1)
-    again = signed_anew(b.header, CertificateSigner(ward_1))
-    assert again.signed == a.header.signed
-    assert again != a.header
-    servers.send(a)
-    servers.send(replace(b, header=again))
-    both_say(servers, Rejection.UNMATCHED)
-
-
 def test_what_the_other_server_says_otherwise_is_unmatched_and_touches_nobody_else(
     servers: Servers, keys: Path, ward_1: Identity
 ) -> None:
@@ -491,25 +464,3 @@ def test_what_the_other_server_says_otherwise_is_unmatched_and_touches_nobody_el
     at_b = servers.match(meddle)[1]
     assert at_b.rejections == {ONE: Rejection.UNMATCHED}
     assert list(at_b.submissions) == [TWO]
-
-
-def test_what_a_held_submission_shows_has_no_secret(servers: Servers, ward_1: Identity) -> None:
-    pair = servers.pair(ward_1)
-    for submission in pair:
-        servers.send(submission)
-    for inbox in servers.inboxes.values():
-        collected = inbox.close()
-        held = collected[ONE]
-        assert isinstance(held, Submission)
-        sent = describe(collected).to_bytes()
-        for submission in pair:
-            for secret in secrets_of(submission):
-                assert secret not in sent
-                assert secret.hex().encode() not in sent
-
-
-def secrets_of(submission: Submission) -> list[bytes]:
-    found = [submission.seed.reveal(), submission.salt.reveal()]
-    if isinstance(submission.body, HeldBody):
-        found += [submission.body.salt.reveal(), bytes(submission.body.words)]
-    return found

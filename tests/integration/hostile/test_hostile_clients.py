@@ -21,7 +21,6 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.signatures import CertificateSigner
-from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.common.wire.submission_messages import upload_pieces
@@ -31,7 +30,6 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 D = 8192
 """B's body has 64 KiB."""
 COLLECT_S = 3600.0
-IDLE_S = 0.4
 CALL_S = 240.0
 """Deadline of a call, which on a quiet machine takes milliseconds."""
 WARDS = ("ward-1", "ward-2", "ward-3")
@@ -247,14 +245,6 @@ def test_a_bad_upload_is_refused_with_its_reason_and_counted(bench: Bench, kind:
     assert bench.closed() == (True, counted)
 
 
-def test_who_sends_well_after_a_bad_upload_counts(bench: Bench) -> None:
-    good = bench.submission()
-    bad = replace(good, seed=Secret.random())
-    assert bench.submit(bench.pieces(bad)) == "malformed"
-    assert bench.submit(bench.pieces(good)) == ""
-    assert isinstance(bench.closed()[1], Submission)
-
-
 def test_a_second_submission_is_a_duplicate_and_the_first_counts(bench: Bench) -> None:
     first = bench.submission()
     assert bench.submit(bench.pieces(first)) == ""
@@ -307,27 +297,6 @@ def test_crumbs_of_one_byte_are_still_an_upload(bench: Bench) -> None:
     rest = pb.SubmissionPiece(body=data[2000:])
     assert bench.submit([bench.pieces(good)[0], *crumbs, rest]) == ""
     assert isinstance(bench.closed()[1], Submission)
-
-
-@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
-def test_a_slow_loris_is_cut_off_and_others_are_not(make_site: Any, site: Any, role: Role) -> None:
-    here = make_site(site.task, *WARDS)
-    with Bench(here, here.start(role, Limits(idle_s=IDLE_S))).round() as bench:
-        released = threading.Event()
-
-        def dawdling() -> Iterator[pb.SubmissionPiece]:
-            # The header, and at server B a part of the body.
-            yield from bench.pieces(bench.submission())[:2]
-            released.wait()
-
-        with ThreadPoolExecutor(1) as threads:
-            slow = threads.submit(bench.submit, dawdling())
-            bench.honest_submits()
-            try:
-                assert slow.result() == "truncated"
-            finally:
-                released.set()
-        assert bench.closed() == (True, Rejection.TRUNCATED)
 
 
 def test_more_calls_at_once_than_one_caller_may_have(bench: Bench) -> None:

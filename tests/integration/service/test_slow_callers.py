@@ -91,32 +91,6 @@ def test_a_slow_loris_is_cut_off_and_keeps_nothing(
             assert deployed.outcome()[ONE] == "counted"
 
 
-def test_one_client_holds_two_uploads_open_and_no_third(
-    deployed: Deployed, stalled: Callable[..., Stalling]
-) -> None:
-    deployed.open_round()
-    with (
-        deployed.channel(A) as channel,
-        deployed.connect(TWO) as other,
-    ):
-        submit = AggregationStub(channel).Submit
-        # Without a header: the connection's certificate says who calls.
-        uploads = [stalled([]) for _ in range(2)]
-        open_calls = [submit.future(iter(upload), timeout=DEADLINE_S) for upload in uploads]
-        until(lambda: len(deployed.services[A].calls) == 2, "two open uploads")
-        third = submit.future(iter(stalled([])), timeout=DEADLINE_S)
-        assert third.code() is Code.RESOURCE_EXHAUSTED
-        assert "ward-1" in third.details()
-        # Nobody else notices.
-        assert reasons(other.submit(deployed.pair(other))) == [None, None]
-        for upload in uploads:
-            upload.end()
-        for call in open_calls:
-            assert call.result().rejection == Rejection.TRUNCATED.value
-        assert submit(iter([]), timeout=DEADLINE_S).rejection == Rejection.TRUNCATED.value
-    assert deployed.outcome() == {ONE: Rejection.ABSENT, TWO: "counted"}
-
-
 class HeldUp:
     """B reads one body at a time from now on, and has one already."""
 

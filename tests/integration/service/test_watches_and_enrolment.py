@@ -29,7 +29,6 @@ from precad.client.connection import NAME_FREE_S
 from precad.common.errors import (
     AccessDenied,
     NameInUse,
-    PeerUnavailable,
     PrecadError,
 )
 from precad.common.identity.credentials import Identity
@@ -40,7 +39,6 @@ from precad.common.secret import Secret
 from precad.common.wire.owner_notices import Notice, RoundOpen, RoundOver
 from precad.common.wire.signed_statements import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationStub
 
 Code = grpc.StatusCode
 
@@ -71,31 +69,6 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: De
         for client, servers in ((ONE, one), (TWO, two)):
             statement = check_statement(servers.verifier, A, signed_with(servers.watch()))
             assert (statement.client, statement.version) == (client.name, 0)
-
-
-def test_one_client_watches_twice_and_not_thrice(deployed: Deployed) -> None:
-    session = deployed.sessions[A]
-    session.event_log.publish(notice_of(session))
-    request = pb.WatchRequest(task_digest=deployed.task.digest.value, client=ONE.name)
-    with deployed.channel(A) as channel:
-        stub = AggregationStub(channel)
-        watches = [stub.Watch(request, timeout=DEADLINE_S) for _ in range(2)]
-        for watch in watches:
-            next(watch)
-        with pytest.raises(grpc.RpcError) as refused:
-            next(stub.Watch(request, timeout=DEADLINE_S))
-        assert refused.value.code() is Code.RESOURCE_EXHAUSTED
-        # The SDK takes it as a server to come back to.
-        with (
-            deployed.connect(ONE) as servers,
-            pytest.raises(PeerUnavailable, match="no room"),
-        ):
-            next(servers.watch())
-        with deployed.connect(TWO) as servers:
-            assert isinstance(next(servers.watch()), RoundOpen)
-        for watch in watches:
-            watch.cancel()
-    assert len(deployed.services[A].calls) <= 3
 
 
 def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(

@@ -152,7 +152,7 @@ def _play(
     class WatchedInbox(Inbox):
         """Spools to disk, and keeps what is on the disk while the round is on."""
 
-        def __init__(self, role: Role, task: Task, verifier: Verifier) -> None:
+        def __init__(self, role: Role, task: Task, verifier: Verifier, _spool: Path) -> None:
             self._view = views[role]
             super().__init__(role, task, verifier, folder / role.value)
 

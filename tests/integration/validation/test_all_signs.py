@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.integration.validation.conftest import play_both
 
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.check_by_shares import all_signs
 from precad.aggregator.validate.crypten_import import (
     BinarySharedTensor,
@@ -64,12 +64,6 @@ def compare(
 
 def split(values: RingVector, share: RingVector) -> Split:
     return {Role.SERVER_A: share, Role.SERVER_B: values - share}
-
-
-def alone(values: RingVector) -> Split:
-    """Each value in a row of its own, behind a share that isn't small."""
-    column = values.reshape(-1, 1)
-    return split(column, column * 12345)
 
 
 @settings(max_examples=40)
@@ -186,25 +180,6 @@ def test_the_program_of_triples_is_what_crypten_demands() -> None:
         assert tuple(demanded[Role.SERVER_B]) == expected
 
 
-def test_randomness_for_another_number_of_comparisons_is_a_loud_bug() -> None:
-    play = compare(alone(np.arange(5)), np.array([True]), dealt=(4, 1))
-    with pytest.raises(UnexpectedDemand, match=r"asked for \(\(5,\), \(5,\)\)"):
-        play_both(play)
-
-
-def test_triples_that_run_out_are_a_loud_bug() -> None:
-    dealer = DealerRole(TASK, 1)
-
-    def twice(role: Role, link: PeerLink) -> Bits:
-        provider = DealtProvider(randomness(dealer, role, request_of(3, 1)).binary_triples())
-        with acting_as(RANKS[role], link, provider):
-            all_signs(np.zeros((3, 1), dtype=np.int64), np.array([True]))
-            return all_signs(np.zeros((3, 1), dtype=np.int64), np.array([True]))
-
-    with pytest.raises(UnexpectedDemand, match="used up"):
-        play_both(twice)
-
-
 def test_parties_with_different_batches_stop() -> None:
     dealer = DealerRole(TASK, 1)
 
@@ -234,14 +209,6 @@ def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:
     # Whatever would draw from MT19937 finds no generator.
     with pytest.raises(KeyError):
         BinarySharedTensor.PRZS((1,))
-
-
-def test_the_party_ends_with_its_block() -> None:
-    link = PeerLink(memory_pair()[0], TASK, max_message_bytes=1, timeout_s=0.1)
-    with acting_as(1, link, DealtProvider(())):
-        assert crypten_communicator.is_initialized()
-        assert crypten_communicator.get().get_rank() == 1
-    assert not crypten_communicator.is_initialized()
 
 
 @pytest.mark.parametrize("method", ["generate_additive_triple", "square", "wrap_rng", "B2A_rng"])
