@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 
 import grpc
 
-from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import Digest, Role
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import Role
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -45,9 +45,9 @@ class RemoteDealer:
         role: Role,
         why: Callable[[], PeerUnavailable | None] = lambda: None,
     ) -> None:
-        self._stub = DealingStub(channel)
+        self.stub = DealingStub(channel)
         self._address = address
-        self._task = task
+        self.task = task
         self._role = role
         self._why = why
         self._timeout_s = task.deadlines.peer
@@ -60,15 +60,15 @@ class RemoteDealer:
 
     def join(self) -> Secret:
         """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
-        request = pb.JoinRequest(task_digest=self._task.digest.value, role=self._role.value)
+        request = pb.JoinRequest(task_digest=self.task.digest.value, role=self._role.value)
         try:
             reply = call_with_retries(
-                lambda timeout_s: self._stub.Join(request, timeout=timeout_s),
+                lambda timeout_s: self.stub.Join(request, timeout=timeout_s),
                 self._timeout_s,
                 why=self._why,
             )
         except grpc.RpcError as error:
-            raise error_of("the dealer", self._address, error) from None
+            raise self.failed(error) from None
         check_version("the dealer", reply.wire_version)
         self.epoch, self.newest_attempt = reply.epoch, reply.newest_attempt
         return Secret(reply.key)
@@ -79,13 +79,13 @@ class RemoteDealer:
         data = bytearray()
         words = request.correction_words if self._role is Role.SERVER_B else 0
         try:
-            for piece in self._stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
+            for piece in self.stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
                 data += piece.words
                 if len(data) > words * WORD_BYTES:
                     raise PeerViolation(f"the dealer sent more than {words} correction words")
         except grpc.RpcError as error:
-            raise error_of("the dealer", self._address, error) from None
-        self._count(len(data))
+            raise self.failed(error) from None
+        self.count(len(data))
         if len(data) != words * WORD_BYTES:
             raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
         return from_bytes(data)
@@ -95,25 +95,26 @@ class RemoteDealer:
 
         Raises PeerUnavailable, AccessDenied, PeerViolation.
         """
-        request = pb.LeaveRequest(task_digest=self._task.digest.value, role=self._role.value)
+        request = pb.LeaveRequest(task_digest=self.task.digest.value, role=self._role.value)
         try:
-            self._stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
+            self.stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
         except grpc.RpcError as error:
-            raise error_of("the dealer", self._address, error) from None
+            raise self.failed(error) from None
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
         """A conversation for one attempt; its errors come from its answers."""
-        answers = Answers(attempt, self._timeout_s)
-        to = self._stub, self._address, self._task.digest, self.epoch
-        gates = self._task.validation == "fss"
-        remote = RemoteSquares(*to, answers, self._count, gates=gates)
-        with closing(remote):
+        with closing(RemoteSquares(self, Answers(attempt, self._timeout_s))) as remote:
             yield remote
 
-    def _count(self, received: int) -> None:
+    def count(self, received: int) -> None:
+        """So many bytes came."""
         with self._counting:
             self.bytes_received += received
+
+    def failed(self, error: grpc.RpcError) -> PrecadError:
+        """What went wrong on a call."""
+        return error_of("the dealer", self._address, error)
 
 
 _HALVES = 1024
@@ -157,39 +158,24 @@ def answer_from_wire(reply: pb.SquareAnswer, *, gates: bool) -> Answer:
 
 
 class RemoteSquares:
-    """One stream to the dealer; a thread reads what it answers.
+    """One stream to the dealer; a thread reads what it answers, or the stream's end.
 
-    Args:
-        gates: whether the dealer deals gates, or shares of squares.
+    Raises nothing: whoever waits for an answer hears what went wrong.
     """
 
-    def __init__(
-        self,
-        stub: DealingStub,
-        address: str,
-        task: Digest,
-        epoch: bytes,
-        answers: Answers,
-        count: Callable[[int], None],
-        *,
-        gates: bool,
-    ) -> None:
-        self._gates = gates
-        self._address = address
-        self._task = task
-        self._epoch = epoch
+    def __init__(self, dealer: RemoteDealer, answers: Answers) -> None:
+        self._dealer = dealer
         self._all_asked = False
         self._answers = answers
-        self._count = count
         self._outgoing: queue.SimpleQueue[pb.SquareRequest | None] = queue.SimpleQueue()
-        self._call = stub.Square(self._requests(), wait_for_ready=True)
+        self._call = dealer.stub.Square(self._requests(), wait_for_ready=True)
         self._reader = threading.Thread(target=self._read, name="squares", daemon=True)
         self._reader.start()
 
     def ask(self, request: SquareRequest) -> None:
         """As ``DealerConversation.ask``."""
         self._answers.expect(request)
-        self._outgoing.put(square_request_to_wire(request, self._epoch))
+        self._outgoing.put(square_request_to_wire(request, self._dealer.epoch))
 
     def row_key(self, context: bytes) -> Secret:
         """As ``DealerConversation.row_key``."""
@@ -205,8 +191,8 @@ class RemoteSquares:
             self._all_asked = True
             self._outgoing.put(
                 pb.SquareRequest(
-                    task_digest=self._task.value,
-                    epoch=self._epoch,
+                    task_digest=self._dealer.task.digest.value,
+                    epoch=self._dealer.epoch,
                     attempt=self._answers.attempt,
                     all_asked=True,
                 )
@@ -232,14 +218,15 @@ class RemoteSquares:
 
     def _read(self) -> None:
         try:
+            gates = self._dealer.task.validation == "fss"
             for reply in self._call:
-                self._count(reply.ByteSize())
+                self._dealer.count(reply.ByteSize())
                 for each in reply.answers:
-                    self._answers.put(each.contexts, answer_from_wire(each, gates=self._gates))
+                    self._answers.put(each.contexts, answer_from_wire(each, gates=gates))
                 del reply
             self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
         except grpc.RpcError as error:
-            self._answers.end(error_of("the dealer", self._address, error))
+            self._answers.end(self._dealer.failed(error))
         except PeerViolation as error:
             self._answers.end(error)
             self._call.cancel()
