@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
@@ -11,8 +11,6 @@ from precad.common.keystream import KEY_BYTES
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
-
-_T = TypeVar("_T")
 
 
 class GateKeys(Secret):
@@ -86,12 +84,8 @@ class Answers:
         self._clock = clock
         self._changed = clock.condition()
         self._asked: set[bytes] = set()
-        self._row_keys: dict[bytes, Secret] = {}
-        self._shares: dict[bytes, int] = {}
-        self._gate_keys: dict[bytes, DealtGates] = {}
-        """Of those not asked for yet: an attempt's keys together are large."""
-        self._gates_dealt: set[bytes] = set()
-        self._errors: dict[bytes, PrecadError] = {}
+        self._found: dict[tuple[type, bytes], Any] = {}
+        """By kind and context; None once keys were given: an attempt's together are large."""
         self._ended: PrecadError | None = None
 
     def expect(self, request: SquareRequest) -> None:
@@ -111,33 +105,23 @@ class Answers:
             PeerViolation: nobody asked, it was answered before, it isn't a key, or it isn't for
                 as many contexts as it must be.
         """
-        keys = isinstance(answer, GateKeys)
-        if not contexts or (len(contexts) > 1 and not keys):
+        kind = PrecadError if isinstance(answer, PrecadError) else type(answer)
+        if not contexts or (len(contexts) > 1 and kind is not GateKeys):
             raise PeerViolation(f"the dealer sent one answer to {len(contexts)} questions")
-        if isinstance(answer, Secret) and not keys and len(answer) != KEY_BYTES:
+        if isinstance(answer, Secret) and kind is Secret and len(answer) != KEY_BYTES:
             raise PeerViolation(f"the dealer sent a row key of {len(answer)} bytes")
         with self._changed:
             for number, context in enumerate(contexts):
                 if context not in self._asked:
                     raise PeerViolation("the dealer answers what isn't asked")
-                if self._note(context, answer, number, len(contexts)):
+                if (kind, context) in self._found:
                     raise PeerViolation("the dealer answers twice")
+                self._found[kind, context] = (
+                    DealtGates(answer, number, len(contexts))
+                    if isinstance(answer, GateKeys)
+                    else answer
+                )
             self._changed.notify_all()
-
-    def _note(self, context: bytes, answer: Answer, number: int, of: int) -> bool:
-        """Keep it; whether there is such an answer already, which stands."""
-        if isinstance(answer, PrecadError):
-            return self._errors.setdefault(context, answer) is not answer
-        if isinstance(answer, GateKeys):
-            again = context in self._gates_dealt
-            self._gates_dealt.add(context)
-            self._gate_keys.setdefault(context, DealtGates(answer, number, of))
-            return again
-        if isinstance(answer, Secret):
-            return self._row_keys.setdefault(context, answer) is not answer
-        again = context in self._shares
-        self._shares.setdefault(context, answer)
-        return again
 
     def end(self, error: PrecadError) -> None:
         """Nothing more comes; what has come can still be read."""
@@ -147,26 +131,27 @@ class Answers:
 
     def row_key(self, context: bytes) -> Secret:
         """As ``DealerConversation.row_key``."""
-        return self._wait(context, self._row_keys)
+        key: Secret = self._wait(Secret, context)
+        return key
 
     def share(self, context: bytes) -> int:
         """As ``DealerConversation.share``."""
-        return self._wait(context, self._shares)
+        share: int = self._wait(int, context)
+        return share
 
     def gate_keys(self, context: bytes) -> DealtGates:
         """As ``DealerConversation.gate_keys``."""
-        keys = self._wait(context, self._gate_keys)
-        with self._changed:
-            del self._gate_keys[context]
+        keys: DealtGates = self._wait(GateKeys, context)
+        self._found[GateKeys, context] = None
         return keys
 
-    def _wait(self, context: bytes, known: dict[bytes, _T]) -> _T:
+    def _wait(self, kind: type, context: bytes) -> Any:
         deadline = self._clock.now() + self._timeout_s
         with self._changed:
             if context not in self._asked:
                 raise ValueError(f"nothing was asked about {context.hex()}")
-            while context not in known:
-                error = self._errors.get(context, self._ended)
+            while (found := self._found.get((kind, context))) is None:
+                error = self._found.get((PrecadError, context), self._ended)
                 if error is not None:
                     raise error
                 left = deadline - self._clock.now()
@@ -176,4 +161,4 @@ class Answers:
                         "check that the other server has asked too"
                     )
                 self._changed.wait(left)
-            return known[context]
+            return found

@@ -7,12 +7,12 @@ from contextlib import closing, contextmanager
 
 import grpc
 
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.wire.calls import call_with_retries, error_of
+from precad.common.wire.calls import call_with_retries, error_of, errors_of
 from precad.common.wire.version import check_version
 from precad.norm_check.dealing import Answer, Answers, DealerConversation, DealtGates, GateKeys
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
@@ -46,7 +46,7 @@ class RemoteDealer:
         why: Callable[[], PeerUnavailable | None] = lambda: None,
     ) -> None:
         self.stub = DealingStub(channel)
-        self._address = address
+        self.address = address
         self.task = task
         self._role = role
         self._why = why
@@ -61,14 +61,12 @@ class RemoteDealer:
     def join(self) -> Secret:
         """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
         request = pb.JoinRequest(task_digest=self.task.digest.value, role=self._role.value)
-        try:
+        with errors_of("the dealer", self.address):
             reply = call_with_retries(
                 lambda timeout_s: self.stub.Join(request, timeout=timeout_s),
                 self._timeout_s,
                 why=self._why,
             )
-        except grpc.RpcError as error:
-            raise self.failed(error) from None
         check_version("the dealer", reply.wire_version)
         self.epoch, self.newest_attempt = reply.epoch, reply.newest_attempt
         return Secret(reply.key)
@@ -78,13 +76,11 @@ class RemoteDealer:
         message = request_to_wire(request, self._role.value, self.epoch)
         data = bytearray()
         words = request.correction_words if self._role is Role.SERVER_B else 0
-        try:
+        with errors_of("the dealer", self.address):
             for piece in self.stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
                 data += piece.words
                 if len(data) > words * WORD_BYTES:
                     raise PeerViolation(f"the dealer sent more than {words} correction words")
-        except grpc.RpcError as error:
-            raise self.failed(error) from None
         self.count(len(data))
         if len(data) != words * WORD_BYTES:
             raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
@@ -96,10 +92,8 @@ class RemoteDealer:
         Raises PeerUnavailable, AccessDenied, PeerViolation.
         """
         request = pb.LeaveRequest(task_digest=self.task.digest.value, role=self._role.value)
-        try:
+        with errors_of("the dealer", self.address):
             self.stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
-        except grpc.RpcError as error:
-            raise self.failed(error) from None
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
@@ -111,10 +105,6 @@ class RemoteDealer:
         """So many bytes came."""
         with self._counting:
             self.bytes_received += received
-
-    def failed(self, error: grpc.RpcError) -> PrecadError:
-        """What went wrong on a call."""
-        return error_of("the dealer", self._address, error)
 
 
 _HALVES = 1024
@@ -226,7 +216,7 @@ class RemoteSquares:
                 del reply
             self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
         except grpc.RpcError as error:
-            self._answers.end(self._dealer.failed(error))
+            self._answers.end(error_of("the dealer", self._dealer.address, error))
         except PeerViolation as error:
             self._answers.end(error)
             self._call.cancel()

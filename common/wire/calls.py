@@ -1,7 +1,8 @@
 """Calls to a server: tried again while it isn't there; what went wrong as an error of precad's."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
@@ -62,6 +63,15 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return AccessDenied(f"{who} at {address} refuses: {detail}")
     return PeerViolation(f"{who} at {address}: {detail or code.name}")
+
+
+@contextmanager
+def errors_of(who: str, address: str) -> Iterator[None]:
+    """Around a call: gRPC's errors as ``error_of`` says them."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_of(who, address, error) from None
 
 
 def _short(detail: str) -> str:

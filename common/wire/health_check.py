@@ -11,7 +11,7 @@ from precad.common.errors import NotOnOffer
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel, require
-from precad.common.wire.calls import error_of
+from precad.common.wire.calls import errors_of
 from precad.common.wire.serving import Context, Refusing
 
 
@@ -53,9 +53,6 @@ def is_serving(address: str, role: Role, identity: Identity, *, timeout_s: float
         PeerUnavailable: it doesn't answer within ``timeout_s``.
         AccessDenied: it doesn't answer this identity.
     """
-    with open_channel(address, identity, role) as channel:
-        try:
-            reply = HealthStub(channel).Check(HealthCheckRequest(), timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise error_of(role.value, address, error) from None
+    with open_channel(address, identity, role) as channel, errors_of(role.value, address):
+        reply = HealthStub(channel).Check(HealthCheckRequest(), timeout=timeout_s)
     return bool(reply.status == HealthCheckResponse.SERVING)

@@ -3,7 +3,6 @@
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +13,7 @@ from precad.common.identity.mutual_tls import open_channel
 from precad.common.model import from_bytes
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
-from precad.common.wire.calls import error_of
+from precad.common.wire.calls import errors_of
 from precad.common.wire.protobuf import values_of
 from precad.common.wire.version import check_version
 from precad.protos import precad_pb2 as pb
@@ -51,11 +50,6 @@ class ServerStatus:
     unused_tokens: int
     wire_version: int
 
-    @classmethod
-    def from_wire(cls, reply: pb.StatusReply) -> "ServerStatus":
-        """Return what the server says."""
-        return cls(**values_of(reply))
-
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
@@ -82,15 +76,12 @@ class RoundReport:
     attempt: int
     steps: tuple[StepCost, ...]
 
-    @classmethod
-    def from_wire(cls, report: pb.RoundReport) -> "RoundReport":
-        """Return what the server says."""
-        values = values_of(report)
-        return cls(**{**values, "steps": tuple(StepCost(**each) for each in values["steps"])})
-
 
 class OperatorConnection:
-    """A channel to ``role`` at ``address`` with an operator's identity."""
+    """A channel to ``role`` at ``address`` with an operator's identity.
+
+    Calls raise PeerUnavailable, AccessDenied, PeerViolation.
+    """
 
     def __init__(self, address: str, role: Role, identity: Identity) -> None:
         self._who = role.title
@@ -104,15 +95,13 @@ class OperatorConnection:
         self._channel.close()
 
     def status(self, timeout_s: float = CALL_TIMEOUT_S, *, wait: bool = False) -> ServerStatus:
-        """Where the training stands. Raises PeerUnavailable, AccessDenied."""
-        try:
+        """Where the training stands."""
+        with errors_of(self._who, self._address):
             reply = self._operation.Status(
                 pb.StatusRequest(), timeout=timeout_s, wait_for_ready=wait
             )
-        except grpc.RpcError as error:
-            raise error_of(self._who, self._address, error) from None
         check_version(self._who, reply.wire_version)
-        return ServerStatus.from_wire(reply)
+        return ServerStatus(**values_of(reply))
 
     def allow(self, word: str, version: int) -> int:
         """Give the operators' word for the version that waits.
@@ -121,43 +110,35 @@ class OperatorConnection:
             The newest attempt that the word reaches to.
 
         Raises:
-            PeerUnavailable, AccessDenied.
             PeerViolation: there is no such word, or another version is open.
         """
         task = self.status().task_digest
         request = pb.AllowRequest(task_digest=task, word=word, version=version)
-        try:
+        with errors_of(self._who, self._address):
             return self._operation.Allow(request, timeout=CALL_TIMEOUT_S).until
-        except grpc.RpcError as error:
-            raise error_of(self._who, self._address, error) from None
 
     def reports(self) -> Generator[RoundReport]:
         """One report per finished round, until the training ends."""
-        try:
+        with errors_of(self._who, self._address):
             for report in self._operation.Reports(pb.StatusRequest(), wait_for_ready=True):
-                yield RoundReport.from_wire(report)
-        except grpc.RpcError as error:
-            raise error_of(self._who, self._address, error) from None
+                values = values_of(report)
+                steps = tuple(StepCost(**each) for each in values.pop("steps"))
+                yield RoundReport(**values, steps=steps)
 
     def model(self, task: Task, version: int) -> NDArray[np.float64]:
         """The model that round ``version`` starts from, ``[d] float64``; server A only."""
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
-        data = bytearray()
-        try:
-            timeout_s = max(CALL_TIMEOUT_S, task.deadlines.collect)
+        timeout_s, data = max(CALL_TIMEOUT_S, task.deadlines.collect), bytearray()
+        with errors_of(self._who, self._address):
             for piece in self._aggregation.FetchModel(request, timeout=timeout_s):
                 data += piece.data
                 if len(data) > task.dimension * WORD_BYTES:
                     raise PeerViolation(f"{self._who} sent a model longer than the task's")
-        except grpc.RpcError as error:
-            raise error_of(self._who, self._address, error) from None
         return from_bytes(data, task.dimension)
 
     def model_digest(self, task: Task, version: int) -> Digest:
         """Digest of the model that round ``version`` starts from."""
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
-        try:
+        with errors_of(self._who, self._address):
             reply = self._aggregation.ModelDigest(request, timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise error_of(self._who, self._address, error) from None
         return Digest(reply.model_digest)

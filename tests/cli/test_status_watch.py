@@ -14,6 +14,7 @@ from precad.cli.main import app
 from precad.cli.status_command import facts_of, follow
 from precad.common.errors import PeerUnavailable
 from precad.common.wire.operator_connection import ServerStatus
+from precad.common.wire.protobuf import values_of
 from precad.protos import precad_pb2 as pb
 
 ROUNDS = 4
@@ -34,7 +35,7 @@ def asking(*answers: pb.StatusReply | PeerUnavailable) -> Callable[[], dict[str,
         answer = left.pop(0)
         if isinstance(answer, PeerUnavailable):
             raise answer
-        return facts_of(ServerStatus.from_wire(answer))
+        return facts_of(ServerStatus(**values_of(answer)))
 
     return ask
 
