@@ -28,8 +28,7 @@ def _is_number(value: object) -> bool:
 def positive(field: str, value: float, what: str = "") -> float:
     """Return ``value``, which must be finite and above 0; ``what`` says in words what the field is.
 
-    Raises:
-        Misconfiguration: it isn't.
+    Raises Misconfiguration.
     """
     if not (_is_number(value) and math.isfinite(value) and value > 0):
         raise Misconfiguration(
@@ -41,18 +40,13 @@ def positive(field: str, value: float, what: str = "") -> float:
 def noise_multiplier(value: float) -> float:
     """Return a noise multiplier (standard deviation over sensitivity), finite and above 0.
 
-    Raises:
-        Misconfiguration: it isn't.
+    Raises Misconfiguration.
     """
     return positive("noise_multiplier", value, "without noise there is no guarantee")
 
 
 def rate(field: str, value: float) -> float:
-    """Return a sampling rate, which must lie in [0, 1].
-
-    Raises:
-        Misconfiguration: it doesn't.
-    """
+    """Return a sampling rate, which must lie in [0, 1]. Raises Misconfiguration."""
     if not (_is_number(value) and 0 <= value <= 1):
         raise Misconfiguration(field, value, "a rate is a probability: give 0 to 1")
     return float(value)
@@ -61,8 +55,7 @@ def rate(field: str, value: float) -> float:
 def inside_unit_interval(field: str, value: float) -> float:
     """Return ``value``, strictly between 0 and 1 as a confidence or a δ must be.
 
-    Raises:
-        Misconfiguration: it doesn't.
+    Raises Misconfiguration.
     """
     if not (_is_number(value) and 0 < value < 1):
         raise Misconfiguration(field, value, "give a number above 0 and below 1")
@@ -70,22 +63,14 @@ def inside_unit_interval(field: str, value: float) -> float:
 
 
 def epsilon(value: float, field: str = "epsilon") -> float:
-    """Return ε, which must be finite and not negative.
-
-    Raises:
-        Misconfiguration: it isn't.
-    """
+    """Return ε, which must be finite and not negative. Raises Misconfiguration."""
     if not (_is_number(value) and math.isfinite(value) and value >= 0):
         raise Misconfiguration(field, value, "epsilon is a finite number, 0 or above")
     return float(value)
 
 
 def count(field: str, value: int, least: int = 0) -> int:
-    """Return a count, which must be a whole number, ``least`` or more.
-
-    Raises:
-        Misconfiguration: it isn't.
-    """
+    """Return a count, which must be a whole number, ``least`` or more. Raises Misconfiguration."""
     if (
         isinstance(value, bool)
         or not isinstance(value, Integral)

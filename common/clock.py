@@ -10,24 +10,13 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol
 
 
-class Condition(Protocol):
+class Condition(AbstractContextManager[object], Protocol):
     """As ``threading.Condition``."""
-
-    def __enter__(self) -> object:
-        """Hold the lock."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> object:
-        """Let it go."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Let the lock go until somebody notifies; False after ``timeout`` seconds."""

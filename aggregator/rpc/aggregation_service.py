@@ -219,8 +219,8 @@ class AggregationService(AggregationServicer):
     async def _take(self, pieces: AsyncIterator[pb.GivenPiece], context: Context) -> None:
         task, data = self._session.task, bytearray()
         first: tuple[ClientId, bytes] | None = None
-        times = {"idle_s": self.calls.limits.idle_s, "total_s": task.deadlines.collect}
-        async for piece in in_time(pieces, **times):
+        limits, total_s = self.calls.limits, task.deadlines.collect
+        async for piece in in_time(pieces, idle_s=limits.idle_s, total_s=total_s):
             if first is None:
                 client = self._client(context, piece)
                 first = client, piece.statement.SerializeToString()

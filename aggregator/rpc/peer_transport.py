@@ -9,7 +9,8 @@ import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -18,7 +19,9 @@ from google.protobuf.message import DecodeError
 
 from precad.aggregator.peer_link import Frame
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import Digest
+from precad.common.identifiers import Digest, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.wire.calls import error_of
 from precad.common.wire.version import (
     GREETING,
@@ -171,6 +174,19 @@ def _wait(
         if (cause := why()) is not None:
             raise cause from None
         ready.result(timeout=timeout_s - first_s)
+
+
+@contextmanager
+def dial(address: str, identity: Identity, timeout_s: float) -> Iterator[DialledTransport]:
+    """Dial server B, or its worker, until the block ends. Raises PeerUnavailable."""
+    to_b = address, identity, Role.SERVER_B
+    with (
+        open_channel(*to_b, bulk=True) as channel,
+        closing(
+            DialledTransport(channel, address, timeout_s, partial(why_unreachable, *to_b))
+        ) as transport,
+    ):
+        yield transport
 
 
 class ServedTransport(_Receiving):

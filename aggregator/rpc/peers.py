@@ -13,7 +13,7 @@ import grpc
 from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rpc.dealer_client import RemoteDealer
-from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
+from precad.aggregator.rpc.peer_transport import ServedTransport, dial
 from precad.aggregator.training.connected_clients import while_allowed
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.training_loop import Outside
@@ -62,18 +62,7 @@ def leave_dealer(session: Session, address: str) -> None:
 
 def dialling(session: Session, address: str) -> Reach:
     """A's way to B."""
-
-    @contextmanager
-    def reach() -> Iterator[FrameTransport]:
-        patience_s = session.task.deadlines.peer
-        why = partial(why_unreachable, address, session.identity, Role.SERVER_B)
-        with (
-            open_channel(address, session.identity, Role.SERVER_B, bulk=True) as channel,
-            closing(DialledTransport(channel, address, patience_s, why)) as transport,
-        ):
-            yield transport
-
-    return reach
+    return partial(dial, address, session.identity, session.task.deadlines.peer)
 
 
 class PeerService:

@@ -107,8 +107,6 @@ class Metrics:
 
 _Again = tuple[tuple[int, int], ...]
 """Versions that were released 1 + m times, by m ≥ 1, in order."""
-_Most = dict[_Again, int]
-"""T_i of the owner with most, by the repeats that it shares with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +121,13 @@ class Epsilon:
 
 
 class Epsilons:
-    """ε by adversary; computed anew when a charge or a release has come: a tenth of a second.
-
-    Args:
-        task: gives σ, the rates, δ, T and the limit.
-    """
+    """ε by adversary; a tenth of a second where a charge or a release has come."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._known: tuple[int, _Most] | None = None
-        self._found: dict[Adversary, Epsilon] = {}
-        # The end is mostly the same from round to round.
+        # From one look to the next most is the same.
         self._against = lru_cache(16)(self._compute_against)
+        self._at_the_end = lru_cache(16)(self._compute_the_end)
 
     def by_adversary(
         self,
@@ -145,28 +138,28 @@ class Epsilons:
         """What the charges so far come to.
 
         Args:
+            released: how many versions are.
             taken: T_i, versions that each client was charged for.
             again: of them, those with further releases: versions by m ≥ 1.
         """
-        most: _Most = {}
+        most: dict[_Again, int] = {}
         for client, count in taken.items():
             # ε grows with the count: of owners with the same repeats the one with most is enough.
             repeats = tuple(sorted(again.get(client, {}).items()))
             most[repeats] = max(most.get(repeats, 0), count)
-        if self._known != (released, most):
-            self._found = dict(self._compute(released, most or {(): 0}))
-            self._known = released, most
-        return self._found
-
-    def _compute(self, released: int, most: _Most) -> Iterator[tuple[Adversary, Epsilon]]:
-        now = [self._against(released, count, again) for again, count in most.items()]
-        end = [self._at_the_end(released, count, again) for again, count in most.items()]
+        owners = (most or {(): 0}).items()
+        now = [self._against(released, count, repeats) for repeats, count in owners]
+        end = [self._at_the_end(released, count, repeats) for repeats, count in owners]
+        found = {}
         for adversary in Adversary:
             spent = max(each[adversary] for each in now)
             left = max(each[adversary] for each in end) - spent
-            yield adversary, Epsilon(spent, max(0.0, left) if math.isfinite(left) else None)
+            found[adversary] = Epsilon(spent, max(0.0, left) if math.isfinite(left) else None)
+        return found
 
-    def _at_the_end(self, released: int, count: int, again: _Again) -> Mapping[Adversary, float]:
+    def _compute_the_end(
+        self, released: int, count: int, again: _Again
+    ) -> Mapping[Adversary, float]:
         task = self._task
         rounds = task.training.rounds
         # A version that is charged and not released yet is among both.

@@ -15,9 +15,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, aclosing, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from precad.aggregator.rpc.peer_transport import (
     DialledTransport,
     ServedTransport,
     add_link_to_server,
+    dial,
 )
 from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Taken
@@ -71,12 +72,9 @@ async def listening(start: WorkerStart) -> tuple[grpc.aio.Server, int]:
     task, identity = Task.load(start.task), Identity.load(start.identity)
     load_check(task)
     remove_left_over()
-    worker = Worker(role, task, identity, start.dealer, queue.SimpleQueue())
     greeting = RefusingOtherVersions(f"a worker of {role.value}")
     server = grpc.aio.server(interceptors=[greeting], options=SERVER_OPTIONS)
-    add_WorkingServicer_to_server(Working(worker), server)
-    if role is Role.SERVER_B:
-        add_link_to_server(WorkerLinks(worker).link, server)
+    Working(role, task, identity, start.dealer).add_to(server)
     port = add_port(server, start.listen, identity)
     await server.start()
     return server, port
@@ -96,94 +94,79 @@ def main() -> None:
         sys.exit(f"precad: {error}")
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """What a worker's services share."""
+class Working(WorkingServicer):
+    """Validates what the own server orders, and nobody else's.
 
-    role: Role
-    """Of its server."""
-    task: Task
-    identity: Identity
-    dealer: str
-    links: "queue.SimpleQueue[ServedTransport]"
-    """At B: from server A's workers, not looked at yet."""
+    At B it also takes the links of server A's workers, from server A alone.
+    """
 
+    def __init__(self, role: Role, task: Task, identity: Identity, dealer: str) -> None:
+        self.role = role
+        self.task = task
+        self.identity = identity
+        self._dealer = dealer
+        self.links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
+        """From server A's workers, not looked at yet."""
 
-class WorkerLinks:
-    """At B: takes the link of server A's worker, from server A alone."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_WorkingServicer_to_server(self, server)
+        if self.role is Role.SERVER_B:
+            add_link_to_server(self.link, server)
 
     async def link(
         self, request_iterator: AsyncIterator[bytes], context: Context
     ) -> AsyncGenerator[bytes]:
         """The link of one attempt."""
-        worker = self._worker
         async with Refusing(context):
-            require(context, worker.identity, Role.SERVER_A)
-            patience_s = worker.task.deadlines.peer
-            transport = ServedTransport(asyncio.get_running_loop(), patience_s)
-            worker.links.put(transport)
+            require(context, self.identity, Role.SERVER_A)
+            transport = ServedTransport(asyncio.get_running_loop(), self.task.deadlines.peer)
+            self.links.put(transport)
             async with aclosing(transport.serve(request_iterator)) as frames:
                 async for message in frames:
                     yield message
-
-
-class Working(WorkingServicer):
-    """Validates what the own server orders, and nobody else's."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
     async def Validate(  # noqa: N802 -- gRPC's name
         self, request_iterator: AsyncIterator[pb.WorkOrder], context: Context
     ) -> AsyncIterator[pb.WorkReport]:
         """One attempt's part."""
-        worker, loop = self._worker, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         reports: asyncio.Queue[pb.WorkReport | None] = asyncio.Queue()
 
         def report(what: pb.WorkReport | None) -> None:
             loop.call_soon_threadsafe(reports.put_nowait, what)
 
         async with Refusing(context):
-            require(context, worker.identity, worker.role)
+            require(context, self.identity, self.role)
             await context.send_initial_metadata(GREETING)
             begin = (await anext(request_iterator)).begin
-            check_task(worker.task, begin.task_digest)
-            with own_folder() as disk:
-                reach = _Reach(worker, begin.peer)
-                attempt, dealing = _attempt(worker, begin, reach, report)
-                with dealing:
-                    bodies = _Bodies(worker, disk, attempt)
-                    reading = asyncio.create_task(bodies.read(request_iterator))
-                    running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
-                    running.add_done_callback(lambda _: reports.put_nowait(None))
-                    reading.add_done_callback(lambda _: reach.close_if(reading))
-                    try:
-                        while (message := await reports.get()) is not None:
-                            yield message
-                    finally:
-                        reading.cancel()
-                        attempt.end()
-                        reach.close()
-
-
-def _attempt(
-    worker: Worker, begin: pb.WorkBegin, reach: "_Reach", report: Callable[[pb.WorkReport], None]
-) -> tuple[Attempt, AbstractContextManager[object]]:
-    channel = open_channel(worker.dealer, worker.identity, Role.DEALER)
-    why = partial(why_unreachable, worker.dealer, worker.identity, Role.DEALER)
-    dealer = RemoteDealer(channel, worker.dealer, worker.task, worker.role, why)
-    # The server has joined, for itself and all of its workers.
-    dealer.epoch = begin.epoch
-    return Attempt(worker.task, worker.role, begin, dealer, reach.reach, report), channel
+            check_task(self.task, begin.task_digest)
+            to_dealer = self._dealer, self.identity, Role.DEALER
+            with own_folder() as disk, open_channel(*to_dealer) as channel:
+                why = partial(why_unreachable, *to_dealer)
+                dealer = RemoteDealer(channel, self._dealer, self.task, self.role, why)
+                # The server has joined, for itself and all of its workers.
+                dealer.epoch = begin.epoch
+                reach = _Reach(self, begin.peer)
+                attempt = Attempt(self.task, self.role, begin, dealer, reach.reach, report)
+                bodies = _Bodies(self, disk, attempt)
+                reading = asyncio.create_task(bodies.read(request_iterator))
+                running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
+                running.add_done_callback(lambda _: reports.put_nowait(None))
+                reading.add_done_callback(lambda _: reach.close_if(reading))
+                try:
+                    while (message := await reports.get()) is not None:
+                        yield message
+                finally:
+                    reading.cancel()
+                    attempt.end()
+                    reach.close()
 
 
 class _Reach:
     """The way to the other server's worker, which can be broken off."""
 
-    def __init__(self, worker: Worker, peer: str) -> None:
+    def __init__(self, worker: Working, peer: str) -> None:
         self._worker = worker
         self._peer = peer
         self._closed = False
@@ -213,11 +196,7 @@ class _Reach:
     def _opened(self) -> Iterator[DialledTransport | ServedTransport]:
         worker, patience_s = self._worker, self._worker.task.deadlines.peer
         if worker.role is Role.SERVER_A:
-            why = partial(why_unreachable, self._peer, worker.identity, Role.SERVER_B)
-            with (
-                open_channel(self._peer, worker.identity, Role.SERVER_B, bulk=True) as channel,
-                closing(DialledTransport(channel, self._peer, patience_s, why)) as dialled,
-            ):
+            with dial(self._peer, worker.identity, patience_s) as dialled:
                 yield dialled
             return
         try:
@@ -234,7 +213,7 @@ class _Reach:
 class _Bodies:
     """Reads orders; bodies that come with them go to a spool of this worker's own."""
 
-    def __init__(self, worker: Worker, folder: Path, attempt: Attempt) -> None:
+    def __init__(self, worker: Working, folder: Path, attempt: Attempt) -> None:
         self._worker = worker
         self._spool = Spool(folder)
         self._attempt = attempt
