@@ -4,7 +4,7 @@ from setuptools import Extension, setup
 
 setup(
     ext_modules=[
-        # No extension of Python: a library that common/kernel/kernel.py loads. Optional, because
+        # No extension of Python: a library that common/kernel/__init__.py loads. Optional, because
         # precad works without it: where it can't be compiled, NumPy does its work.
         Extension(
             "precad.common.kernel._projections",

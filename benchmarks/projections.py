@@ -21,7 +21,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from precad.common.kernel.kernel import (  # noqa: E402  # noqa: E402
+from precad.common.kernel import (  # noqa: E402  # noqa: E402
     BLOCK,
     MASKS,
     Projection,

@@ -118,7 +118,7 @@ def health(config: Path, wait: float) -> None:
     """
     from precad.common.checks import read_toml  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.wire.health_check import is_serving  # noqa: PLC0415
+    from precad.common.wire.calls import is_serving  # noqa: PLC0415
 
     settings = read_toml("config", config)
     listen, folder = settings.get("listen"), settings.get("identity")

@@ -14,8 +14,7 @@ from precad.common.identity.mutual_tls import add_port
 from precad.common.logs import doing
 from precad.common.process_settings import Address, Settings
 from precad.common.task import Task
-from precad.common.wire.health_check import add_health
-from precad.common.wire.serving import SERVER_OPTIONS
+from precad.common.wire.serving import SERVER_OPTIONS, add_health
 from precad.common.wire.version import RefusingOtherVersions
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService

@@ -11,7 +11,7 @@ read it alike: pinned bytes say how (tests/vectors).
 
 import numpy as np
 
-from precad.common.kernel.kernel import BLOCK, MASKS, Projection, projection_in_use
+from precad.common.kernel import BLOCK, MASKS, Projection, projection_in_use
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret

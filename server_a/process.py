@@ -2,8 +2,7 @@
 
 from contextlib import closing
 
-from precad.aggregator.rpc.peers import dialling, outside_of
-from precad.aggregator.rpc.process import run_server
+from precad.aggregator.rpc.process import dialling, outside_of, run_server
 from precad.aggregator.settings import ServerASettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.workers.worker_pairs import ValidationWorkers

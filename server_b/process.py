@@ -5,8 +5,7 @@ from contextlib import closing
 import grpc
 
 from precad.aggregator.rpc.peer_transport import add_link_to_server
-from precad.aggregator.rpc.peers import PeerService, outside_of
-from precad.aggregator.rpc.process import run_server
+from precad.aggregator.rpc.process import PeerService, outside_of, run_server
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.workers.worker_pairs import ValidationWorkers

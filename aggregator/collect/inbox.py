@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from precad.aggregator.collect.spool import SUFFIX, Spool, SpooledBody
-from precad.aggregator.collect.upload import Upload
+from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role

@@ -1,19 +1,24 @@
-"""One server process: the gRPC server on the event loop, the protocol in a thread of its own."""
+"""A server's process: gRPC on the event loop, the protocol in a thread, the ways to the others."""
 
 import asyncio
 import contextlib
 import logging
 import math
+import queue
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.admission import admission_of, window_of
 from precad.aggregator.enrol.register import Register
+from precad.aggregator.noise import DiscreteGaussian
+from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.connections import (
@@ -22,29 +27,32 @@ from precad.aggregator.rpc.connections import (
     NotingCalls,
     connections_for,
 )
+from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.operation_service import OperationService
-from precad.aggregator.rpc.peers import leave_dealer
+from precad.aggregator.rpc.peer_transport import ServedTransport, dial
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store import open_store
-from precad.aggregator.training.connected_clients import ConnectedClients
+from precad.aggregator.training.connected_clients import ConnectedClients, while_allowed
 from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.training_loop import run_to_end
+from precad.aggregator.training.training_loop import Outside, run_to_end
 from precad.aggregator.validate.in_process_validator import load_check
+from precad.aggregator.workers.worker_pairs import ValidationWorkers
+from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.files import make_folder
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.coin_key import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import add_port
+from precad.common.identity.mutual_tls import add_port, open_channel, require, why_unreachable
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.kernel.kernel import kernel_in_use
+from precad.common.kernel import kernel_in_use
 from precad.common.logs import doing, dump_stacks_on_signal
 from precad.common.process_memory import give_back_freed, let_go_of_loaded
 from precad.common.task import Task
-from precad.common.wire.health_check import add_health
-from precad.common.wire.serving import SERVER_OPTIONS
+from precad.common.wire.calls import LINKED
+from precad.common.wire.serving import SERVER_OPTIONS, Refusing, add_health
 from precad.common.wire.version import RefusingOtherVersions
 
 log = logging.getLogger("precad")
@@ -250,3 +258,96 @@ async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
 def _seconds_left(session: Session, done: float, linger_s: float, roster: list[ClientId]) -> float:
     last = session.connected_clients.last_heard(roster)
     return leaves_at(done, last, linger_s) - session.clock.now()
+
+
+_LEAVING_S = 5.0
+"""For the dealer, which may start later than a server whose training is over."""
+
+Reach = Callable[[], AbstractContextManager[FrameTransport]]
+"""The other server's link, until the block ends. Raises PeerUnavailable."""
+
+
+def outside_of(
+    session: Session, dealer_address: str, other_server: Reach, workers: ValidationWorkers
+) -> Outside:
+    """A process's outside: gRPC, the task's noise, and its workers."""
+    task, role = session.task, session.role
+
+    @contextmanager
+    def peers() -> Iterator[tuple[FrameTransport, RemoteDealer]]:
+        with (
+            open_channel(dealer_address, session.identity, Role.DEALER) as channel,
+            other_server() as transport,
+        ):
+            why = partial(why_unreachable, dealer_address, session.identity, Role.DEALER)
+            yield transport, RemoteDealer(channel, dealer_address, task, role, why)
+
+    return Outside(peers, DiscreteGaussian(task.noise_units), workers.validation)
+
+
+def leave_dealer(session: Session, address: str) -> None:
+    """Tell the dealer that this server's training is over; one that doesn't hear it deals on."""
+    try:
+        with open_channel(address, session.identity, Role.DEALER) as channel:
+            RemoteDealer(channel, address, session.task, session.role).leave(_LEAVING_S)
+    except PrecadError as error:
+        log.info("the dealer wasn't told that the training is over: %s", error)
+
+
+def dialling(session: Session, address: str) -> Reach:
+    """A's way to B."""
+    return partial(dial, address, session.identity, session.task.deadlines.peer)
+
+
+class PeerService:
+    """B's way to A: takes server A's link, from server A alone, and one at a time.
+
+    A second one is refused while the first lives, whoever dials: a stale copy of A can't take the
+    true one's place. After a network cut that went unnoticed here, keepalive ends the old link
+    within 30 s, and A, which tries again, gets in.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
+        self._current: ServedTransport | None = None
+
+    async def link(
+        self,
+        request_iterator: AsyncIterator[bytes],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncGenerator[bytes]:
+        """The servers' link."""
+        async with Refusing(context):
+            require(context, self._session.identity, Role.SERVER_A)
+            if self._current is not None and self._current.alive:
+                log.warning("a second server A dialled from %s and was refused", context.peer())
+                self._session.twice[Role.SERVER_A.value] += 1
+                raise PeerUnavailable(LINKED)
+            transport = self._current = ServedTransport(
+                asyncio.get_running_loop(), self._session.task.deadlines.peer
+            )
+            self._links.put(transport)
+
+            def still_allowed() -> None:
+                require(context, self._session.identity, Role.SERVER_A)
+
+            async with aclosing(transport.serve(request_iterator)) as frames:
+                async for message in while_allowed(frames, still_allowed):
+                    yield message
+
+    @contextmanager
+    def reach(self) -> Iterator[FrameTransport]:
+        """The newest link, once A has dialled. Raises PeerUnavailable."""
+        timeout_s = self._session.task.deadlines.peer
+        try:
+            link = self._links.get(timeout=timeout_s)
+            while not self._links.empty():
+                link = self._links.get_nowait()
+        except queue.Empty:
+            raise PeerUnavailable(
+                f"server A didn't connect within {timeout_s:g} s; check that it runs and that "
+                "its server_b address is this server's"
+            ) from None
+        with closing(link):
+            yield link

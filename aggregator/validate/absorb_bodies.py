@@ -12,7 +12,7 @@ import numpy as np
 from precad.aggregator.peer_link import PeerLink
 from precad.common.errors import BodyUnreadable, PeerViolation
 from precad.common.identifiers import Digest, Role
-from precad.common.kernel.kernel import sharing_in_use
+from precad.common.kernel import sharing_in_use
 from precad.common.keystream import Keystream
 from precad.common.ring import WORD_BYTES, RingVector, signed, view_words
 from precad.common.secret import Secret

@@ -19,7 +19,7 @@ from typing import Self
 import grpc
 import numpy as np
 
-from precad.aggregator.collect.spool import SpooledBody
+from precad.aggregator.collect.upload import SpooledBody
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.server_messages import WorkerCount, Workers, WorkerState
 from precad.aggregator.rounds.states import Opened

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import grpc
 
-from precad.aggregator.collect.spool import Spool, SpooledBody, SpoolFile
+from precad.aggregator.collect.upload import Spool, SpooledBody, SpoolFile
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.peer_transport import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.rounds.sec_agg_plus import system as sec_agg_plus
 from precad import __version__
-from precad.common.kernel.kernel import kernel_in_use
+from precad.common.kernel import kernel_in_use
 
 _PACKAGES = ("numpy", "torch", "crypten", "grpcio", "protobuf", "cryptography")
 

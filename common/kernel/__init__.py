@@ -1,4 +1,236 @@
-"""The one loop that is worth machine code: projections of words on rows of bits.
+"""The kernels for projections and shares: NumPy's, which says what is computed, and compiled ones.
 
-``kernel.project_blocks`` says in NumPy what is computed, and is used where nothing was compiled.
+All give the same result bit for bit. The best that was built and that the processor can run is
+used: a library exists where a C compiler was there when precad was installed; without one NumPy
+does the work. In NumPy a product of matrices projects, because that is what it has a fast library
+for. Words are cut into bytes and entries are −1, 0 and 1, so every sum is an integer of float32's
+range: exact in any order of summation.
 """
+
+import ctypes
+import os
+from collections.abc import Callable, Collection
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.common.ring import WORD_BYTES, RingVector, dot
+
+Projection: TypeAlias = Callable[[RingVector, NDArray[np.uint64], RingVector], None]
+"""What ``project_blocks`` is, and its arguments."""
+
+
+class Sharing(Protocol):
+    """What ``share_words`` is, and its arguments."""
+
+    def __call__(
+        self, b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
+    ) -> tuple[int, int]:
+        """⟨b, a⟩ and ⟨b, b⟩."""
+
+
+VARIABLE = "PRECAD_KERNEL"
+"""The environment variable that names the kernel to use, for tests and measurements."""
+NUMPY = "numpy"
+_WORD, _MASK = np.dtype(np.int64), np.dtype("<u8")
+_T = TypeVar("_T")
+_COMPILED = {"avx512-vnni": 2, "avx2": 1, "c": 0}
+"""Best first, each with its bit in what the library says of the processor."""
+
+
+def built_library(folder: Path = Path(__file__).parent) -> Path | None:
+    """The library that was compiled from ``projections.c`` when precad was installed, if any."""
+    paths = (folder / f"_projections{suffix}" for suffix in EXTENSION_SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def kernels(library: Path | None) -> dict[str, Projection]:
+    """All kernels of a library that this processor can run, best first; NumPy is the last."""
+    return {**_found(library, "project", _projection), NUMPY: project_blocks}
+
+
+def sharings(library: Path | None) -> dict[str, Sharing]:
+    """As ``kernels``, for the pass that makes shares."""
+    return {**_found(library, "share", _sharing), NUMPY: share_words}
+
+
+def chosen(available: Collection[str], wanted: str) -> str:
+    """The name of the kernel that is used: the one that is wanted, or the first, the best.
+
+    Raises:
+        Misconfiguration: the wanted one isn't available.
+    """
+    if wanted and wanted not in available:
+        names = ", ".join(available)
+        raise Misconfiguration(VARIABLE, wanted, f"must be one of {names}, or unset for the first")
+    return wanted or next(iter(available))
+
+
+@cache
+def kernel_in_use() -> str:
+    """``avx512-vnni``, ``avx2``, ``c`` or ``numpy``; settled when first asked."""
+    return chosen(_built_kernels(), os.environ.get(VARIABLE, ""))
+
+
+def projection_in_use() -> Projection:
+    """The kernel of that name."""
+    return _built_kernels()[kernel_in_use()]
+
+
+def sharing_in_use() -> Sharing:
+    """The pass that makes shares, of the same name."""
+    return _built_sharings()[kernel_in_use()]
+
+
+@cache
+def _built_kernels() -> dict[str, Projection]:
+    return kernels(built_library())
+
+
+@cache
+def _built_sharings() -> dict[str, Sharing]:
+    return sharings(built_library())
+
+
+def _found(library: Path | None, what: str, wrap: Callable[[Any], _T]) -> dict[str, _T]:
+    """The library's functions of that kind which this processor can run, best first."""
+    if library is None:
+        return {}
+    try:
+        functions = ctypes.CDLL(str(library))
+    except OSError:
+        # Built for another machine: as good as none.
+        return {}
+    can = functions.precad_kernels()
+    return {
+        name: wrap(functions[f"precad_{what}_{name.replace('-', '_')}"])
+        for name, bit in _COMPILED.items()
+        if bit == 0 or can & bit
+    }
+
+
+def _projection(function: Any) -> Projection:
+    """A function of the library as a ``Projection``; it can't check lengths, so this does."""
+    address, size = ctypes.c_void_p, ctypes.c_size_t
+    function.argtypes = (address, address, size, size, address)
+    function.restype = None
+
+    def project(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
+        n, k, each = masks.shape
+        if each != MASKS or words.shape != (n * BLOCK,) or z.shape != (k,):
+            raise ValueError(f"masks of {masks.shape} for {words.shape} words and {z.shape} rows")
+        _require(words=(words, _WORD), masks=(masks, _MASK), z=(z, _WORD))
+        # The other threads go on: ctypes gives the interpreter's lock back.
+        function(words.ctypes.data, masks.ctypes.data, n, k, z.ctypes.data)
+
+    return project
+
+
+def _sharing(function: Any) -> Sharing:
+    """A function of the library as a ``Sharing``, with its checks."""
+    address, size = ctypes.c_void_p, ctypes.c_size_t
+    function.argtypes = (address, address, size, ctypes.c_int, address, address)
+    function.restype = None
+
+    def share(
+        b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
+    ) -> tuple[int, int]:
+        if a.shape != b.shape or b.ndim != 1 or (total is not None and total.shape != b.shape):
+            raise ValueError(f"b of {b.shape}, a mask of {a.shape}, another total")
+        _require(b=(b, _WORD), a=(a, _WORD))
+        into = None
+        if total is not None:
+            _require(total=(total, _WORD))
+            into = total.ctypes.data
+        sums = (ctypes.c_int64 * 2)()
+        function(b.ctypes.data, a.ctypes.data, b.size, adds_b, into, sums)
+        return sums[0], sums[1]
+
+    return share
+
+
+def _require(**arrays: tuple[NDArray[Any], np.dtype[Any]]) -> None:
+    for name, (array, dtype) in arrays.items():
+        if array.dtype != dtype or not array.flags.c_contiguous:
+            raise ValueError(f"{name} must be contiguous and of 64 bits, not {array.dtype}")
+
+
+BLOCK = 64
+"""Coordinates of one mask."""
+MASKS = 2
+"""u and v."""
+_STEP = 256
+"""Blocks a product: 255·64·_STEP < 2^24 bounds every partial sum, which float32 holds exactly."""
+_NIBBLE = 4
+_LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_SHIFT = np.uint64(_NIBBLE)
+
+
+def _entry_table() -> NDArray[np.void]:
+    """Four entries for each byte: bits i of its low half u and of its high half v give u − v."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    entries = bits[:, :_NIBBLE].astype(np.float32) - bits[:, _NIBBLE:]
+    # As one opaque item a byte, so that a look-up moves all four entries.
+    return np.ascontiguousarray(entries).view(f"V{_NIBBLE * 4}").reshape(256)
+
+
+_TABLE = _entry_table()
+_WEIGHTS = np.arange(0, 64, 8)
+
+
+def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
+    """Add to ``z[r]`` the inner product of row r and the words, mod 2^64.
+
+    Args:
+        words: ``[64·n] int64``, contiguous.
+        masks: ``[n, k, 2] uint64``, little-endian: the masks u and v of each block and row; entry
+            i of a row's block is bit i of u minus bit i of v.
+        z: ``[k] int64``, changed in place.
+    """
+    for start in range(0, len(masks), _STEP):
+        part = masks[start : start + _STEP]
+        z += _projected(words[start * BLOCK : (start + len(part)) * BLOCK], part)
+
+
+def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
+    n, k, _ = masks.shape
+    u, v = masks[:, :, 0].T, masks[:, :, 1].T
+    # A byte of an index holds four bits of u below the same four of v. The even quarters of all
+    # bytes come first, then the odd ones; the words are put into the same order.
+    indices = np.empty((MASKS, k, n), dtype="<u8")
+    indices[0] = (u & _LOW_NIBBLES) | ((v & _LOW_NIBBLES) << _SHIFT)
+    indices[1] = ((u >> _SHIFT) & _LOW_NIBBLES) | (v & ~_LOW_NIBBLES)
+    # "raise" would copy through a buffer.
+    entries = _TABLE.take(indices.view(np.uint8), mode="clip").view(np.float32)
+    limbs = words.astype("<i8", copy=False).view(np.uint8).reshape(-1, MASKS, _NIBBLE, WORD_BYTES)
+    halves = limbs.transpose(1, 0, 2, 3).reshape(MASKS, -1, WORD_BYTES).astype(np.float32)
+    sums = (entries @ halves).astype(np.int64).sum(axis=0)
+    projected: RingVector = (sums << _WEIGHTS).sum(axis=1, dtype=np.int64)
+    return projected
+
+
+def share_words(
+    b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
+) -> tuple[int, int]:
+    """Make the mask ``a`` into this server's share of x, and add that to ``total``.
+
+    Args:
+        b: ``[n] int64``, contiguous; may be read-only.
+        a: ``[n] int64``, contiguous: the mask; changed in place into the share.
+        total: ``[n] int64``, contiguous, changed in place; None where nothing is summed.
+        adds_b: whether the share is b + a, or a alone.
+
+    Returns:
+        ⟨b, a⟩ with the mask, and ⟨b, b⟩, both mod 2^64 and signed.
+    """
+    crossed, squared = dot(b, a), dot(b, b)
+    if adds_b:
+        a += b
+    if total is not None:
+        total += a
+    return crossed, squared

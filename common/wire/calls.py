@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
@@ -17,6 +19,9 @@ from precad.common.errors import (
     PeerViolation,
     PrecadError,
 )
+from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.wire.serving import NOT_NOW
 
 log = logging.getLogger("precad")
@@ -130,3 +135,15 @@ def _say(cause: PeerUnavailable | None, retries: Retries) -> None:
         raise cause
     if cause is not None:
         log.warning("%s; trying again for %.0f s", cause, max(0.0, retries.remaining()))
+
+
+def is_serving(address: str, role: Role, identity: Identity, *, timeout_s: float) -> bool:
+    """Return whether the part at ``address`` says that it serves.
+
+    Raises:
+        PeerUnavailable: it doesn't answer within ``timeout_s``.
+        AccessDenied: it doesn't answer this identity.
+    """
+    with open_channel(address, identity, role) as channel, errors_of(role.value, address):
+        reply = HealthStub(channel).Check(HealthCheckRequest(), timeout=timeout_s)
+    return bool(reply.status == HealthCheckResponse.SERVING)

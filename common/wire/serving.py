@@ -1,12 +1,19 @@
 """What every gRPC server of the system sets and answers alike."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import grpc
+import grpc.aio
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
 from precad.common import errors
 from precad.common.errors import PrecadError
+from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import require
 from precad.common.task import Task
 
 MAX_REQUEST_BYTES = 1 << 19
@@ -84,3 +91,34 @@ def check_task(task: Task, digest: bytes) -> None:
     """Refuse a message about another task. Raises TaskMismatch, with both digests."""
     if digest != task.digest.value:
         raise errors.TaskMismatch(str(task.digest), digest[:64].hex() or "none")
+
+
+class _Health(HealthServicer):  # type: ignore[misc]
+    """Answers ``Check`` about the whole part; ``Watch`` isn't offered, callers ask again."""
+
+    def __init__(self, identity: Identity, serves: Callable[[], bool]) -> None:
+        self._identity = identity
+        self._serves = serves
+
+    async def Check(  # noqa: N802 -- gRPC's name
+        self, request: HealthCheckRequest, context: Context
+    ) -> HealthCheckResponse:
+        """Say whether the part serves, to itself and to operators."""
+        async with Refusing(context):
+            require(context, self._identity, self._identity.principal.role, Role.OPERATOR)
+            if request.service:
+                raise errors.NotOnOffer("ask about the empty name: a part is well as a whole")
+        well = self._serves()
+        return HealthCheckResponse(
+            status=HealthCheckResponse.SERVING if well else HealthCheckResponse.NOT_SERVING
+        )
+
+
+def add_health(server: grpc.aio.Server, identity: Identity, serves: Callable[[], bool]) -> None:
+    """Answer ``Check`` on a server's port.
+
+    Args:
+        identity: what its port is opened with; the same certificate may ask.
+        serves: False once the part is stopping or has stopped its work.
+    """
+    add_HealthServicer_to_server(_Health(identity, serves), server)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precad.aggregator.collect.spool import TAG_BYTES, Spool, SpooledBody
+from precad.aggregator.collect.upload import TAG_BYTES, Spool, SpooledBody
 from precad.common.errors import BodyUnreadable
 from precad.common.identifiers import ClientId
 from precad.common.secret import Secret

@@ -32,7 +32,7 @@ PRIVATE = {".pem", ".db", ".safetensors", ".npz"}
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{what}(sys.argv[1])"
 COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC")).split()[0])
 KERNEL = f"precad/common/kernel/_projections{sysconfig.get_config_var('EXT_SUFFIX')}"
-IN_USE = "from precad.common.kernel.kernel import kernel_in_use; print(kernel_in_use())"
+IN_USE = "from precad.common.kernel import kernel_in_use; print(kernel_in_use())"
 WHERE = """
 import importlib.metadata, json, precad, sys
 print(json.dumps([precad.__file__, importlib.metadata.version("precad"), sys.path]))

@@ -34,7 +34,7 @@ from tests.fuzz.stage import (
 from tests.rig.halves import halves
 from tests.rig.submissions import body_of
 
-from precad.aggregator.collect.spool import Spool
+from precad.aggregator.collect.upload import Spool
 from precad.aggregator.enrol.tokens import new_token, token_digest
 from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.aggregator.rounds import server_messages as messages

@@ -7,7 +7,7 @@ from tests.rig import warm
 
 from precad.aggregator.validate import check_by_shares
 from precad.cli import local_deployment as deployment
-from precad.common.kernel.kernel import NUMPY, VARIABLE, kernel_in_use
+from precad.common.kernel import NUMPY, VARIABLE, kernel_in_use
 
 LOADED = check_by_shares
 """CrypTen's seconds, before any round of servers in the tests' own process."""

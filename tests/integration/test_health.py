@@ -18,7 +18,8 @@ from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import add_port
-from precad.common.wire.health_check import add_health, is_serving
+from precad.common.wire.calls import is_serving
+from precad.common.wire.serving import add_health
 
 WAIT_S = 60.0
 

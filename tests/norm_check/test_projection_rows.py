@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from precad.common.encode import CLIENT_MARGIN
-from precad.common.kernel.kernel import BLOCK
+from precad.common.kernel import BLOCK
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret

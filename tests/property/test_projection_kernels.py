@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.common.kernel.kernel import BLOCK, MASKS, NUMPY, Projection, Sharing, kernels, sharings
+from precad.common.kernel import BLOCK, MASKS, NUMPY, Projection, Sharing, kernels, sharings
 from precad.common.ring import RingVector
 
 CHECKOUT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.rig.pane import terminal
 
 from precad.cli.main import app
-from precad.common.kernel.kernel import kernel_in_use
+from precad.common.kernel import kernel_in_use
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running

@@ -14,8 +14,7 @@ import pytest
 
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.peer_transport import add_link_to_server
-from precad.aggregator.rpc.peers import PeerService
-from precad.aggregator.rpc.process import make_server, open_session
+from precad.aggregator.rpc.process import PeerService, make_server, open_session
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml
@@ -24,8 +23,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import add_port
 from precad.common.task import Task
-from precad.common.wire.health_check import add_health
-from precad.common.wire.serving import SERVER_OPTIONS
+from precad.common.wire.serving import SERVER_OPTIONS, add_health
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server

@@ -18,7 +18,7 @@ from tests.rig.parts import Here, LoopThread
 from tests.rig.spent import MemorySpentTriples
 from tests.rig.waiting import until
 
-from precad.aggregator.collect.spool import Spool
+from precad.aggregator.collect.upload import Spool
 from precad.aggregator.peer_link import Frame, MemoryTransport, PeerLink, memory_pair
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
