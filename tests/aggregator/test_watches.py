@@ -9,11 +9,10 @@ import pytest
 from precad.aggregator.training import connected_clients
 from precad.aggregator.training.connected_clients import (
     OpenWatches,
-    Watch,
     as_long_as_allowed,
     while_allowed,
 )
-from precad.common.errors import AccessDenied, NameInUse
+from precad.common.errors import AccessDenied
 from precad.common.identifiers import ClientId
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
@@ -88,62 +87,3 @@ def test_a_stream_ends_once_its_caller_does_not_count(monkeypatch: pytest.Monkey
     with pytest.raises(AccessDenied, match="revoked"):
         asyncio.run(follow())
     assert next(looks, None) is None
-
-
-def test_a_denied_client_is_dismissed_and_the_others_watch_on() -> None:
-    dismissed: list[ClientId] = []
-    allowed = {ONE: True, TWO: True}
-
-    def check(client: ClientId) -> Callable[[], None]:
-        def still_allowed() -> None:
-            if not allowed[client]:
-                raise AccessDenied("revoked")
-
-        return still_allowed
-
-    async def play() -> None:
-        book = OpenWatches(dismissed.append)
-        with contextlib.ExitStack() as stack:
-            one, two = (stack.enter_context(book.open(WHERE, c, b"", check(c))) for c in (ONE, TWO))
-            allowed[ONE] = False
-            book.look()
-            book.look()
-            assert (one.denied.done(), two.denied.done()) == (True, False)
-
-    asyncio.run(play())
-    assert dismissed == [ONE]
-
-
-def test_a_name_is_one_processs_at_a_time() -> None:
-    async def play() -> None:
-        book = OpenWatches(lambda _client: None)
-
-        def opened(client: ClientId, instance: bytes) -> contextlib.AbstractContextManager[Watch]:
-            return book.open(WHERE, client, instance, lambda: None)
-
-        with contextlib.ExitStack() as stack:
-            for client, instance in ((ONE, b"first"), (ONE, b"first"), (TWO, b"second")):
-                stack.enter_context(opened(client, instance))
-            with pytest.raises(NameInUse, match="ward-1"):
-                stack.enter_context(opened(ONE, b"second"))
-        with opened(ONE, b"second"):
-            pass
-
-    asyncio.run(play())
-
-
-def test_a_second_process_of_one_name_is_refused_and_told_of() -> None:
-    came: list[ClientId] = []
-
-    async def play() -> None:
-        book = OpenWatches(lambda _client: None, came.append)
-        with book.open(WHERE, ONE, b"1", lambda: None):
-            for instance in (b"2", b"3"):
-                with (
-                    pytest.raises(NameInUse),
-                    book.open(WHERE, ONE, instance, lambda: None),
-                ):
-                    pass
-
-    asyncio.run(play())
-    assert came == [ONE, ONE]

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography import x509
 from tests.fuzz.stage import join, split
 from tests.fuzz.targets import TARGETS, stage
 
 from precad.common.errors import MAX_TEXT, Misconfiguration, PrecadError
-from precad.common.identity.authority import to_pem
 from precad.protos import precad_pb2 as pb
 
 VERSION_3, NO_VERSION = bytes.fromhex("a003020102"), bytes.fromhex("a003020122")
@@ -266,8 +264,3 @@ def test_an_array_whose_header_has_keys_of_two_kinds() -> None:
     data = npy(np.ones(3)).replace(b"'shape'", b"b'hape'")
     refused("run-arrays", data)
     refused("client-data", packed(x=data, y=data))
-
-
-def test_a_certificate_that_is_whole_passes() -> None:
-    certificate = x509.load_pem_x509_certificate(seed("certificate"))
-    TARGETS["certificate"].check(to_pem(certificate))

@@ -162,8 +162,3 @@ def test_a_step_and_its_file_take_no_more_than_the_next_model(tmp_path: Path) ->
         tracemalloc.stop()
     assert peak < 1.25 * theta.nbytes
     assert (load_model(tmp_path / "model", task).theta == stepped).all()
-
-
-def test_a_step_of_another_length_is_refused() -> None:
-    with pytest.raises(Misconfiguration, match="total"):
-        apply_update(THETA, np.zeros(5, np.int64), TASK, 1.0)

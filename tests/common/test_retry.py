@@ -60,11 +60,6 @@ def test_waits_grow_and_the_last_one_is_cut_to_the_total(lonely: Lonely) -> None
     assert lonely.time == 1010
 
 
-def test_spread_waits_are_cut_too(lonely: Lonely) -> None:
-    give_up(Retries(10, RetryPolicy(2, 4, spread=True), lonely))
-    assert lonely.slept == [3, 6, 1]
-
-
 @pytest.mark.parametrize(("from_now", "left"), [(True, 6), (False, 10)])
 def test_the_total_counts_from_the_first_failure_or_from_now(
     lonely: Lonely, *, from_now: bool, left: float
@@ -197,17 +192,6 @@ def test_whoever_gives_up_says_what_failed_since_both_were_heard_from(
     )
     # A status page says what a log says.
     assert session.progress.error == f"{gave_up.value}; trying again"
-
-
-def test_an_outage_of_ever_other_words_is_told_by_its_newest_five(session: Session) -> None:
-    """Words may hold a port or a time: a day of them is no line for a log."""
-    attempts = [fails(f"failure {n}") for n in range(8)]
-    with pytest.raises(PeerUnavailable) as gave_up:
-        persist(session, one_by_one(attempts))
-    assert attempts == []
-    assert str(gave_up.value) == (
-        "failure 7 (earlier in this outage: failure 6; failure 5; failure 4; failure 3)"
-    )
 
 
 def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Session) -> None:

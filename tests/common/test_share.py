@@ -128,10 +128,6 @@ CTX, OTHER_CTX = Digest(b"\1" * 32), Digest(b"\2" * 32)
 SALT, SEED = Secret(b"\3" * 32), Secret(b"\4" * 32)
 
 
-def test_a_commitment_opens_to_what_it_was_made_of() -> None:
-    assert opens(commit(A, CTX, SALT, SEED), A, CTX, SALT, SEED)
-
-
 @pytest.mark.parametrize("length", [0, 31, 33, 64])
 def test_a_commitment_to_a_seed_or_salt_of_another_length_never_opens(length: int) -> None:
     odd = Secret(bytes(length))

@@ -107,39 +107,7 @@ def test_64_bits_are_compared_rightly_at_every_fork_and_edge(rng: np.random.Gene
     assert np.array_equal(opened(keys, points), points < alpha)
 
 
-def test_100_000_gates_on_64_bits_are_right_half_of_them_at_an_edge(
-    rng: np.random.Generator,
-) -> None:
-    gates = 100_000
-    half = rng.integers(1, 7 * 2**25, gates, dtype=np.uint64)
-    sign = rng.random(gates) < 0.5
-    low = np.where(sign, np.uint64(2**63), np.negative(half))
-    high = np.where(sign, np.uint64(TOP - 1), half)
-    offsets = some(rng, gates)
-    offsets[:4] = 0, 1, 2**63, TOP - 1
-    at_edge = np.where(rng.random(gates) < 0.5, low, high)
-    at_edge += rng.integers(-2, 3, gates).astype(np.uint64)
-    anywhere = some(rng, gates) >> rng.integers(0, 64, gates, dtype=np.uint64)
-    sums = np.where(rng.random(gates) < 0.5, at_edge, anywhere)
-    keys = generate_intervals(key_of(rng), offsets, roots_of(rng, gates))
-    inside = (sums - low) <= (high - low)
-    assert 1000 < inside.sum() < gates - 1000
-    assert np.array_equal(gate(keys, sums - offsets, low, high), inside)
-
-
 # --- one server's part alone ---------------------------------------------------------------------
-
-
-def test_one_servers_shares_are_as_often_1_inside_as_outside(rng: np.random.Generator) -> None:
-    """A sanity check of the bits, not a proof: 6 standard deviations of a fair coin."""
-    gates = 40_000
-    offsets = some(rng, gates)
-    keys = generate_intervals(key_of(rng), offsets, roots_of(rng, gates))
-    low, high = (np.full(gates, each, dtype=np.uint64) for each in (2**63, TOP - 1))
-    for sums in (np.zeros(gates, dtype=np.uint64), low):
-        for each in keys:
-            ones = evaluate_intervals(each, sums - offsets, low, high).sum()
-            assert abs(ones - gates / 2) < 6 * np.sqrt(gates) / 2
 
 
 def test_keys_show_nothing_secret(rng: np.random.Generator) -> None:

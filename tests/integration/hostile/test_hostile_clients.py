@@ -257,19 +257,6 @@ def test_a_second_submission_is_a_duplicate_and_the_first_counts(bench: Bench) -
     assert held.header == first.header
 
 
-def test_a_header_is_all_of_an_upload_at_server_a_and_the_beginning_at_server_b(
-    bench: Bench,
-) -> None:
-    pieces = bench.pieces(bench.submission())
-    answers = [bench.submit(pieces[:count]) for count in range(1, len(pieces))]
-    if bench.role is Role.SERVER_B:
-        assert answers == ["truncated"] * 4
-        assert bench.closed()[1] is Rejection.TRUNCATED
-    else:
-        assert bench.submit(pieces) == ""
-        assert isinstance(bench.closed()[1], Submission)
-
-
 def test_who_is_not_drawn_is_refused(bench: Bench) -> None:
     late = bench.submission("ward-3")
     assert bench.submit(bench.pieces(late), "ward-3") == "not-selected"
@@ -288,15 +275,6 @@ def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
     # The header was all that server A wanted.
     held = isinstance(hostile, Submission)
     assert held if bench.role is Role.SERVER_A else hostile is Rejection.TRUNCATED
-
-
-def test_crumbs_of_one_byte_are_still_an_upload(bench: Bench) -> None:
-    good = bench.submission()
-    data = body_of(good)
-    crumbs = (pb.SubmissionPiece(body=data[i : i + 1]) for i in range(min(len(data), 2000)))
-    rest = pb.SubmissionPiece(body=data[2000:])
-    assert bench.submit([bench.pieces(good)[0], *crumbs, rest]) == ""
-    assert isinstance(bench.closed()[1], Submission)
 
 
 def test_more_calls_at_once_than_one_caller_may_have(bench: Bench) -> None:

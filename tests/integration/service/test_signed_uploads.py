@@ -12,7 +12,6 @@ from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deplo
 from tests.rig.submissions import signed_anew
 
 from precad.common.errors import (
-    AccessDenied,
     BudgetExceeded,
     PeerViolation,
     Rejection,
@@ -27,56 +26,6 @@ from precad.common.wire.serving import NOT_NOW
 from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
-
-
-def test_an_honest_submission_counts(deployed: Deployed) -> None:
-    deployed.open_round()
-    with deployed.connect(ONE) as servers:
-        pair = deployed.pair(servers)
-        assert reasons(servers.submit(pair)) == [None, None]
-        # The same bytes again change nothing.
-        assert reasons(servers.submit(pair)) == [None, None]
-    assert deployed.outcome() == {ONE: "counted", TWO: Rejection.ABSENT}
-
-
-def test_an_unsigned_submission_is_refused_and_nothing_of_it_kept(deployed: Deployed) -> None:
-    deployed.open_round()
-    with deployed.connect(ONE) as servers:
-        pair = deployed.pair(servers)
-    for submission in pair:
-        header, *share = upload_pieces(submission)
-        header.header.ClearField("signature")
-        header.header.ClearField("certificates")
-        with deployed.channel(submission.role) as channel:
-            receipt = AggregationStub(channel).Submit(iter([header, *share]), timeout=DEADLINE_S)
-        assert receipt.rejection == Rejection.BAD_SIGNATURE.value
-        assert "isn't signed" in receipt.detail
-    assert deployed.spooled() == []
-    assert deployed.outcome() == {ONE: Rejection.BAD_SIGNATURE, TWO: Rejection.ABSENT}
-
-
-def test_another_clients_submission_replayed_is_refused_and_its_owner_untouched(
-    deployed: Deployed,
-) -> None:
-    deployed.open_round()
-    with (
-        deployed.connect(ONE) as victim,
-        deployed.connect(TWO) as thief,
-    ):
-        pair = deployed.pair(victim)
-        # As it is: the connection is another client's.
-        with pytest.raises(AccessDenied, match="ward-2"):
-            thief.submit(pair)
-        # In the thief's own name: the signature is another client's.
-        header = replace(pair[0].header, context=replace(pair[0].context, client=TWO))
-        renamed = [replace(s, header=header) for s in pair]
-        assert reasons(thief.submit((renamed[0], renamed[1]))) == [Rejection.BAD_SIGNATURE] * 2
-        # Signed again by the thief: the commitments are bound to their owner.
-        header = signed_anew(header, CertificateSigner(deployed.owners[TWO]))
-        again = [replace(s, header=header) for s in pair]
-        assert reasons(thief.submit((again[0], again[1]))) == [Rejection.MALFORMED] * 2
-        assert reasons(victim.submit(pair)) == [None, None]
-    assert deployed.outcome() == {ONE: "counted", TWO: Rejection.BAD_SIGNATURE}
 
 
 def test_the_key_that_signed_must_be_the_connections(
@@ -94,26 +43,6 @@ def test_the_key_that_signed_must_be_the_connections(
     assert reasons(receipts) == [Rejection.BAD_SIGNATURE] * 2
     assert "another key" in receipts[0].detail
     assert deployed.outcome()[ONE] is Rejection.BAD_SIGNATURE
-
-
-def test_different_pairs_to_a_and_b_have_one_reason_on_both(deployed: Deployed) -> None:
-    deployed.open_round()
-    with deployed.connect(ONE) as servers:
-        first, second = deployed.pair(servers), deployed.pair(servers)
-        assert reasons(servers.submit((first[0], second[1]))) == [None, None]
-    assert deployed.outcome() == {ONE: Rejection.UNMATCHED, TWO: Rejection.ABSENT}
-
-
-def test_held_submissions_keep_the_header_that_was_checked(deployed: Deployed) -> None:
-    deployed.open_round()
-    with deployed.connect(ONE) as servers:
-        pair = deployed.pair(servers)
-        servers.submit(pair)
-    for session in deployed.sessions.values():
-        held = session.inbox.close()[ONE]
-        assert isinstance(held, Submission)
-        assert held.header == pair[0].header
-        session.inbox.verifier.check(held.header.signature, held.header.signed)
 
 
 # --- a server in trouble -----------------------------------------------------------------------

@@ -95,14 +95,6 @@ def test_one_wrong_sign_anywhere_is_enough(width: int) -> None:
     assert at_a.tolist() == at_b.tolist() == [False] * width + [True]
 
 
-def test_signs_of_all_extremes_against_all_shares() -> None:
-    values, share = (
-        grid.reshape(-1, 1) for grid in np.meshgrid(np.array(EXTREMES), np.array(EXTREMES))
-    )
-    at_a, at_b = play_both(compare(split(values, share), np.array([True])))
-    assert at_a.tolist() == at_b.tolist() == (values < 0).ravel().tolist()
-
-
 @pytest.mark.parametrize(("n", "width", "exchanges"), [(7, 1, 8), (1, 81, 15), (5, 81, 15)])
 def test_a_batch_is_fifteen_exchanges_at_81_signs_and_the_shares_stay(
     n: int, width: int, exchanges: int
