@@ -182,8 +182,6 @@ class DealtRandomness:
     def __init__(
         self, role: Role, key: Secret, request: DealRequest, corrections: RingVector
     ) -> None:
-        if role not in {Role.SERVER_A, Role.SERVER_B}:
-            raise ValueError(f"{role}: only the two servers are dealt to")
         expected = request.correction_words if role is Role.SERVER_B else 0
         if corrections.dtype != np.int64 or corrections.shape != (expected,):
             raise PeerViolation(

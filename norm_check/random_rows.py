@@ -51,8 +51,6 @@ class Rows:
             ValueError: the piece doesn't fit behind those absorbed before.
         """
         after = self._absorbed + words.size
-        if words.dtype != np.int64 or words.ndim != 1:
-            raise ValueError(f"a piece of {words.dtype} {words.shape}: it must be [n] int64")
         if after > self._dimension:
             raise ValueError(f"{after} words for rows of {self._dimension} coordinates")
         if after < self._dimension and words.size % BLOCK:

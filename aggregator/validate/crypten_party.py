@@ -7,7 +7,7 @@ pickled: the methods that CrypTen has for objects don't exist here, nor do those
 that no opening and no comparison asks for.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from precad.aggregator.validate.crypten_import import (
     crypten_communicator,
 )
 from precad.common.errors import PeerViolation
-from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
+from precad.common.ring import WORD_BYTES, from_bytes, to_bytes
 from precad.norm_check.dealt_triples import BinaryTriple
 
 PARTIES = 2
@@ -41,8 +41,6 @@ class LinkCommunicator:
     """
 
     def __init__(self, rank: int, link: PeerLink, step: str) -> None:
-        if rank not in range(PARTIES):
-            raise ValueError(f"rank {rank}: there are two parties, 0 and 1")
         self._rank = rank
         self._link = link
         self._step = step
@@ -59,7 +57,7 @@ class LinkCommunicator:
     def all_reduce(
         self,
         input: torch.Tensor | list[torch.Tensor],  # noqa: A002 - CrypTen's name
-        op: object = ReduceOp.SUM,
+        op: Any = ReduceOp.SUM,
         batched: bool = False,  # noqa: FBT001, FBT002 - CrypTen's signature
     ) -> torch.Tensor | list[torch.Tensor]:
         """Sum or xor of both parties' tensors, at both; a batch is one exchange.
@@ -68,8 +66,8 @@ class LinkCommunicator:
             PeerViolation: the other party is out of step or sent another length.
             PeerUnavailable: it sent nothing in time.
         """
-        tensors = _as_list(input, batched=batched)
-        name, combine = _operation(op)
+        tensors = input if isinstance(input, list) else [input]
+        name, combine = _OPERATIONS[op]
         own = np.concatenate([t.detach().numpy().reshape(-1) for t in tensors])
         step = f"{self._step}/all-reduce-{name}/{self._collectives}"
         self._collectives += 1
@@ -82,23 +80,6 @@ class LinkCommunicator:
         pieces = words.split_with_sizes([t.numel() for t in tensors])
         shaped = [piece.reshape(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
         return shaped if batched else shaped[0]
-
-
-def _as_list(value: torch.Tensor | list[torch.Tensor], *, batched: bool) -> Sequence[torch.Tensor]:
-    tensors = value if isinstance(value, list) else [value]
-    if batched != isinstance(value, list):
-        raise TypeError("a batch is a list of tensors, and nothing else is")
-    for tensor in tensors:
-        if tensor.dtype != torch.int64:
-            raise TypeError(f"only ring elements cross the link, not {tensor.dtype}")
-    return tensors
-
-
-def _operation(op: object) -> tuple[str, Callable[[RingVector, RingVector], RingVector]]:
-    try:
-        return _OPERATIONS[op]  # type: ignore[index]
-    except (KeyError, TypeError):
-        raise ValueError(f"{op}: only sum and bitwise xor are reduced") from None
 
 
 # CrypTen's provider of correlated randomness, backed by what the dealer dealt.

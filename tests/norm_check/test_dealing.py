@@ -102,8 +102,6 @@ def test_nobody_but_the_servers_is_dealt_to(role: Role) -> None:
         dealer.key_for(role)
     with pytest.raises(PeerViolation, match="only servers"):
         dealer.corrections(role, REQUEST)
-    with pytest.raises(ValueError, match="only the two servers"):
-        DealtRandomness(role, KEYS[Role.SERVER_A], REQUEST, np.empty(0, dtype=np.int64))
 
 
 @pytest.mark.parametrize(
