@@ -1,8 +1,10 @@
 """Server A as a process."""
 
 from contextlib import closing
+from functools import partial
 
-from precad.aggregator.rpc.process import dialling, outside_of, run_server
+from precad.aggregator.rpc.peer_transport import dial
+from precad.aggregator.rpc.process import outside_of, run_server
 from precad.aggregator.settings import ServerASettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
@@ -17,7 +19,8 @@ async def serve(settings: ServerASettings) -> int:
 
     def conduct(session: Session) -> None:
         with closing(ValidationWorkers(session, settings, settings.server_b)) as workers:
-            other_server = dialling(session, settings.server_b)
+            patience_s = session.task.deadlines.peer
+            other_server = partial(dial, settings.server_b, session.identity, patience_s)
             lead(session, outside_of(session, settings.dealer, other_server, workers))
 
     return await run_server(Role.SERVER_A, settings, conduct)

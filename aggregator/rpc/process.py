@@ -9,7 +9,6 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -30,7 +29,7 @@ from precad.aggregator.rpc.connections import (
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.operation_service import OperationService
-from precad.aggregator.rpc.peer_transport import ServedTransport, dial
+from precad.aggregator.rpc.peer_transport import ServedTransport
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients, while_allowed
@@ -42,7 +41,7 @@ from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.files import make_folder
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import Role
 from precad.common.identity.coin_key import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port, open_channel, require, why_unreachable
@@ -127,7 +126,7 @@ async def run_server(
         parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)
         if parked:
             log.info("told to stop; started again, the training goes on where it stands")
-        leaving = asyncio.ensure_future(_leave(session, settings.dealer))
+        leaving = asyncio.ensure_future(asyncio.to_thread(leave_dealer, session, settings.dealer))
         if phase is Phase.DONE:
             await stay(session, settings.linger, stop)
         else:
@@ -140,11 +139,6 @@ async def run_server(
         watchman.cancel()
     session.store.close()
     return 0 if parked or phase is Phase.DONE else 1
-
-
-async def _leave(session: Session, dealer: str) -> None:
-    if session.progress.phase is Phase.DONE:
-        await asyncio.to_thread(leave_dealer, session, dealer)
 
 
 @contextlib.asynccontextmanager
@@ -194,7 +188,9 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     verifier = CertificateVerifier(identity)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
-    journal = _journal(settings)
+    # Beside the state folder, in no backup of it.
+    journal = settings.journal or settings.state.with_name(f"{settings.state.name}-journal")
+    make_folder(journal)
     store = open_store(url, task, role, journal / JOURNAL_FILE)
     model_store = ModelStore(task, settings.state / "model.safetensors")
     return Session(
@@ -215,15 +211,6 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         event_log=EventLog(asyncio.get_running_loop()),
         window=window_of(task, settings.enrol_until, settings.enrol_quorum),
     )
-
-
-def _journal(settings: ServerSettings) -> Path:
-    """The journal's folder, beside the state folder unless the settings name another place."""
-    folder = settings.journal
-    if folder is None:
-        folder = settings.state.with_name(f"{settings.state.name}-journal")
-    make_folder(folder)
-    return folder
 
 
 def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:
@@ -250,14 +237,12 @@ def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
 async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
     """Until it is time, or ``stop`` is set."""
     done, roster = session.clock.now(), list(session.register.roster())
-    while (left := _seconds_left(session, done, linger_s, roster)) > 0 and not stop.is_set():
+    while not stop.is_set():
+        leaves = leaves_at(done, session.connected_clients.last_heard(roster), linger_s)
+        if (left := leaves - session.clock.now()) <= 0:
+            return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), None if math.isinf(left) else min(left, LOOK_S))
-
-
-def _seconds_left(session: Session, done: float, linger_s: float, roster: list[ClientId]) -> float:
-    last = session.connected_clients.last_heard(roster)
-    return leaves_at(done, last, linger_s) - session.clock.now()
 
 
 _LEAVING_S = 5.0
@@ -275,28 +260,23 @@ def outside_of(
 
     @contextmanager
     def peers() -> Iterator[tuple[FrameTransport, RemoteDealer]]:
-        with (
-            open_channel(dealer_address, session.identity, Role.DEALER) as channel,
-            other_server() as transport,
-        ):
-            why = partial(why_unreachable, dealer_address, session.identity, Role.DEALER)
+        to_dealer = dealer_address, session.identity, Role.DEALER
+        with open_channel(*to_dealer) as channel, other_server() as transport:
+            why = partial(why_unreachable, *to_dealer)
             yield transport, RemoteDealer(channel, dealer_address, task, role, why)
 
     return Outside(peers, DiscreteGaussian(task.noise_units), workers.validation)
 
 
 def leave_dealer(session: Session, address: str) -> None:
-    """Tell the dealer that this server's training is over; one that doesn't hear it deals on."""
+    """Tell the dealer that a finished training is over; one that doesn't hear it deals on."""
+    if session.progress.phase is not Phase.DONE:
+        return
     try:
         with open_channel(address, session.identity, Role.DEALER) as channel:
             RemoteDealer(channel, address, session.task, session.role).leave(_LEAVING_S)
     except PrecadError as error:
         log.info("the dealer wasn't told that the training is over: %s", error)
-
-
-def dialling(session: Session, address: str) -> Reach:
-    """A's way to B."""
-    return partial(dial, address, session.identity, session.task.deadlines.peer)
 
 
 class PeerService:
