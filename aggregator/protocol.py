@@ -35,7 +35,7 @@ from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Roster
 from precad.common.secret import Secret
-from precad.common.share.header import Signer, Verifier
+from precad.common.share.header import Signer, SubmissionContext, Verifier
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
@@ -86,12 +86,8 @@ def run_round(
     submissions = [
         shard(
             x,
-            task=task.digest,
-            version=attempt,
-            attempt=attempt,
-            client=client,
-            model=model,
-            signer=signers[client],
+            SubmissionContext(task.digest, attempt, attempt, client, model),
+            signers[client],
             words=task.words_in_headers,
         )
         for client, x in updates.items()

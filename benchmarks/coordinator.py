@@ -38,7 +38,7 @@ from precad.aggregator.store import open_store
 from precad.aggregator.store.schema import enrolment
 from precad.aggregator.training.event_log import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.share.header import Signature
+from precad.common.share.header import Signature, SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 
@@ -92,15 +92,7 @@ def collected(task: Task, names: Iterable[ClientId], folder: Path) -> dict[Role,
         inbox.open(0, cohort, MODEL, version=0)
     x = np.zeros(task.dimension, dtype=np.int64)
     for client in cohort:
-        halves = shard(
-            x,
-            task=task.digest,
-            version=0,
-            attempt=0,
-            client=client,
-            model=MODEL,
-            signer=Pen(),
-        )
+        halves = shard(x, SubmissionContext(task.digest, 0, 0, client, MODEL), Pen())
         for half in halves:
             inboxes[half.role]._accept(half)  # noqa: SLF001
     return inboxes

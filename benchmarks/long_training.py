@@ -52,6 +52,7 @@ from precad.common.identity.signatures import CertificateSigner, CertificateVeri
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.secret import Secret
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.server_a.lead import Leader
@@ -205,12 +206,10 @@ class Owners:
         for client in self._clients:
             halves = shard(
                 x,
-                task=self._task.digest,
-                version=opened.version,
-                attempt=opened.attempt,
-                client=client,
-                model=opened.model,
-                signer=Pen(),
+                SubmissionContext(
+                    self._task.digest, opened.version, opened.attempt, client, opened.model
+                ),
+                Pen(),
                 words=self._task.words_in_headers,
             )
             for half in halves:

@@ -37,6 +37,7 @@ from precad.common.process_memory import let_go_of_loaded
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.secret import Secret
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of
@@ -341,12 +342,8 @@ class Servers:
             )
         return shard(
             x,
-            task=self.task.digest,
-            version=version,
-            attempt=attempt,
-            client=self.client,
-            model=model,
-            signer=self._signer,
+            SubmissionContext(self.task.digest, version, attempt, self.client, model),
+            self._signer,
             words=self.task.words_in_headers,
         )
 

@@ -4,6 +4,7 @@ x is defined by two seeds and a body. The header names them by two commitments a
 salted, so that no server, and nobody who sees the header, can test a guess of what it lacks.
 """
 
+import secrets
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class SubmissionContext:
     client: ClientId
     model: Digest
     """Of θ_t."""
-    nonce: bytes
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
 
     def __post_init__(self) -> None:
         if len(self.nonce) != NONCE_BYTES:

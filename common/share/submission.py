@@ -4,7 +4,6 @@ x = b + a_A + a_B mod 2^64. Server A gets the seed of a_A, server B that of a_B 
 are a_A at A and b + a_B at B, and none of it says anything of x without the other server's seed.
 """
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,12 +12,11 @@ import numpy as np
 from blake3 import blake3
 
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import Digest, Role
 from precad.common.keystream import Keystream, encode_context
 from precad.common.ring import WORD_BYTES, RingVector, dot
 from precad.common.secret import Secret
 from precad.common.share.header import (
-    NONCE_BYTES,
     NormWords,
     SignedHeader,
     Signer,
@@ -159,29 +157,18 @@ class Submission:
 
 
 def shard(
-    x: RingVector,
-    *,
-    task: Digest,
-    version: int,
-    attempt: int,
-    client: ClientId,
-    model: Digest,
-    signer: Signer,
-    words: bool = False,
+    x: RingVector, context: SubmissionContext, signer: Signer, *, words: bool = False
 ) -> tuple[Submission, Submission]:
     """Share ``x`` (``[d] int64``): the submissions for A and for B.
 
-    Nonce, seeds and salts are fresh from the CSPRNG, so a second call with the same x has nothing
-    in common with the first. Call it once per attempt, and keep the result for retries.
+    Seeds and salts are fresh from the CSPRNG, and so is a new context's nonce: a second call with
+    the same x has nothing in common with the first. Call it once per attempt, and keep the result
+    for retries.
 
     Args:
-        task: digest of the task; this and what follows is what the submission is bound to.
-        version: t of θ_t.
-        model: digest of θ_t.
+        context: what the submission is bound to.
         words: whether the header holds u_A and u_B (``Task.words_in_headers``).
     """
-    nonce = secrets.token_bytes(NONCE_BYTES)
-    context = SubmissionContext(task, version, attempt, client, model, nonce)
     ctx = context.digest
     seed_a, seed_b = Secret.random(SEED_BYTES), Secret.random(SEED_BYTES)
     salt_a, salt_b = Secret.random(SALT_BYTES), Secret.random(SALT_BYTES)

@@ -28,6 +28,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind, check_server_signed, sign_as_server
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 
@@ -188,11 +189,8 @@ def test_other_submissions_of_the_same_clients_are_another_set(release: Release)
 
     def submitted(release: Release, value: int) -> Submission:
         x = np.full(release.task.dimension, value, np.int64)
-        pair = shard(
-            x, task=release.task.digest, version=3, attempt=7, client=WARD, model=MODEL,
-            signer=signer(WARD),
-        )  # fmt: skip
-        return pair[0]
+        context = SubmissionContext(release.task.digest, 3, 7, WARD, MODEL)
+        return shard(x, context, signer(WARD))[0]
 
     def digest(submission: Submission) -> str:
         fresh = Release(release.task)

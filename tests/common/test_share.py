@@ -34,12 +34,8 @@ A, B = Role.SERVER_A, Role.SERVER_B
 def made(number: int = 7) -> tuple[Submission, Submission]:
     return shard(
         X,
-        task=CONTEXT.task,
-        version=CONTEXT.version,
-        attempt=number,
-        client=CONTEXT.client,
-        model=CONTEXT.model,
-        signer=signer(CONTEXT.client),
+        SubmissionContext(CONTEXT.task, CONTEXT.version, number, CONTEXT.client, CONTEXT.model),
+        signer(CONTEXT.client),
     )
 
 

@@ -37,6 +37,7 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.wire.owner_notices import Notice, read_notice
 from precad.common.wire.serving import told
@@ -155,12 +156,8 @@ class Calls:
         """As `Servers.prepare`."""
         return shard(
             x,
-            task=self.task.digest,
-            version=version,
-            attempt=round_number,
-            client=self.client,
-            model=model,
-            signer=signer(self.client),
+            SubmissionContext(self.task.digest, version, round_number, self.client, model),
+            signer(self.client),
             words=self.task.words_in_headers,
         )
 

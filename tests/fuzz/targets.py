@@ -86,7 +86,7 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
-from precad.common.share.header import Signature
+from precad.common.share.header import Signature, SubmissionContext
 from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.calls import error_of
@@ -168,12 +168,10 @@ def _submissions(role: Role, validation: str = "crypten") -> list[bytes]:
     here = stage(validation)
     pair = shard(
         np.arange(D, dtype=np.int64),
-        task=here.task.digest,
-        version=VERSION,
-        attempt=ROUND,
-        client=CLIENT,
-        model=here.sessions[role].model_store.current.digest,
-        signer=here.signer,
+        SubmissionContext(
+            here.task.digest, VERSION, ROUND, CLIENT, here.sessions[role].model_store.current.digest
+        ),
+        here.signer,
         words=here.task.words_in_headers,
     )
     own = pair[0] if role is Role.SERVER_A else pair[1]
@@ -987,11 +985,13 @@ def _pair(*, words: bool = False) -> Any:
     here = stage()
     return shard(
         np.zeros(D, dtype=np.int64),
-        task=here.task.digest,
-        version=VERSION,
-        attempt=ROUND,
-        client=CLIENT,
-        model=here.sessions[Role.SERVER_A].model_store.current.digest,
-        signer=here.signer,
+        SubmissionContext(
+            here.task.digest,
+            VERSION,
+            ROUND,
+            CLIENT,
+            here.sessions[Role.SERVER_A].model_store.current.digest,
+        ),
+        here.signer,
         words=words,
     )

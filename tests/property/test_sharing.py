@@ -31,12 +31,10 @@ contexts = st.builds(
 def shared(x: NDArray[np.int64], context: SubmissionContext) -> tuple[Submission, Submission]:
     return shard(
         x,
-        task=context.task,
-        version=context.version,
-        attempt=context.attempt,
-        client=context.client,
-        model=context.model,
-        signer=signer(context.client),
+        SubmissionContext(
+            context.task, context.version, context.attempt, context.client, context.model
+        ),
+        signer(context.client),
     )
 
 

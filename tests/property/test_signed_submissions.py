@@ -232,7 +232,7 @@ def test_headers_from_outside_have_bounded_signatures(
 
 def signed_pair(one: CertificateSigner) -> tuple[Submission, Submission]:
     x = np.arange(D, dtype=np.int64)
-    return shard(x, task=CONTEXT.task, version=2, attempt=3, client=ONE, model=MODEL, signer=one)
+    return shard(x, SubmissionContext(CONTEXT.task, 2, 3, ONE, MODEL), one)
 
 
 def test_a_header_survives_the_wire(one: CertificateSigner) -> None:
@@ -278,12 +278,8 @@ class Servers:
     def pair(self, identity: Identity, client: ClientId = ONE) -> tuple[Submission, Submission]:
         return shard(
             np.arange(D, dtype=np.int64),
-            task=self.task.digest,
-            version=2,
-            attempt=3,
-            client=client,
-            model=MODEL,
-            signer=CertificateSigner(identity),
+            SubmissionContext(self.task.digest, 2, 3, client, MODEL),
+            CertificateSigner(identity),
         )
 
     def send(self, s: Submission) -> None:

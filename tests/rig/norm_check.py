@@ -13,7 +13,7 @@ from tests.rig.submissions import Pair, words_of
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import RingVector, dot, from_bytes, signed
 from precad.common.secret import Secret
-from precad.common.share.header import Signature
+from precad.common.share.header import Signature, SubmissionContext
 from precad.common.share.mask import norm_offset, norm_point, norm_word
 from precad.common.share.submission import shard
 from precad.common.task import Task
@@ -62,12 +62,8 @@ def client(task: Task, x: RingVector, lies: tuple[int, int] = (0, 0)) -> Signed:
     """A submission of ``x`` whose words are off by ``lies``."""
     pair = shard(
         x,
-        task=task.digest,
-        version=0,
-        attempt=0,
-        client=ClientId("ward-1"),
-        model=Digest.of(b"model"),
-        signer=Unchecked(),
+        SubmissionContext(task.digest, 0, 0, ClientId("ward-1"), Digest.of(b"model")),
+        Unchecked(),
         words=True,
     )
     words = pair[0].header.words

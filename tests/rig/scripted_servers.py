@@ -30,6 +30,7 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, ServerVerifier
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.owner_notices import (
@@ -290,12 +291,8 @@ class ScriptedServers:
         self._script.on_step("prepare")
         return shard(
             x,
-            task=self.task.digest,
-            version=version,
-            attempt=attempt,
-            client=self.client,
-            model=model,
-            signer=signer(self.client),
+            SubmissionContext(self.task.digest, version, attempt, self.client, model),
+            signer(self.client),
             words=self.task.words_in_headers,
         )
 

@@ -11,7 +11,7 @@ from precad.aggregator.collect import Inbox
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret
-from precad.common.share.header import SignedHeader, Signer, signed_bytes
+from precad.common.share.header import SignedHeader, Signer, SubmissionContext, signed_bytes
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import HeldBody, Submission, shard
 from precad.common.task import Task
@@ -32,12 +32,8 @@ def pair_of(
     """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
     return shard(
         np.arange(task.dimension, dtype=np.int64) if x is None else x,
-        task=task.digest,
-        version=2,
-        attempt=attempt,
-        client=client,
-        model=MODEL,
-        signer=signer(client),
+        SubmissionContext(task.digest, 2, attempt, client, MODEL),
+        signer(client),
         words=words,
     )
 

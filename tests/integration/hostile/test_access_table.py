@@ -30,6 +30,7 @@ from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import shard
 from precad.common.wire.submission_messages import upload_pieces
 from precad.common.wire.version import USER_AGENT
@@ -303,12 +304,8 @@ def outcomes(make_site: Any, make_task: Any) -> Outcomes:
     model = running[Role.SERVER_A].session.model_store.current.digest
     submissions = shard(
         np.arange(8, dtype=np.int64),
-        task=site.task.digest,
-        version=0,
-        attempt=0,
-        client=ClientId("ward-1"),
-        model=model,
-        signer=CertificateSigner(site.identity("ward-1")),
+        SubmissionContext(site.task.digest, 0, 0, ClientId("ward-1"), model),
+        CertificateSigner(site.identity("ward-1")),
     )
     for place in (Role.SERVER_A, Role.SERVER_B):
         running[place].open_round(0, "ward-1")

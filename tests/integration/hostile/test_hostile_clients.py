@@ -21,6 +21,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.signatures import CertificateSigner
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.common.wire.submission_messages import upload_pieces
@@ -88,12 +89,8 @@ class Bench:
         """A well-formed submission for this server."""
         pair = shard(
             np.arange(D, dtype=np.int64),
-            task=self.site.task.digest,
-            version=0,
-            attempt=number,
-            client=ClientId(who),
-            model=model or self.model,
-            signer=CertificateSigner(self.site.identity(who)),
+            SubmissionContext(self.site.task.digest, 0, number, ClientId(who), model or self.model),
+            CertificateSigner(self.site.identity(who)),
         )
         return pair[0] if self.role is Role.SERVER_A else pair[1]
 

@@ -14,6 +14,7 @@ from tests.rig.submissions import Pair, body_of, words_of
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.secret import Secret
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
@@ -59,7 +60,7 @@ def shares(request: pytest.FixtureRequest) -> dict[str, NDArray[np.int64]]:
     seen: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
     pen, dealer = signer(CLIENT), DealerRole(DIGEST, D)
     for _ in range(RUNS):
-        pair = shard(x, task=DIGEST, version=0, attempt=0, client=CLIENT, model=DIGEST, signer=pen)
+        pair = shard(x, SubmissionContext(DIGEST, 0, 0, CLIENT, DIGEST), pen)
         a_a, a_b = (each.mask().words(D) for each in pair)
         b = from_bytes(words_of(pair[1]))
         assert (b + a_a + a_b == x).all()

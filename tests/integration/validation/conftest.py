@@ -18,7 +18,7 @@ from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.header import Signature
+from precad.common.share.header import Signature, SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
@@ -67,12 +67,8 @@ def submissions_of(
         client = ClientId(f"client-{number:04d}")
         pair = shard(
             x,
-            task=task.digest,
-            version=0,
-            attempt=attempt,
-            client=client,
-            model=Digest.of(b"model"),
-            signer=Unchecked(),
+            SubmissionContext(task.digest, 0, attempt, client, Digest.of(b"model")),
+            Unchecked(),
             words=task.words_in_headers,
         )
         for role, half in zip(SERVERS, pair, strict=True):

@@ -35,6 +35,7 @@ from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
@@ -68,12 +69,8 @@ class Site:
             client = ClientId(f"ward-{number:02d}")
             pair = shard(
                 x,
-                task=task.digest,
-                version=0,
-                attempt=attempt,
-                client=client,
-                model=MODEL,
-                signer=signer(client),
+                SubmissionContext(task.digest, 0, attempt, client, MODEL),
+                signer(client),
                 words=task.words_in_headers,
             )
             for role, half in zip(SERVERS, pair, strict=True):

@@ -15,6 +15,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
@@ -97,12 +98,14 @@ class LoadClient:
         """Both submissions of ``x`` (``[d] int64``) for the open round, signed."""
         return shard(
             x,
-            task=self.task.digest,
-            version=event.version,
-            attempt=event.attempt,
-            client=self.client,
-            model=Digest(event.model_digest),
-            signer=self.signer,
+            SubmissionContext(
+                self.task.digest,
+                event.version,
+                event.attempt,
+                self.client,
+                Digest(event.model_digest),
+            ),
+            self.signer,
             words=self.task.words_in_headers,
         )
 

@@ -20,6 +20,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
+from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.submission_messages import upload_pieces
@@ -358,12 +359,14 @@ def _shard(
     """An honest pair in all but the fields given."""
     return shard(
         scene.honest,
-        task=task or client.task.digest,
-        version=scene.event.version if version is None else version,
-        attempt=scene.event.attempt if attempt is None else attempt,
-        client=client_id or client.client,
-        model=model or Digest(scene.event.model_digest),
-        signer=client.signer,
+        SubmissionContext(
+            task or client.task.digest,
+            scene.event.version if version is None else version,
+            scene.event.attempt if attempt is None else attempt,
+            client_id or client.client,
+            model or Digest(scene.event.model_digest),
+        ),
+        client.signer,
         words=client.task.words_in_headers,
     )
 
