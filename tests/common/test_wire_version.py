@@ -1,7 +1,6 @@
 """Parties of two wire versions refuse each other in one sentence, before anything else."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from tests.rig.loop import LoopThread
 
 from precad.aggregator.peer_link import Frame
 from precad.aggregator.rpc.peer_transport import (
@@ -47,15 +47,12 @@ async def _first_versions_link(_requests: AsyncIterator[bytes], _context: Any) -
 @contextmanager
 def server(*, greets: bool = True, called: list[str] | None = None) -> Iterator[str]:
     """A server of this version, or of the one before, and its address."""
-    loop, made = asyncio.new_event_loop(), []
-    running = threading.Thread(target=loop.run_forever)
-    running.start()
 
     async def answer(request: bytes, _context: Any) -> bytes:
         (called if called is not None else []).append("answered")
         return request
 
-    async def start() -> tuple[grpc.aio.Server, int]:
+    def make() -> grpc.aio.Server:
         interceptors = [RefusingOtherVersions("server B")] if greets else []
         started = grpc.aio.server(interceptors=interceptors)
         unary: Any = grpc.unary_unary_rpc_method_handler(answer)
@@ -69,20 +66,10 @@ def server(*, greets: bool = True, called: list[str] | None = None) -> Iterator[
             link: Any = grpc.stream_stream_rpc_method_handler(_first_versions_link)
             handler = grpc.method_handlers_generic_handler(service, {method: link})
             started.add_generic_rpc_handlers((handler,))
-        port = started.add_insecure_port("127.0.0.1:0")
-        await started.start()
-        return started, port
+        return started
 
-    try:
-        started, port = asyncio.run_coroutine_threadsafe(start(), loop).result(WAIT_S)
-        made.append(started)
-        yield f"127.0.0.1:{port}"
-    finally:
-        for each in made:
-            asyncio.run_coroutine_threadsafe(each.stop(None), loop).result(WAIT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        running.join(WAIT_S)
-        loop.close()
+    with LoopThread() as loop:
+        yield loop.serve(make, None)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`precad health`, by gRPC's health protocol: whether a part serves, told to it and operators."""
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +9,13 @@ import grpc
 import grpc.aio
 import pytest
 from click.testing import CliRunner
+from tests.rig.loop import LoopThread
 
 from precad.cli.main import app
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.mutual_tls import add_port
 from precad.common.wire.calls import is_serving
 from precad.common.wire.serving import add_health
 
@@ -43,23 +41,15 @@ def part(tmp_path: Path) -> Iterator[Part]:
     create_local_keys(tmp_path / "keys", ["ward-3"])
     made = Part(tmp_path / "keys")
     identity = Identity.load(made.keys / "dealer")
-    loop = asyncio.new_event_loop()
-    running = threading.Thread(target=loop.run_forever)
-    running.start()
 
-    async def start() -> grpc.aio.Server:
+    def make() -> grpc.aio.Server:
         server = grpc.aio.server()
         add_health(server, identity, lambda: made.serves)
-        made.address = f"127.0.0.1:{add_port(server, '127.0.0.1:0', identity)}"
-        await server.start()
         return server
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(WAIT_S)
-    yield made
-    asyncio.run_coroutine_threadsafe(server.stop(None), loop).result(WAIT_S)
-    loop.call_soon_threadsafe(loop.stop)
-    running.join(WAIT_S)
-    loop.close()
+    with LoopThread() as loop:
+        made.address = loop.serve(make, identity)
+        yield made
 
 
 def test_a_part_that_serves_ends_the_check_with_0(part: Part) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.keys import identity
-from tests.rig.parts import LoopThread
+from tests.rig.loop import LoopThread
+from tests.rig.parts import dealer
 from tests.rig.waiting import DEADLINE_S
 
 from precad.aggregator.rpc.dealer_client import RemoteDealer
@@ -79,7 +80,7 @@ def dealing(make_task: "TaskMaker") -> Dealing:
     def made(width: int = 8) -> Iterator[Site]:
         task = make_task(width, {"enrolment.clients": MOST, "deadlines.peer": DEADLINE_S})
         with LoopThread() as loop:
-            address = loop.dealer(task, own(Role.DEALER))
+            address = dealer(loop, task, own(Role.DEALER))
             with reached(task, address, own) as site:
                 yield site
 

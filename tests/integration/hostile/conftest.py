@@ -1,16 +1,14 @@
 """Servers A, B and the dealer with mutual TLS, on an event loop in a thread of this process."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from tests.rig.loop import LoopThread
 
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.peer_transport import add_link_to_server
@@ -26,29 +24,9 @@ from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS, add_health
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
-from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
-T = TypeVar("T")
 NOWHERE = "127.0.0.1:1"
 """An address in the settings that nobody dials here."""
-
-
-class LoopThread:
-    """An event loop that runs beside the test."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        return future.result(timeout=240)
-
-    def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
 
 
 @dataclass(slots=True)
@@ -98,11 +76,8 @@ class Site:
         if role is Role.DEALER:
             identity = self.identity("dealer")
             server = grpc.aio.server(options=options)
-            service = DealingService(
-                self.task, DealerRole(self.task.digest, self.task.dimension), identity
-            )
-            add_DealingServicer_to_server(service, server)
-            add_health(server, self.identity(role.value), lambda: True)
+            DealingService(self.task, DealerRole.of(self.task), identity).add_to(server)
+            add_health(server, identity, lambda: True)
             session = None
         else:
             session = open_session(role, self._settings(role))

@@ -1,8 +1,8 @@
 """Both servers behind real gRPC with mutual TLS, and no training: tests open the rounds."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from tests.rig.loop import LoopThread
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
@@ -32,13 +33,12 @@ from precad.common.errors import (
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.mutual_tls import add_port, open_channel
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
-from precad.protos.precad_pb2_grpc import add_AggregationServicer_to_server
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 A, B = Role.SERVER_A, Role.SERVER_B
@@ -64,24 +64,23 @@ class Deployed:
         self.sessions: dict[Role, Session] = {}
         self.services: dict[Role, AggregationService] = {}
         self.addresses: dict[Role, str] = {}
-        self._servers: list[grpc.aio.Server] = []
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
+        self._thread = LoopThread()
+        self.loop = self._thread.loop
         for role, identity in identities.items():
             admission = (admissions or {}).get(role, anybody)
-            self.on_loop(self._start(role, identity, limits, admission))
+            make = partial(self._make, role, identity, limits, admission)
+            self.addresses[role] = self._thread.serve(make, identity)
 
     def on_loop(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self.loop).result(DEADLINE_S)
+        self._thread.run(work)
 
-    async def _start(
+    def _make(
         self,
         role: Role,
         identity: Identity,
         limits: Limits | None,
         admission: Admission,
-    ) -> None:
+    ) -> grpc.aio.Server:
         state = self.folder / role.value
         state.mkdir(exist_ok=True)
         store = open_store(f"sqlite:///{state / 'state.db'}", self.task, role)
@@ -101,19 +100,12 @@ class Deployed:
         )
         server = grpc.aio.server(options=SERVER_OPTIONS)
         self.services[role] = AggregationService(session, limits)
-        add_AggregationServicer_to_server(self.services[role], server)
-        port = add_port(server, "127.0.0.1:0", identity)
-        await server.start()
-        self._servers.append(server)
+        self.services[role].add_to(server)
         self.sessions[role] = session
-        self.addresses[role] = f"127.0.0.1:{port}"
+        return server
 
     def close(self) -> None:
-        for server in self._servers:
-            self.on_loop(server.stop(0))
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        self._thread.stop()
         for session in self.sessions.values():
             session.store.close()
 

@@ -14,7 +14,9 @@ from typing import Any, cast
 
 import pytest
 from tests.rig.keys import signer
-from tests.rig.parts import Here, LoopThread
+from tests.rig.loop import LoopThread
+from tests.rig.parts import Here
+from tests.rig.parts import dealer as dealer_on
 from tests.rig.spent import MemorySpentTriples
 from tests.rig.waiting import until
 
@@ -269,7 +271,7 @@ def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator
             folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
             (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-            dealer = loop.dealer(task, Identity.load(keys / "dealer"))
+            dealer = dealer_on(loop, task, Identity.load(keys / "dealer"))
             site = Site(folder, task, {}, {}, {})
             for role in SERVERS:
                 identity = Identity.load(keys / role.value)

@@ -1,0 +1,61 @@
+"""An event loop in a thread of the test's process, with gRPC servers that end with it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self, TypeVar
+
+import grpc.aio
+
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import add_port
+
+T = TypeVar("T")
+WAIT_S = 240.0
+
+
+class LoopThread:
+    """An event loop beside the test."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        # Processes have an executor each: here one part's work must not keep another's waiting.
+        self.loop.set_default_executor(ThreadPoolExecutor(64))
+        self._servers: list[grpc.aio.Server] = []
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """With all servers that still run."""
+        for server in self._servers:
+            self.run(server.stop(0))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What it comes to."""
+        future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return future.result(WAIT_S)
+
+    def serve(self, make: Callable[[], grpc.aio.Server], identity: Identity | None) -> str:
+        """The address of the server that is made on the loop; without TLS for nobody's identity."""
+
+        async def start() -> int:
+            server = make()
+            if identity is None:
+                port = server.add_insecure_port("127.0.0.1:0")
+            else:
+                port = add_port(server, "127.0.0.1:0", identity)
+            await server.start()
+            self._servers.append(server)
+            return port
+
+        return f"127.0.0.1:{self.run(start())}"
