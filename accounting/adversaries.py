@@ -35,16 +35,15 @@ class Basis(StrEnum):
     """The limit that was fixed beforehand: holds whatever the participations depended on."""
 
     @property
-    def words(self) -> str:
-        """The basis in words, for people."""
-        return _BASES[self]
-
-
-_BASES = {
-    Basis.PLANNED: "planned",
-    Basis.COUNTED: "counted; holds if nothing but the servers' coin decided when it took part",
-    Basis.CAP: "the cap; holds whatever decided when it took part, releases included",
-}
+    def description(self) -> str:
+        """When it holds, for people."""
+        match self:
+            case Basis.PLANNED:
+                return "planned"
+            case Basis.COUNTED:
+                return "counted; holds if nothing but the servers' coin decided when it took part"
+            case Basis.CAP:
+                return "the cap; holds whatever decided when it took part, releases included"
 
 
 class Adversary(StrEnum):
@@ -59,9 +58,15 @@ class Adversary(StrEnum):
     """Whoever sees the models, both servers honest: hides that an owner is there at all."""
 
     @property
-    def words(self) -> str:
-        """The adversary in words, for people."""
-        return _WORDS[self]
+    def description(self) -> str:
+        """Who looks, for people."""
+        match self:
+            case Adversary.ONE_SERVER:
+                return "one curious server, with any other clients"
+            case Adversary.CLIENTS_ONLY:
+                return "other clients only, both servers honest"
+            case Adversary.CLIENT_LEVEL:
+                return "anyone who sees the models, both servers honest"
 
     @property
     def adjacency(self) -> str:
@@ -69,13 +74,8 @@ class Adversary(StrEnum):
         return "zero-out-client" if self is Adversary.CLIENT_LEVEL else "zero-out-record"
 
 
-_WORDS = {
-    Adversary.ONE_SERVER: "one curious server, with any other clients",
-    Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
-    Adversary.CLIENT_LEVEL: "anyone who sees the models, both servers honest",
-}
-
-
+RECORD_LEVEL = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+"""Against whom a record is protected."""
 MALICIOUS_SERVER = "one malicious server, with any other clients"
 """What ``Adversary.ONE_SERVER`` is under function secret sharing, at the cap."""
 
@@ -84,9 +84,6 @@ def planned_participations(client_rate: float, rounds: int) -> int:
     """The 0.999 quantile of Bin(``rounds``, ``client_rate``): how often one client is drawn.
 
     Its mean qT, which the paper uses, is exceeded by almost half of all clients.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     checks.rate("client_rate", client_rate)
     require_rounds("rounds", rounds)
@@ -99,11 +96,7 @@ def planned_participations(client_rate: float, rounds: int) -> int:
 def sensitivity_ratio(
     record_clip: float, client_clip: float, dimension: int, fractional_bits: int
 ) -> float:
-    """R'/C, of a run without a task, from numbers that a person gave.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
+    """R'/C, of a run without a task, from numbers that a person gave."""
     checks.positive("client_clip", client_clip, "the bound on a client's update")
     checks.positive("record_clip", record_clip, "the bound on a record's gradient")
     checks.count("dimension", dimension, 1)
@@ -113,15 +106,7 @@ def sensitivity_ratio(
 
 
 def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
-    """√2·σ·R'/C: both servers' noise over one client's bound; PRECAD Lemma 8 with R' for R.
-
-    Args:
-        noise_multiplier: σ, each server's noise over R'.
-        ratio: R'/C.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
+    """√2·σ·R'/C: both servers' noise over one client's bound; PRECAD Lemma 8 with R' for R."""
     checks.noise_multiplier(noise_multiplier)
     checks.positive("sensitivity_ratio", ratio, "R'/C, record over client clip")
     return math.sqrt(2) * noise_multiplier * ratio
@@ -147,9 +132,6 @@ class Run:
         malicious_server: whether what one server can learn is independent of what it does (norms
             are checked by gates, ``validation = "fss"``).
         basis: what ``participations`` is; by itself planned or counted.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
 
     record_rate: float
@@ -240,9 +222,6 @@ class Run:
            under ``cover_uploads`` they are Poisson(q) steps. PRECAD Lemma 8 takes the latter.
 
         A version that was released 1 + m times has σ/√(1+m).
-
-        Raises:
-            Misconfiguration: the client level lacks R'/C, or that is out of its range.
         """
         one = self.event(adversary)
         if adversary is Adversary.CLIENT_LEVEL:
@@ -259,9 +238,6 @@ class Run:
 
         At the client level this is what bounds *robustness*: T Poisson(q) steps. For that the coin
         need only be beyond the attackers' influence, not unseen.
-
-        Raises:
-            Misconfiguration: the client level lacks R'/C, or that is out of its range.
         """
         match adversary:
             case Adversary.ONE_SERVER:

@@ -37,11 +37,7 @@ def accountant_named(name: AccountantName) -> Accountant:
 def spent(
     event: SampledGaussian, delta: float, name: AccountantName = AccountantName.EXACT
 ) -> float:
-    """ε at ``delta`` of one event alone.
-
-    Raises:
-        Misconfiguration: the accountant has no bound for the event, or for so small a δ.
-    """
+    """ε at ``delta`` of one event alone."""
     accountant = accountant_named(name)
     accountant.compose(event)
     return accountant.epsilon(delta)

@@ -18,8 +18,9 @@ Everything that is left out is added to δ, so that the answer stays an upper bo
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from scipy.fft import next_fast_len
@@ -64,20 +65,16 @@ _MULTIPLES = 2.0 ** np.arange(-4, 15)
 _FOURTH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A round and how often it happened, at least once."""
-
-    one: Round
-    count: int
+Rounds: TypeAlias = Mapping[Round, int]
+"""Distinct rounds, and how often each happened, at least once."""
 
 
-def epsilon_of_delta(rounds: Sequence[Counted], delta: float) -> float:
+def epsilon_of_delta(rounds: Rounds, delta: float) -> float:
     """The least ε ≥ 0 of all rounds together, both directions; infinite where δ is too small."""
     return max(_epsilon(rounds, delta, reverse=reverse) for reverse in (False, True))
 
 
-def delta_of_epsilon(rounds: Sequence[Counted], epsilon: float) -> float:
+def delta_of_epsilon(rounds: Rounds, epsilon: float) -> float:
     """δ(ε) of all rounds together, the larger of both directions, in [0, 1]."""
     found = []
     for reverse in (False, True):
@@ -93,7 +90,7 @@ def delta_of_epsilon(rounds: Sequence[Counted], epsilon: float) -> float:
     return max(found)
 
 
-def profile(rounds: Sequence[Counted], *, reverse: bool) -> tuple[Floats, Floats]:
+def profile(rounds: Rounds, *, reverse: bool) -> tuple[Floats, Floats]:
     """ε, increasing, and δ(ε) of all rounds together in one direction: the whole curve, untilted.
 
     Off by 1e-10 or so at every ε, where ``delta_of_epsilon`` is exact relatively.
@@ -101,7 +98,7 @@ def profile(rounds: Sequence[Counted], *, reverse: bool) -> tuple[Floats, Floats
     return _Direction(rounds, reverse, _PROFILE_LOG_DELTA).tilted(0.0, math.inf).profile()
 
 
-def _epsilon(rounds: Sequence[Counted], delta: float, *, reverse: bool) -> float:
+def _epsilon(rounds: Rounds, delta: float, *, reverse: bool) -> float:
     direction = _Direction(rounds, reverse, math.log(delta))
     order, scale, found = direction.saddle_point(), math.inf, math.inf
     for _ in range(_RETRIES):
@@ -132,16 +129,16 @@ class _Part:
     infinite: float
 
     @classmethod
-    def of(cls, kind: Counted, tail: float, *, reverse: bool) -> "_Part":
+    def of(cls, one: Round, count: int, tail: float, *, reverse: bool) -> "_Part":
         """On its natural lattice, without losses that are met with a probability of ``tail``."""
-        losses = one_round(kind.one)[reverse]
+        losses = one_round(one)[reverse]
         above = np.cumsum(np.exp(losses.log_masses[::-1])) * (1 + SUMMED)
-        dropped = int(np.searchsorted(above, tail / kind.count, side="right"))
+        dropped = int(np.searchsorted(above, tail / count, side="right"))
         infinite = losses.infinite + (float(above[dropped - 1]) if dropped else 0.0)
         kept = len(above) - dropped
         points, log_masses = losses.points[:kept], losses.log_masses[:kept]
         left = Losses(points, log_masses, infinite, losses.cell)
-        return cls(left, kind.count, min(1.0, kind.count * infinite))
+        return cls(left, count, min(1.0, count * infinite))
 
     def on(self, cell: float) -> "_Part":
         """The same on a coarser lattice."""
@@ -246,7 +243,7 @@ class _Direction:
         log_delta: logarithm of about the δ that is asked for or found.
     """
 
-    rounds: Sequence[Counted]
+    rounds: Rounds
     reverse: bool
     log_delta: float
 
@@ -257,7 +254,10 @@ class _Direction:
 
     def parts(self) -> list[_Part]:
         """All kinds, each on its natural lattice."""
-        return [_Part.of(kind, self.tail, reverse=self.reverse) for kind in self.rounds]
+        return [
+            _Part.of(one, count, self.tail, reverse=self.reverse)
+            for one, count in self.rounds.items()
+        ]
 
     def first_look(self) -> list[_Part]:
         """All kinds, on lattices good enough for finding a tilt."""

@@ -16,7 +16,12 @@ from typing import TypeAlias
 import numpy as np
 
 from precad.accounting import gdp
-from precad.accounting.composition import Counted, delta_of_epsilon, epsilon_of_delta, profile
+from precad.accounting.composition import (
+    Rounds,
+    delta_of_epsilon,
+    epsilon_of_delta,
+    profile,
+)
 from precad.accounting.events import (
     AccountantName,
     BeyondReach,
@@ -50,11 +55,7 @@ class ExactAccountant:
         self._rounds: Counter[Round] = Counter()
 
     def compose(self, event: SampledGaussian) -> None:
-        """Add ``event``; see ``Accountant``.
-
-        Raises:
-            Misconfiguration: not Poisson sampling under add/remove; nothing changed.
-        """
+        """Add ``event``; see ``Accountant``."""
         require_bound(event, self.name)
         if not event.silent:
             one = Round(event.rate, event.effective_noise_multiplier, event.participation)
@@ -83,11 +84,7 @@ class ExactAccountant:
         return epsilon
 
     def delta(self, epsilon: float) -> float:
-        """The least δ, in [0, 1]; see ``Accountant``.
-
-        Raises:
-            Misconfiguration: ε negative or not finite.
-        """
+        """The least δ, in [0, 1]; see ``Accountant``."""
         checks.epsilon(epsilon)
         gaussian, sampled = self._split()
         if not sampled:
@@ -96,28 +93,27 @@ class ExactAccountant:
             return 1.0
         return delta_of_epsilon(_counted(gaussian, sampled), epsilon)
 
-    def _split(self) -> tuple[float, tuple[tuple[Round, int], ...]]:
+    def _split(self) -> tuple[float, Rounds]:
         """μ of the rounds that sample nothing, and the others with their counts."""
         plain = {r: n for r, n in self._rounds.items() if r.rate == 1 and r.participation == 1}
         mus = [math.sqrt(n) / r.noise_multiplier for r, n in plain.items()]
-        sampled = tuple(sorted((r, n) for r, n in self._rounds.items() if r not in plain))
-        return gdp.composed_mu(mus), sampled
+        return gdp.composed_mu(mus), {r: n for r, n in self._rounds.items() if r not in plain}
 
 
-def _hopeless(gaussian: float, sampled: tuple[tuple[Round, int], ...]) -> bool:
+def _hopeless(gaussian: float, sampled: Rounds) -> bool:
     """Whether a step has so little noise that only an infinite ε is claimed."""
-    least = min(one.noise_multiplier for one, _ in sampled)
+    least = min(one.noise_multiplier for one in sampled)
     return least < _LEAST_NOISE or gaussian * _LEAST_NOISE > 1
 
 
-def _counted(gaussian: float, sampled: tuple[tuple[Round, int], ...]) -> list[Counted]:
+def _counted(gaussian: float, sampled: Rounds) -> Rounds:
     """All sampled rounds, and one Gaussian of μ ``gaussian``, within what is held exactly."""
     rounds: Counter[Round] = Counter()
-    for one, count in sampled:
+    for one, count in sampled.items():
         rounds[_held(one)] += count
     if gaussian > 0:
         rounds[Round(1.0, min(1 / gaussian, _MOST_NOISE), 1.0)] += 1
-    return [Counted(one, count) for one, count in sorted(rounds.items())]
+    return dict(sorted(rounds.items()))
 
 
 def _held(one: Round) -> Round:
@@ -146,7 +142,7 @@ def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile
     if one.noise_multiplier < _LEAST_NOISE:
         nothing = np.zeros(1), np.ones(1)
         return nothing, nothing
-    counted = [Counted(_held(one), event.count)]
+    counted = {_held(one): event.count}
     return profile(counted, reverse=False), profile(counted, reverse=True)
 
 
@@ -206,17 +202,11 @@ def most_participations(
     for the same few.
 
     Args:
-        record_rate: p, in [0, 1].
-        noise_multiplier: σ of one server's noise over R'.
-        delta: δ, in (0, 1).
+        record_rate: p, as the next two in ``record_epsilon``.
+        noise_multiplier: σ.
+        delta: δ.
         epsilon_limit: ε, 0 or above.
         ceiling: never more than this; a task's rounds.
-
-    Returns:
-        0 to ``ceiling``.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
@@ -236,11 +226,7 @@ def most_participations(
 
 
 def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
-    """The largest n ≤ ``ceiling`` that is allowed, 0 if none; what is allowed stays so below.
-
-    Raises:
-        Misconfiguration: the ceiling isn't a count.
-    """
+    """The largest n ≤ ``ceiling`` that is allowed, 0 if none; what is allowed stays so below."""
     checks.count("ceiling", ceiling)
     within, beyond = 0, 1
     while beyond <= ceiling and allowed(beyond):

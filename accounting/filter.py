@@ -1,16 +1,10 @@
 """What keeps an owner's account within its limit, as it is charged step by step.
 
-A limit for tasks chosen as one goes: the Rényi filter.
-
-Accountants say what was spent by a list that was fixed beforehand. An owner chooses its next task
-after it has seen models, so the list itself depends on the data, and the composed (ε, δ) of what
-happened to be chosen isn't a guarantee (after two tasks, δ can be 1.75 times the stated one). A
-Rényi filter is one: fix an order α and a budget of ρ(α) when the account opens, and refuse
-whatever would pass it; all that is ever admitted is (α, budget)-RDP together, however it was
-chosen (Feldman and Zrnic 2021, "Individual Privacy Accounting via a Rényi Filter", Theorem 3.3).
-
-A limit that goes to one task alone: the exact number, which admits more. It is a guarantee there,
-because the list of steps is that task's, fixed before the first model.
+An owner chooses its next task after it has seen models, so the composed (ε, δ) of what happened to
+be chosen isn't a guarantee (after two tasks, δ can be 1.75 times the stated one). A Rényi filter
+is one: fix an order α and a budget of ρ(α) when the account opens, and refuse whatever would pass
+it (Feldman and Zrnic 2021, "Individual Privacy Accounting via a Rényi Filter", Theorem 3.3).
+A limit that goes to one task alone is kept by the exact number, which admits more.
 """
 
 import math
@@ -172,9 +166,6 @@ class ExactFilter:
     Args:
         epsilon: ε, above 0.
         delta: δ, in (0, 1).
-
-    Raises:
-        Misconfiguration: one of them is out of its range.
     """
 
     def __init__(self, epsilon: float, delta: float) -> None:

@@ -25,9 +25,6 @@ def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
     """μ = rate·√(count·(e^{1/σ²} − 1)); Bu et al. 2020, PRECAD Lemma 5. Asymptotic.
 
     Returns infinity where e^{1/σ²} leaves the range of floating point.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     checks.rate("rate", rate)
     checks.noise_multiplier(noise_multiplier)
@@ -55,11 +52,7 @@ def delta_of_epsilon(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of_delta(mu: float, delta: float) -> float:
-    """The least ε ≥ 0 with δ(ε) ≤ ``delta`` under μ-GDP.
-
-    Raises:
-        Misconfiguration: δ outside (0, 1), or a negative μ.
-    """
+    """The least ε ≥ 0 with δ(ε) ≤ ``delta`` under μ-GDP."""
     checks.inside_unit_interval("delta", delta)
     if not mu >= 0:
         raise Misconfiguration("mu", mu, "μ is 0 or above")
@@ -121,11 +114,7 @@ def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
 
 
 def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
-    """C/(R·σ) at which Lemma 8's CLT gives ``mu``: √(2·ln(1 + μ²/(q²T))); PRECAD eq. (9) inverted.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
+    """C/(R·σ) at which Lemma 8's CLT gives ``mu``: √(2·ln(1 + μ²/(q²T))); PRECAD eq. (9)."""
     checks.positive("mu", mu, "the wanted client-level μ")
     checks.positive("client_rate", client_rate, "the share of clients in a round")
     checks.rate("client_rate", client_rate)
@@ -151,29 +140,17 @@ class GdpCltAccountant:
         return self._mu
 
     def compose(self, event: SampledGaussian) -> None:
-        """Add ``event``; see ``Accountant``.
-
-        Raises:
-            Misconfiguration: not Poisson sampling under add/remove; nothing changed.
-        """
+        """Add ``event``; see ``Accountant``."""
         require_bound(event, self.name)
         if not event.silent:
             mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)
             self._mu = composed_mu([self._mu, math.sqrt(event.participation) * mu])
 
     def epsilon(self, delta: float) -> float:
-        """ε of the limit; see ``Accountant``.
-
-        Raises:
-            Misconfiguration: δ outside (0, 1).
-        """
+        """ε of the limit; see ``Accountant``."""
         return epsilon_of_delta(self._mu, delta)
 
     def delta(self, epsilon: float) -> float:
-        """δ of the limit, in [0, 1]; see ``Accountant``.
-
-        Raises:
-            Misconfiguration: ε negative or not finite.
-        """
+        """δ of the limit, in [0, 1]; see ``Accountant``."""
         checks.epsilon(epsilon)
         return delta_of_epsilon(self._mu, epsilon)

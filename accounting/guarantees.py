@@ -11,14 +11,14 @@ so long.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from precad.accounting.adversaries import MALICIOUS_SERVER, Adversary, Basis, Run
+from precad.accounting.adversaries import MALICIOUS_SERVER, RECORD_LEVEL, Adversary, Basis, Run
 from precad.accounting.calibrate import accountant_named
 from precad.accounting.events import AccountantName, BeyondReach, SampledGaussian
 from precad.accounting.exact import most_participations
@@ -56,15 +56,8 @@ def advantages(epsilon: float, dealings: int, projections: int) -> float:
 
     The second term is proved in the ideal-cipher model: who evaluates the generator's permutation q
     times finds one of N hidden seeds of 126 bits with a chance of at most q·N/2^126
-    (docs/function-secret-sharing.md, "Why one key says nothing"). Only one client's keys count.
-
-    Args:
-        epsilon: ε ≥ 0 of the statement; infinite where there is none.
-        dealings: M, how often this client's masks are dealt for, at most.
-        projections: k, rows of the range test.
-
-    Raises:
-        Misconfiguration: a number isn't a count.
+    (docs/function-secret-sharing.md, "Why one key says nothing"). Only one client's keys count: M
+    dealings of its masks at most, k rows of the range test; ε is infinite where there is none.
     """
     gates = checks.count("projections", projections) + 1
     if not checks.count("dealings", dealings):
@@ -79,15 +72,8 @@ def honest_rejection(epsilon: float, attempts: int, projections: int) -> float:
     """(1 + e^ε)·attempts·2k·e^{−τ²}, at most 1: what the range test adds to δ.
 
     It rejects an honest update with a probability that depends on it (docs/soundness.md, "Honest
-    clients pass"): the real outcomes are within attempts·2k·e^{−τ²} of those that are accounted.
-
-    Args:
-        epsilon: ε ≥ 0 of the statement; infinite where there is none.
-        attempts: how often an update was tested.
-        projections: k, rows of the test.
-
-    Raises:
-        Misconfiguration: a number isn't a count.
+    clients pass"): the real outcomes are within attempts·2k·e^{−τ²} of those that are accounted,
+    k the rows of the test. ε is infinite where there is none.
     """
     tests = 2 * checks.count("projections", projections) * checks.count("attempts", attempts)
     if not tests:
@@ -96,219 +82,134 @@ def honest_rejection(epsilon: float, attempts: int, projections: int) -> float:
     return math.exp(min(0.0, log_added))
 
 
-def _broken(run: Run, epsilon: float) -> float | None:
-    """What breaking the cryptography adds to δ; None where attempts aren't known."""
-    if run.attempts is None or run.projections is None:
-        return None
-    return advantages(epsilon, run.attempts, run.projections)
+Adding: TypeAlias = Callable[[float, int, int], float]
+"""What something adds to δ, of ε, the tests of updates and k."""
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """The same, with None for what is infinite, which JSON hasn't."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyStatement:
-    """One (ε, δ) with everything that it means.
+    """One (ε, δ), of one run or of several together, with everything that it means.
 
     Attributes:
-        adversary: against whom.
-        adjacency: ``zero-out-record`` or ``zero-out-client``: one's gradient or update is zero.
+        adversary: against whom, in every run.
         accountant: where ε comes from; ``gdp-clt`` is asymptotic, not a guarantee.
-        record_rate: the task's p; enters the two record-level guarantees.
-        client_rate: the task's q; enters the client-level guarantee and, before a run, the
-            others.
+        runs: how many.
+        record_rate: the task's p; None of several runs, as the next two.
+        client_rate: the task's q.
         noise_multiplier: standard deviation of the noise that this adversary can't remove,
             over the sensitivity: σ, √2·σ or √2·σ·R'/C.
         compositions: number of steps (participations) or rounds composed.
-        basis: what that number is.
+        basis: what they are: planned where one is, else the cap where one is at its, else counted.
         delta: δ, in (0, 1).
         rejection_delta: what honest rejection adds to δ; None where it isn't known how often the
             range test was made.
-        advantage_delta: what breaking the cryptography adds to δ under the assumption of
-            ``advantages``; None where no malicious server is meant.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.
         mu: μ of the central limit theorem; None for the other accountants.
         malicious_server: whether it holds against one server that departs from the protocol too
             (docs/cheating-server.md).
+        advantage_delta: what breaking the cryptography adds to δ under the assumption of
+            ``advantages``; None where no malicious server is meant.
     """
 
     adversary: Adversary
-    adjacency: str
     accountant: AccountantName
-    record_rate: float
-    client_rate: float
-    noise_multiplier: float
+    runs: int
+    record_rate: float | None
+    client_rate: float | None
+    noise_multiplier: float | None
     compositions: int
     basis: Basis
     delta: float
     rejection_delta: float | None
     epsilon: float
     mu: float | None
-    malicious_server: bool = False
-    advantage_delta: float | None = None
+    malicious_server: bool
+    advantage_delta: float | None
+
+    @property
+    def adjacency(self) -> str:
+        """``zero-out-record`` or ``zero-out-client``: one's gradient or update is zero."""
+        return self.adversary.adjacency
 
     @property
     def against(self) -> str:
         """The adversary in words, for people."""
-        return MALICIOUS_SERVER if self.malicious_server else self.adversary.words
+        return MALICIOUS_SERVER if self.malicious_server else self.adversary.description
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; an infinite ε or μ is null."""
-        return _finite(asdict(self))
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in (asdict(self) | {"adjacency": self.adjacency}).items()
+        }
 
 
 def guarantees(
-    run: Run,
+    runs: Run | Sequence[Run],
     delta: float,
     adversaries: Iterable[Adversary] | None = None,
     accountants: Iterable[AccountantName] = tuple(AccountantName),
 ) -> tuple[PrivacyStatement, ...]:
-    """Every guarantee by every accountant, adversary by adversary.
+    """Every guarantee of a run, or of several together, adversary by adversary.
 
     Args:
-        run: what was run, or will be.
-        delta: δ, in (0, 1).
-        adversaries: which ones; by default all, the client level only where R'/C is known.
-        accountants: which ones; all by default. One that can't answer at so small a δ has an
-            infinite ε, and the others stand beside it.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.inside_unit_interval("delta", delta)
-    if adversaries is None:
-        without_clips = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-        adversaries = without_clips if run.sensitivity_ratio is None else tuple(Adversary)
-    accountants = tuple(accountants)
-    return tuple(
-        _statement(run, delta, adversary, name) for adversary in adversaries for name in accountants
-    )
-
-
-def _statement(
-    run: Run, delta: float, adversary: Adversary, name: AccountantName
-) -> PrivacyStatement:
-    alone = _joint((run,), delta, adversary, name)
-    limit = GdpCltAccountant()
-    events = run.events(adversary)
-    for event in events if name is AccountantName.GDP_CLT else ():
-        limit.compose(event)
-    return PrivacyStatement(
-        adversary=adversary,
-        adjacency=alone.adjacency,
-        accountant=name,
-        record_rate=run.record_rate,
-        client_rate=run.client_rate,
-        noise_multiplier=events[0].effective_noise_multiplier,
-        compositions=alone.compositions,
-        basis=alone.basis,
-        delta=delta,
-        rejection_delta=alone.rejection_delta,
-        epsilon=alone.epsilon,
-        mu=limit.mu if name is AccountantName.GDP_CLT else None,
-        malicious_server=alone.malicious_server,
-        advantage_delta=alone.advantage_delta,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class JointStatement:
-    """One (ε, δ) of several runs together.
-
-    Attributes:
-        adversary: against whom, in every run.
-        adjacency: as in ``PrivacyStatement``.
-        accountant: where ε comes from.
-        runs: how many.
-        compositions: number of steps or rounds of all.
-        basis: what they are: planned where one is, else the cap where one is at its, else counted.
-        delta: δ, in (0, 1).
-        rejection_delta: what honest rejection adds to δ; None where a run doesn't say.
-        epsilon: ε ≥ 0; infinite where the accountant gives no bound.
-        malicious_server: whether it holds in every run against a server that cheats.
-        advantage_delta: what breaking the cryptography of all runs adds to δ then.
-    """
-
-    adversary: Adversary
-    adjacency: str
-    accountant: AccountantName
-    runs: int
-    compositions: int
-    basis: Basis
-    delta: float
-    rejection_delta: float | None
-    epsilon: float
-    malicious_server: bool = False
-    advantage_delta: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; an infinite ε is null."""
-        return _finite(asdict(self))
-
-
-def together(
-    runs: Sequence[Run],
-    delta: float,
-    accountants: Iterable[AccountantName] = tuple(AccountantName),
-    adversaries: Iterable[Adversary] = tuple(Adversary),
-) -> tuple[JointStatement, ...]:
-    """Every guarantee of all ``runs`` together, adversary by adversary.
-
-    Args:
-        runs: at least one; each as it was planned, counted or capped.
+        runs: what was run, or will be; each as it was planned, counted or capped.
         delta: δ of the whole, in (0, 1).
-        accountants: which ones; all by default.
-        adversaries: which ones; all by default.
-
-    Returns:
-        The client level only where every run knows R'/C.
+        adversaries: which ones; by default all, the client level only where every run knows R'/C.
+        accountants: which ones. One that can't answer at so small a δ has an infinite ε, and the
+            others stand beside it.
 
     Raises:
         Misconfiguration: no run, or a parameter is out of its range.
     """
     checks.inside_unit_interval("delta", delta)
-    if not runs:
+    every = (runs,) if isinstance(runs, Run) else tuple(runs)
+    if not every:
         raise Misconfiguration("runs", "none", "give at least one")
-    whole = all(run.sensitivity_ratio is not None for run in runs)
-    stated = [who for who in adversaries if whole or who is not Adversary.CLIENT_LEVEL]
-    accountants = tuple(accountants)
-    return tuple(_joint(runs, delta, who, name) for who in stated for name in accountants)
+    if adversaries is None:
+        whole = all(run.sensitivity_ratio is not None for run in every)
+        adversaries = tuple(Adversary) if whole else RECORD_LEVEL
+    names = tuple(accountants)
+    return tuple(_statement(every, delta, who, name) for who in adversaries for name in names)
 
 
-def _joint(
-    runs: Sequence[Run], delta: float, adversary: Adversary, name: AccountantName
-) -> JointStatement:
+def _statement(
+    runs: tuple[Run, ...], delta: float, adversary: Adversary, name: AccountantName
+) -> PrivacyStatement:
     events = tuple(event for run in runs for event in run.events(adversary))
     epsilon = _epsilon(events, delta, name)
+    limit = GdpCltAccountant()
+    for event in events if name is AccountantName.GDP_CLT else ():
+        limit.compose(event)
     bases = {run.basis for run in runs}
-    basis = next(b for b in (Basis.PLANNED, Basis.CAP, Basis.COUNTED) if b in bases)
-    added: float | None = 0.0
-    for run in runs:
-        if run.attempts is None or run.projections is None or added is None:
-            added = None
-        else:
-            added += honest_rejection(epsilon, run.attempts, run.projections)
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
-    broken = [_broken(run, epsilon) if malicious else None for run in runs]
-    known = [each for each in broken if each is not None]
-    return JointStatement(
+    alone = runs[0] if len(runs) == 1 else None
+    return PrivacyStatement(
         adversary=adversary,
-        adjacency=adversary.adjacency,
         accountant=name,
         runs=len(runs),
+        record_rate=None if alone is None else alone.record_rate,
+        client_rate=None if alone is None else alone.client_rate,
+        noise_multiplier=None if alone is None else events[0].effective_noise_multiplier,
         compositions=sum(event.count for event in events),
-        basis=basis,
+        basis=next(b for b in (Basis.PLANNED, Basis.CAP, Basis.COUNTED) if b in bases),
         delta=delta,
-        rejection_delta=added if added is None else min(1.0, added),
+        rejection_delta=_added(honest_rejection, runs, epsilon),
         epsilon=epsilon,
+        mu=limit.mu if name is AccountantName.GDP_CLT else None,
         malicious_server=malicious,
-        advantage_delta=min(1.0, sum(known)) if len(known) == len(runs) else None,
+        advantage_delta=_added(advantages, runs, epsilon) if malicious else None,
     )
+
+
+def _added(term: Adding, runs: tuple[Run, ...], epsilon: float) -> float | None:
+    """What ``term`` adds to δ over all runs; None where one doesn't say how often it was tested."""
+    total = 0.0
+    for run in runs:
+        if run.attempts is None or run.projections is None:
+            return None
+        total += term(epsilon, run.attempts, run.projections)
+    return min(1.0, total)
 
 
 @lru_cache(maxsize=32)
@@ -323,19 +224,18 @@ def _epsilon(events: tuple[SampledGaussian, ...], delta: float, name: Accountant
         return math.inf
 
 
-def against_a_cheating_server(task: "Task", delta: float) -> PrivacyStatement | None:
-    """The exact guarantee of a record at the cap; None where norms aren't checked by gates.
+def planned_guarantees(task: "Task") -> tuple[PrivacyStatement, ...]:
+    """Return a task's exact guarantees at its δ, before a run.
 
-    The cap is the most participations that the task's limit lets count, or T: a server that cheats
-    decides when an owner takes part (docs/cheating-server.md).
-
-    Args:
-        task: may be planned.
-        delta: δ, in (0, 1).
+    Where norms are checked by gates, the last is a record's at the cap: a server that cheats
+    decides when an owner takes part (docs/cheating-server.md). The cap is the most participations
+    that the task's limit lets count, or T.
     """
     run, privacy = Run.of(task), task.privacy
+    exact = (AccountantName.EXACT,)
+    planned = guarantees(run, privacy.delta, accountants=exact)
     if not run.malicious_server:
-        return None
+        return planned
     cap = run.rounds
     if privacy.epsilon_limit is not None:
         cap = most_participations(
@@ -345,5 +245,5 @@ def against_a_cheating_server(task: "Task", delta: float) -> PrivacyStatement | 
             epsilon_limit=privacy.epsilon_limit,
             ceiling=run.rounds,
         )
-    (found,) = guarantees(run.at_cap(cap), delta, (Adversary.ONE_SERVER,), (AccountantName.EXACT,))
-    return found
+    one = (Adversary.ONE_SERVER,)
+    return (*planned, *guarantees(run.at_cap(cap), privacy.delta, one, exact))

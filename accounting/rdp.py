@@ -1,44 +1,19 @@
-"""The RDP accountant: Rényi divergences over a fine grid of orders, and two conversions.
+"""The RDP accountant: Rényi divergences over a fine grid of orders.
 
-A sound upper bound that is independent of the exact accountant's grid: the cross-check. Fixed-size
-sampling under replace-one is here too: this system samples by Poisson, but the papers state
-fixed-size sampling and account for Poisson.
+A sound upper bound that is independent of the exact accountant's grid: the cross-check. ε =
+ρ(α) + ln((α−1)/α) − (ln δ + ln α)/(α − 1) at every order: Canonne, Kamath and Steinke 2020,
+Proposition 12, and Balle et al. 2020, Theorem 21.
 """
 
 import math
-from enum import Enum
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
-from precad.accounting.events import (
-    POISSON,
-    AccountantName,
-    Adjacency,
-    SampledGaussian,
-    Sampling,
-    require_bound,
-)
+from precad.accounting.events import AccountantName, SampledGaussian, require_bound
 from precad.common import checks
-
-
-class Conversion(Enum):
-    """How an RDP curve becomes (ε, δ)."""
-
-    MIRONOV = "mironov"
-    """ε = ρ(α) + ln(1/δ)/(α − 1); Mironov 2017, Proposition 3."""
-    TIGHT = "tight"
-    """ε = ρ(α) + ln((α−1)/α) − (ln δ + ln α)/(α − 1); Canonne–Kamath–Steinke 2020,
-    Proposition 12, and Balle et al. 2020, Theorem 21. Never above Mironov's."""
-
-    def gain(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
-        """G in ln δ = (α − 1)·(ρ − ε) + g, for each order: 0 as Mironov has it, else below."""
-        if self is Conversion.MIRONOV:
-            return np.zeros_like(alpha)
-        return np.asarray((alpha - 1) * np.log1p(-1 / alpha) - np.log(alpha))
-
 
 ORDERS: tuple[float, ...] = (
     *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),
@@ -47,110 +22,61 @@ ORDERS: tuple[float, ...] = (
 )
 """α from 1.001 to 16,384, 180 of them: neither a large nor a small ε is decided at an end."""
 
-XIE_ORDERS: tuple[float, ...] = tuple(
-    [round(1 + i / 10, 1) for i in range(1, 100)] + [float(a) for a in range(12, 64)]
-)
-"""1.1 to 10.9 by 0.1, and 12 to 63: what Xie et al.'s tables were made with."""
-
 # With less noise sampling hardly helps, and is left out: a bound too, and no integral of a spike.
 _LEAST_NOISE = 0.01
 
-_FIXED_SIZE = (Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE)
-
 
 class RdpAccountant:
-    """Rényi divergences of sampled Gaussians and of atom mixtures of them.
-
-    Understands Poisson sampling under add/remove and fixed-size sampling under replace-one.
+    """Rényi divergences of Poisson-sampled Gaussians and of atom mixtures of them.
 
     Args:
         orders: α > 1, ascending.
-        conversion: to (ε, δ); the tight one by default.
     """
 
     name = AccountantName.RDP
 
-    def __init__(
-        self, orders: tuple[float, ...] = ORDERS, conversion: Conversion = Conversion.TIGHT
-    ) -> None:
-        self._orders = orders
-        self._conversion = conversion
-        self._divergence = np.zeros(len(orders))
+    def __init__(self, orders: tuple[float, ...] = ORDERS) -> None:
+        self.orders = np.asarray(orders)
+        """[n] float64: α."""
+        self.divergence = np.zeros(len(orders))
+        """[n] float64: ρ(α) of all that was composed, nats."""
 
     def compose(self, event: SampledGaussian) -> None:
-        """Add ``event``; see ``Accountant``.
-
-        Raises:
-            Misconfiguration: another pair of sampling scheme and adjacency; nothing changed.
-        """
-        require_bound(event, self.name, (POISSON, _FIXED_SIZE))
-        sigma = event.effective_noise_multiplier
-        if event.sampling is Sampling.POISSON:
-            step = sampled_gaussian_rdp(event.rate, sigma, self._orders)
-        else:
-            step = fixed_size_rdp_curve(event.rate, sigma, self._orders)
-        once = mixture_rdp(step, event.participation, self._orders)
-        self._divergence = self._divergence + event.count * once
+        """Add ``event``; see ``Accountant``."""
+        require_bound(event, self.name)
+        orders = tuple(self.orders.tolist())
+        step = sampled_gaussian_rdp(event.rate, event.effective_noise_multiplier, orders)
+        once = mixture_rdp(step, event.participation, orders)
+        self.divergence = self.divergence + event.count * once
 
     def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0 over the orders; see ``Accountant``.
-
-        Raises:
-            Misconfiguration: δ outside (0, 1).
-        """
+        """The least ε ≥ 0 over the orders; see ``Accountant``."""
         return self.epsilon_and_order(delta)[0]
 
     def epsilon_and_order(self, delta: float) -> tuple[float, float]:
-        """ε and the order α that gives it.
-
-        Raises:
-            Misconfiguration: δ outside (0, 1).
-        """
-        return epsilon_of_rdp(self._orders, self._divergence, delta, self._conversion)
+        """ε and the order α that gives it."""
+        checks.inside_unit_interval("delta", delta)
+        alpha, divergence = self.orders, self.divergence
+        if not divergence.any():
+            return 0.0, float(alpha[-1])
+        epsilons = divergence + (self._gain() - math.log(delta)) / (alpha - 1)
+        if _total_variation(divergence) < delta:
+            epsilons[np.argmin(divergence)] = 0.0
+        best = int(np.argmin(epsilons))
+        return max(0.0, float(epsilons[best])), float(alpha[best])
 
     def delta(self, epsilon: float) -> float:
-        """The least δ over the orders, in [0, 1]; see ``Accountant``.
-
-        Raises:
-            Misconfiguration: ε negative or not finite.
-        """
+        """The least δ over the orders, in [0, 1]; see ``Accountant``."""
         checks.epsilon(epsilon)
-        if not self._divergence.any():
+        if not self.divergence.any():
             return 0.0
-        alpha = np.asarray(self._orders)
-        log_delta = (alpha - 1) * (self._divergence - epsilon) + self._conversion.gain(alpha)
+        log_delta = (self.orders - 1) * (self.divergence - epsilon) + self._gain()
         delta = math.exp(min(0.0, float(log_delta.min())))
-        if self._conversion is Conversion.MIRONOV:
-            return delta
-        return min(delta, _total_variation(self._divergence))
+        return min(delta, _total_variation(self.divergence))
 
-
-def epsilon_of_rdp(
-    orders: tuple[float, ...],
-    divergence: NDArray[np.float64],
-    delta: float,
-    conversion: Conversion,
-) -> tuple[float, float]:
-    """(ε, α): the least ε over the orders, never below 0, and the order that gives it.
-
-    Args:
-        orders: α > 1, ``[n]``.
-        divergence: ρ(α), ``[n]`` float64, nats.
-        delta: in (0, 1).
-        conversion: which bound.
-
-    Raises:
-        Misconfiguration: δ outside (0, 1).
-    """
-    checks.inside_unit_interval("delta", delta)
-    alpha = np.asarray(orders)
-    if not divergence.any():
-        return 0.0, float(alpha[-1])
-    epsilons = divergence + (conversion.gain(alpha) - math.log(delta)) / (alpha - 1)
-    if conversion is not Conversion.MIRONOV and _total_variation(divergence) < delta:
-        epsilons[np.argmin(divergence)] = 0.0
-    best = int(np.argmin(epsilons))
-    return max(0.0, float(epsilons[best])), float(alpha[best])
+    def _gain(self) -> NDArray[np.float64]:
+        """G in ln δ = (α − 1)·(ρ − ε) + G, for each order."""
+        return np.asarray((self.orders - 1) * np.log1p(-1 / self.orders) - np.log(self.orders))
 
 
 def _total_variation(divergence: NDArray[np.float64]) -> float:
@@ -253,67 +179,3 @@ def mixture_rdp(
     moment = (alpha - 1) * step
     mixed = np.logaddexp(math.log1p(-probability), math.log(probability) + moment)
     return np.asarray(mixed / (alpha - 1), dtype=np.float64)
-
-
-@lru_cache(maxsize=65536)
-def fixed_size_rdp(rate: float, noise_multiplier: float, order: int) -> float:
-    """ε'(α) of one step; Wang, Balle and Kasiviswanathan 2019, Theorem 9.
-
-    ε'(α) = ln(1 + γ²·C(α,2)·min{4(e^{ε(2)}−1), e^{ε(2)}·min{2, (e^{ε(∞)}−1)²}}
-            + Σ_{j=3..α} γ^j·C(α,j)·e^{(j−1)ε(j)}·min{2, (e^{ε(∞)}−1)^j})/(α−1)
-
-    with ε(j) = j/(2σ²) and ε(∞) = ∞ for the Gaussian. The inner minimum is nested in the outer
-    one, as in the original; Xie et al.'s Proposition 1 prints its brackets so that it reads as
-    a product. Never above α/(2σ²), what the step costs without sampling.
-
-    Args:
-        rate: γ, the share of records in a step, in [0, 1].
-        noise_multiplier: standard deviation over sensitivity, above 0.
-        order: α, a whole number, 2 or more.
-
-    Returns:
-        Nats.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.rate("rate", rate)
-    checks.noise_multiplier(noise_multiplier)
-    checks.count("order", order, 2)
-    if rate == 0:
-        return 0.0
-    half = 1 / (2 * noise_multiplier**2)
-    # ln(4(e^{ε(2)} − 1)) without overflow, and ln(2e^{ε(2)}).
-    second = min(math.log(4) + 2 * half + math.log(-math.expm1(-2 * half)), math.log(2) + 2 * half)
-    j = np.arange(2, order + 1, dtype=np.float64)
-    log_terms = (
-        gammaln(order + 1.0)
-        - gammaln(j + 1)
-        - gammaln(order - j + 1)
-        + j * math.log(rate)
-        + np.concatenate([[second], (j[1:] - 1) * j[1:] * half + math.log(2)])
-    )
-    sampled = float(np.logaddexp(0.0, logsumexp(log_terms))) / (order - 1)
-    return min(sampled, order * half)
-
-
-def fixed_size_rdp_curve(
-    rate: float, noise_multiplier: float, orders: tuple[float, ...]
-) -> NDArray[np.float64]:
-    """ε'(α) at any orders above 1: (α−1)·ε'(α) is convex, so between whole orders its chord bounds.
-
-    Wang, Balle and Kasiviswanathan 2019, Corollary 10.
-
-    Returns:
-        ``[len(orders)]`` float64, nats.
-    """
-
-    def log_moment(order: int) -> float:
-        return (order - 1) * fixed_size_rdp(rate, noise_multiplier, order) if order > 1 else 0.0
-
-    curve = []
-    for alpha in orders:
-        below, part = math.floor(alpha), alpha % 1
-        chord = (1 - part) * log_moment(below) + (part and part * log_moment(below + 1))
-        curve.append(chord / (alpha - 1))
-    return np.array(curve)

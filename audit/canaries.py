@@ -14,13 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from precad.client.gradients.torch_models import logistic, model_section
-from precad.client.records.torch_records import Records, as_records
+from precad.client.records.torch_records import Records
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.simulation.datasets import load
-from precad.simulation.demo_tasks import demo_task
-from precad.simulation.partition import shards
 
 LOUD = 1.5
 """How many times as large as a record's inputs: gradients pass usual clips, and aren't learned."""
@@ -112,7 +109,8 @@ class Designed:
             for who sees the models.
         shares: the other owners' records, of no meaning.
         canaries: the audited owner's.
-        crowding: canaries by dimensions, see ``power.plan``; 0 where their gradients lie otherwise.
+        crowding: canaries by dimensions, see ``Statement.plan``; 0 where their gradients lie
+            otherwise.
     """
 
     task: Task
@@ -162,38 +160,3 @@ def designed(canaries: int, rounds: int, seed: int, loud: float = LOUD) -> Desig
     like = Records(*(torch.from_numpy(part) for part in shares["owner-1"]))
     found = loud_canaries(like, canaries, _CLASSES, seed, loud, periods=rounds)
     return Designed(Task.parse(values), shares, found, 1 / _PARAMETERS_A_CANARY)
-
-
-_DEMO_OWNERS, _SHARDS = 10, 4
-_DEMO_ROOM = 1.3
-"""Above the mean of what the canaries' owner samples, and above the length of its update."""
-
-
-def demo_audit(dataset: str, canaries: int, seed: int) -> Designed:
-    """What ``precad demo`` trains with ten owners, and an eleventh.
-
-    Its caps have room for the canaries; p, σ, T, R and so every stated ε are the demo's.
-
-    Args:
-        dataset: digits or breast-cancer.
-        canaries: m.
-        seed: of partition, canaries and coins.
-
-    Raises:
-        Misconfiguration: no such data set, or more canaries than a client's clip can hold.
-    """
-    data = load(dataset)
-    values = demo_task(data, "logistic", _DEMO_OWNERS + 1)
-    sampled = values["privacy"]["record_rate"] * canaries
-    values["enrolment"]["max_expected_records"] = max(
-        values["enrolment"]["max_expected_records"], _DEMO_ROOM * sampled
-    )
-    clip = max(values["privacy"]["client_clip"], _DEMO_ROOM * math.sqrt(sampled))
-    values["privacy"]["client_clip"] = clip
-    parts = shards(data.train_y, _DEMO_OWNERS, _SHARDS, seed % 2**31)
-    shares = {
-        f"owner-{number:02d}": (data.train_x[part], data.train_y[part])
-        for number, part in enumerate(parts, 1)
-    }
-    like = as_records((data.train_x, data.train_y))
-    return Designed(Task.parse(values), shares, loud_canaries(like, canaries, data.classes, seed))

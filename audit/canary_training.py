@@ -1,12 +1,11 @@
 """A simulated training with canaries, and an adversary's best linear estimate of each coin."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.linalg import solve
 from torch import nn
@@ -14,9 +13,16 @@ from torch.nn import functional
 
 from precad.audit.canaries import Canaries, Designed
 from precad.audit.one_run import Guesses
-from precad.audit.power import Power, guess, pooled
-from precad.audit.verdict import MODELS, ONE_SERVER, Statement, Verdict, judge
-from precad.client.gradients.objectives import Loss
+from precad.audit.verdict import (
+    MODELS,
+    ONE_SERVER,
+    Power,
+    Statement,
+    Verdict,
+    guess,
+    judge,
+    pooled,
+)
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import build
 from precad.client.records.torch_records import Records, as_records
@@ -31,6 +37,8 @@ from precad.simulation import simulate
 from precad.simulation.rounds import Draws
 
 AUDITED = "owner-audited"
+Vector = NDArray[np.float64]
+_ROWS = 512
 ServerANoise = Callable[[Draws, int, int], tuple[RingVector, RingVector]]
 """Version and d in; what server A adds and what server B learns of it out, ``[d] int64`` each."""
 ASSUMED = (1.0, 1 / 16)
@@ -135,136 +143,68 @@ def denominator(task: Task, data: dict[str, Any]) -> float:
 
 def views(
     trained: Audited, shares: dict[str, Any], canaries: Canaries, model: nn.Module | None = None
-) -> dict[Statement, list[NDArray[np.float64]]]:
+) -> dict[Statement, list[Vector]]:
     """Each statement's scores, from all that its adversary may know: two ways, see ``ASSUMED``.
+
+    A score is the best linear estimate of a coin, from all rounds that it holds for and all
+    canaries. A round's noisy sum, less the mean that the known records have, is p·Σ coin·gradient
+    of the canaries, and noise. The statistic of all rounds is s = p·K·coins + noise of covariance
+    σ²·K, with K the gradients' products summed over the rounds; the estimate is ¼p·(¼p²K + σ²)⁻¹
+    (s − ½p·K·1), less a constant. A better adversary would raise the bounds; none makes them false.
 
     Args:
         trained: the training.
         shares: the other owners' records: other clients may be the adversary's.
         canaries: theirs are the scores, ``[periods, m] float64``.
-        model: the task's.
+        model: the task's; built where its architecture is a built-in one.
 
     Raises:
         Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
     """
-    task = trained.task
-    if task.privacy.client_rate < 1:
+    task, privacy, models = trained.task, trained.task.privacy, trained.models
+    rounds = len(models) - 1
+    if privacy.client_rate < 1:
         raise Misconfiguration(
-            "privacy.client_rate", task.privacy.client_rate, "audits take tasks with q = 1"
+            "privacy.client_rate", privacy.client_rate, "audits take tasks with q = 1"
+        )
+    if len(trained.known_noise) != rounds:
+        raise Misconfiguration(
+            "known_noise", len(trained.known_noise), f"must be one for each of the {rounds} rounds"
         )
     both = statements(task, len(canaries.coins))
-    found = scores(
-        trained.models,
-        [Sight([], both[0].noise), Sight(trained.known_noise, both[1].noise)],
-        canaries,
-        _together(shares),
-        task=task,
-        model=build(task.model) if model is None else model,
-        loss=functional.cross_entropy,
-        denominator=trained.denominator,
-        assumed=ASSUMED,
+    gradients = RecordGradients(
+        build(task.model) if model is None else model,
+        functional.cross_entropy,
+        task.model.parameters,
     )
-    return dict(zip(both, found, strict=True))
-
-
-def _together(shares: dict[str, Any]) -> Records | None:
-    if not shares:
-        return None
-    every = [as_records(share) for share in shares.values()]
-    return Records(
-        torch.cat([records.inputs for records in every]),
-        torch.cat([records.targets for records in every]),
-    )
-
-
-Vector = NDArray[np.float64]
-_ROWS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What one view knows of a training's noise.
-
-    Attributes:
-        own_noise: of each round, the noise that this view takes off, ``[d] int64`` in units of the
-            last place; empty where it knows none.
-        noise: standard deviation of the noise that is left, over the record clip.
-    """
-
-    own_noise: Sequence[RingVector]
-    noise: float
-
-
-def scores(
-    models: Sequence[Vector],
-    sights: Sequence[Sight],
-    canaries: Canaries,
-    known: Records | None,
-    *,
-    task: Task,
-    model: nn.Module,
-    loss: Loss,
-    denominator: float,
-    assumed: Sequence[float] = (1.0,),
-) -> list[list[Vector]]:
-    """The best linear estimate of every coin, from all rounds that it holds for and all canaries.
-
-    A round's noisy sum, less the mean that the known records have, is p·Σ coin·gradient of the
-    canaries, and noise. The statistic of all rounds is s = p·K·coins + noise of covariance σ²·K,
-    with K the gradients' products summed over the rounds; the estimate is ¼p·(¼p²K + σ²)⁻¹ (s −
-    ½p·K·1), less a constant. A better adversary would raise the bounds; none makes them false.
-
-    Args:
-        models: θ_0 to θ_T, ``[d] float64`` each, which every view sees.
-        sights: of the views.
-        canaries: m records; the coins tell how many periods they have, and nothing else.
-        known: records that the adversary knows, all owners' in an audit; None for none.
-        task: gives R, p, η, f.
-        model: the task's.
-        loss: a record's.
-        denominator: what the servers divide by.
-        assumed: shares of the noise that the adversary believes in, an estimate for each.
-
-    Returns:
-        By view and share ``[periods, m] float64``; above zero where the canary is thought to be in.
-
-    Raises:
-        Misconfiguration: model and records don't go together, or a view's noise isn't of the rounds
-            of these models.
-    """
-    privacy, rounds = task.privacy, len(models) - 1
-    for sight in sights:
-        if len(sight.own_noise) not in (0, rounds):
-            raise Misconfiguration(
-                "own_noise", len(sight.own_noise), f"must be one for each of the {rounds} rounds"
-            )
-    gradients = RecordGradients(model, loss, task.model.parameters)
     gradients.prepare(canaries.records)
     clip, rate = privacy.record_clip, privacy.record_rate
-    known_noise = [
-        [decode(noise, task.fractional_bits) for noise in sight.own_noise] for sight in sights
-    ]
-    found: list[list[list[Vector]]] = [[[] for _ in assumed] for _ in sights]
+    others = [as_records(share) for share in shares.values()]
+    found: dict[Statement, list[list[Vector]]] = {of: [[] for _ in ASSUMED] for of in both}
     for period in np.split(np.arange(rounds), len(canaries.coins)):
         products = np.zeros((len(canaries), len(canaries)))
-        statistics = np.zeros((len(sights), len(canaries)))
+        # Who sees the models takes no noise off, a server its own.
+        statistics = np.zeros((len(both), len(canaries)))
         for number in period:
             theta = models[number]
-            moved = (models[number + 1] - theta) * (denominator / task.training.learning_rate)
-            if known is not None:
-                for rows in _clipped(gradients, known, theta, clip):
+            moved = (models[number + 1] - theta) * (
+                trained.denominator / task.training.learning_rate
+            )
+            for records in others:
+                for rows in _clipped(gradients, records, theta, clip):
                     moved += rate * rows.sum(axis=0)
             rows = np.concatenate(list(_clipped(gradients, canaries.records, theta, clip)))
             products += rows @ rows.T
-            for view, noise in enumerate(known_noise):
-                statistics[view] -= rows @ (moved - noise[number] if noise else moved)
+            statistics[0] -= rows @ moved
+            noise = decode(trained.known_noise[number], task.fractional_bits)
+            statistics[1] -= rows @ (moved - noise)
         surprises = statistics - rate / 2 * products.sum(axis=1)
-        for sight, surprise, estimates in zip(sights, surprises, found, strict=True):
-            variance = (sight.noise * clip) ** 2
-            for share, estimate in zip(assumed, estimates, strict=True):
+        for statement, surprise in zip(both, surprises, strict=True):
+            variance = (statement.noise * clip) ** 2
+            for share, estimate in zip(ASSUMED, found[statement], strict=True):
                 spread = rate**2 / 4 * products + variance * share**2 * np.eye(len(canaries))
                 estimate.append(solve(spread, surprise, assume_a="pos"))
-    return [[np.array(estimate) for estimate in estimates] for estimates in found]
+    return {of: [np.array(estimate) for estimate in found[of]] for of in both}
 
 
 def _clipped(
@@ -323,13 +263,7 @@ def audit(
     significance: float = SIGNIFICANCE,
     on_repetition: Callable[[int], object] = lambda _: None,
 ) -> tuple[Verdict, ...]:
-    """Score every training and judge them together.
-
-    Args:
-        plans: see ``planned``.
-        repetitions: trainings of the planned task.
-        significance: as planned.
-        on_repetition: told after each how many are done.
+    """Score every training and judge them together; ``on_repetition`` is told how many are done.
 
     Raises:
         Misconfiguration: a training doesn't fit the plan.

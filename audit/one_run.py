@@ -10,9 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
-import numpy as np
-from scipy.stats import binom
-
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
@@ -28,11 +25,7 @@ _EPSILONS = (
 
 
 def gaussian(mu: float) -> TradeOff:
-    """Trade-off of N(0, 1) against N(μ, 1); Dong, Roth and Su 2022, eq. (6).
-
-    Raises:
-        Misconfiguration: μ isn't positive.
-    """
+    """Trade-off of N(0, 1) against N(μ, 1); Dong, Roth and Su 2022, eq. (6)."""
     checks.positive("mu", mu, "distance in standard deviations")
 
     def f(alpha: float) -> float:
@@ -43,20 +36,12 @@ def gaussian(mu: float) -> TradeOff:
     return f
 
 
-def approximate(epsilon: float, delta: float) -> TradeOff:
-    """Trade-off of an (ε, δ) statement alone; Dong, Roth and Su 2022, eq. (5)."""
-    return from_profile({epsilon: delta})
-
-
 def from_profile(profile: dict[float, float]) -> TradeOff:
     """Trade-off of all (ε, δ) statements at once: the largest of their trade-offs, pointwise.
 
     Args:
         profile: δ by ε ≥ 0, each an upper bound. Fewer or larger ones give a smaller f, so that an
             audit against it refutes less, never more.
-
-    Raises:
-        Misconfiguration: an ε is negative or not finite.
     """
     lines = []
     for epsilon, delta in profile.items():
@@ -76,7 +61,6 @@ def of_statement(delta_of_epsilon: Callable[[float], float]) -> TradeOff:
 
 
 _STEPS = 24
-_MOST_EPSILON = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +100,6 @@ def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
         f: the trade-off function that is stated, for one canary in or out.
         guesses: what the adversary achieved.
         significance: in (0, 1).
-
-    Raises:
-        Misconfiguration: the significance is outside (0, 1).
     """
     checks.inside_unit_interval("significance", significance)
     m, made, correct = guesses.canaries, guesses.made, guesses.correct
@@ -151,9 +132,6 @@ def lower_bound(
         most: no larger parameter is looked at.
         least: no smaller one.
         steps: halvings of that range.
-
-    Raises:
-        Misconfiguration: the significance is outside (0, 1).
     """
     low, high = least, most
     if refutes(family(most), guesses, significance):
@@ -161,45 +139,6 @@ def lower_bound(
     for _ in range(steps):
         middle = (low + high) / 2
         if refutes(family(middle), guesses, significance):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def epsilon_by_trade_off(guesses: Guesses, delta: float, significance: float) -> float:
-    """A lower bound of ε at δ, from the trade-off function of (ε, δ) alone."""
-    return lower_bound(
-        lambda epsilon: approximate(epsilon, delta), guesses, significance, _MOST_EPSILON
-    )
-
-
-def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """How likely so many correct guesses are at most under (ε, δ)-DP.
-
-    Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run", Theorem 5.2.
-
-    Raises:
-        Misconfiguration: ε is negative or not finite.
-    """
-    checks.epsilon(epsilon)
-    rate = 1.0 / (1.0 + np.exp(-epsilon))
-    c, r = guesses.correct, guesses.made
-    by_chance = float(binom.sf(c - 1, r, rate))
-    below = np.cumsum(binom.pmf(np.arange(c - 1, -1, -1), r, rate))
-    steepest = float((below / np.arange(1, c + 1)).max(initial=0.0))
-    return min(1.0, by_chance + 2.0 * guesses.canaries * delta * steepest)
-
-
-def epsilon_by_counts(guesses: Guesses, delta: float, significance: float) -> float:
-    """A lower bound of ε at δ by ``p_value``; 0 where nothing is refuted."""
-    checks.inside_unit_interval("significance", significance)
-    low, high = 0.0, _MOST_EPSILON
-    if p_value(guesses, 0.0, delta) >= significance:
-        return 0.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if p_value(guesses, middle, delta) < significance:
             low = middle
         else:
             high = middle

@@ -1,31 +1,107 @@
-"""From scores to a verdict: bounds of ε below, the stated ε above, and whether they cross."""
+"""From scores to a verdict: bounds of ε below, the stated ε above, and whether they cross.
 
+Before an audit: how many coins to guess, and what bound a sound system is expected to give.
+"""
+
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.audit.one_run import (
     Guesses,
     TradeOff,
-    epsilon_by_counts,
-    epsilon_by_trade_off,
+    gaussian,
     lower_bound,
     of_statement,
     refutes,
 )
-from precad.audit.power import Power, plan
 
+_SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+_LEAST = 10
+_LEAST_MU, _MOST_MU = 1e-3, 16.0
+_MU_STEPS = 14
+_POWER_TRIALS = 20
+_TRIALS = 15
+"""Audits that are played to find the number of guesses."""
 MODELS, ONE_SERVER = "models", "one server"
 """Statements of a record by who looks: at the models alone, or as one of the servers."""
-_USUAL = 0.05
-"""Significance at which the papers compare their bounds."""
 _STEPS = 7
 """Of the search for how much less noise is refuted."""
 _LEAST_TIMES, _MOST_TIMES = 1 / 16, 16.0
 """Trainings with so many times less noise than stated are told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """What is planned, by audits that are played with ideal scores.
+
+    Attributes:
+        guesses: r, how many coins are guessed in a training: those with the surest scores.
+        expected: the median lower bound of ε, were the statement just met.
+        expected_of_half: the same of a training with half of the noise.
+        caught: power: share of the trials in which the build at hand is refuted.
+        trials: how many audits of that build were played.
+    """
+
+    guesses: int
+    expected: float
+    expected_of_half: float
+    caught: float
+    trials: int
+
+
+def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> Guesses:
+    """The scores furthest from zero are guessed, by their sign; the rest abstain."""
+    surest = np.argsort(-np.abs(scores), kind="stable")[:made]
+    return Guesses(len(coins), made, int(((scores[surest] > 0) == coins[surest]).sum()))
+
+
+def ideal_scores(
+    coins: NDArray[np.bool_],
+    rate: float,
+    noise: float,
+    rounds: int,
+    generator: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Scores of canaries at right angles to all else, each of the full clip.
+
+    Args:
+        coins: ``[m] bool``.
+        rate: p.
+        noise: standard deviation over the clip, as this view sees it.
+        rounds: T.
+        generator: of the samples and the noise.
+    """
+    found = np.zeros(len(coins))
+    for _ in range(rounds):
+        drawn = coins & (generator.random(len(coins)) < rate)
+        seen = drawn + noise * generator.standard_normal(len(coins))
+        likelier = (2.0 * seen - 1.0) / (2.0 * noise**2)
+        found += np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + likelier)
+    return found
+
+
+def pooled(guesses: list[Guesses]) -> Guesses:
+    """Of several trainings together: one mechanism, whose coins are all fair and independent."""
+    return Guesses(
+        sum(each.canaries for each in guesses),
+        sum(each.made for each in guesses),
+        sum(each.correct for each in guesses),
+    )
+
+
+def _mu(guesses: list[Guesses], significance: float) -> float:
+    return lower_bound(
+        gaussian, pooled(guesses), significance, _MOST_MU, least=_LEAST_MU, steps=_MU_STEPS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +144,61 @@ class Statement:
         less: float = 1.0,
         crowding: float = 0.0,
     ) -> Power:
-        """How many coins to guess, before any is, and how likely so much less noise is caught."""
-        return plan(
-            canaries,
-            self.rate,
-            self.noise,
-            self.rounds,
-            repetitions=repetitions,
-            delta=self.delta,
-            significance=significance,
-            stated=self.family()(1.0),
-            less=less,
-            crowding=crowding,
+        """The number of guesses at which half of the noise shows best, and what comes of them.
+
+        To find the number trade-offs are taken as Gaussian, as they nearly are by the central
+        limit theorem. What is caught is judged by the exact one, as the audit judges.
+
+        Args:
+            canaries: coins of one training.
+            significance: of the audit.
+            repetitions: trainings, each with canaries of its own.
+            less: how many times less noise the build at hand has.
+            crowding: canaries by dimensions, below 1, where they point anywhere: each that counts
+                hides the others a little. That adds a quarter of it to the variance, a coin's, or
+                where it is taken out divides the noise's by what is left of the dimensions.
+        """
+        generator = np.random.default_rng(0)
+        shares = sorted({max(min(_LEAST, canaries), round(canaries * share)) for share in _SHARES})
+
+        def played(noise: float) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+            tossed = generator.random((repetitions, canaries)) < 1 / 2
+            seen = math.sqrt(min(noise**2 + crowding / 4, noise**2 / (1 - crowding)))
+            return [
+                (ideal_scores(coins, self.rate, seen, self.rounds, generator), coins)
+                for coins in tossed
+            ]
+
+        def medians(noise: float) -> NDArray[np.float64]:
+            bounds = []
+            for _ in range(_TRIALS):
+                runs = played(noise)
+                bounds.append(
+                    [_mu([guess(*run, made) for run in runs], significance) for made in shares]
+                )
+            found: NDArray[np.float64] = np.median(bounds, axis=0)
+            return found
+
+        half, sound = medians(self.noise / 2), medians(self.noise)
+        best, stated = int(half.argmax()), self.family()(1.0)
+
+        def refuted() -> bool:
+            # As `judge` does: in two ways, which share the significance.
+            runs = played(self.noise / less)
+            ways = [
+                pooled([guess(*run, made) for run in runs]) for made in (shares[best], canaries)
+            ]
+            return any(refutes(stated, way, significance / len(ways)) for way in ways)
+
+        def epsilon(mu: float) -> float:
+            return gdp.epsilon_of_delta(mu, self.delta) if mu > _LEAST_MU else 0.0
+
+        return Power(
+            guesses=shares[best],
+            expected=epsilon(float(sound[best])),
+            expected_of_half=epsilon(float(half[best])),
+            caught=sum(refuted() for _ in range(_POWER_TRIALS)) / _POWER_TRIALS,
+            trials=_POWER_TRIALS,
         )
 
     def family(self) -> Callable[[float], TradeOff]:
@@ -104,8 +223,6 @@ class Verdict:
         epsilon: the stated one.
         by_family: the largest ε of the same training with less noise that is refuted: the
             sharpest bound. It reaches the stated ε where the statement is refuted, and only there.
-        by_trade_off: the bound from (ε, δ) alone at 95 % confidence, Mahloujifar et al. 2024.
-        by_counts: the same, Steinke et al. 2023.
         refuted: whether the statement doesn't hold: fewer correct guesses would be expected of
             any adversary, with confidence 1 − significance.
     """
@@ -116,8 +233,6 @@ class Verdict:
     significance: float
     epsilon: float
     by_family: float
-    by_trade_off: float
-    by_counts: float
     refuted: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -138,8 +253,6 @@ class Verdict:
             "build_trials": self.power.trials,
             "epsilon_stated": self.epsilon,
             "epsilon_at_least": self.by_family,
-            "epsilon_at_least_by_trade_off": self.by_trade_off,
-            "epsilon_at_least_by_counts": self.by_counts,
             "refuted": self.refuted,
         }
 
@@ -152,17 +265,11 @@ def judge(
 ) -> Verdict:
     """What the guesses prove, in the way that proves most; the ways share the significance.
 
-    Args:
-        statement: what is audited.
-        power: fixed before the scores were seen.
-        ways: of all trainings, the planned number of guesses and all; fixed beforehand too.
-        significance: in (0, 1).
-
-    Raises:
-        Misconfiguration: the significance is outside (0, 1).
+    ``power`` and the ways, the planned number of guesses and all, are fixed before the scores
+    were seen.
     """
     family, epsilon = statement.family(), statement.epsilon
-    each, usual = significance / len(ways), _USUAL / len(ways)
+    each = significance / len(ways)
 
     def times(guesses: Guesses) -> float:
         return _largest_refuted(family, guesses, each)
@@ -178,8 +285,6 @@ def judge(
         significance=significance,
         epsilon=epsilon,
         by_family=found,
-        by_trade_off=max(epsilon_by_trade_off(one, statement.delta, usual) for one in ways),
-        by_counts=max(epsilon_by_counts(one, statement.delta, usual) for one in ways),
         refuted=refuted,
     )
 

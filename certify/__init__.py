@@ -1,1 +1,4 @@
-"""The one certifier: guarantees as curves, and what follows from them (docs/certificates.md)."""
+"""The one certifier: guarantees as curves, and what follows from them (docs/certificates.md).
+
+Whatever takes a parameter raises Misconfiguration where that is out of its range.
+"""

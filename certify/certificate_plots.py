@@ -54,13 +54,7 @@ def plot_certified_accuracy(
 ) -> None:
     """One line a guarantee: the share of points certified at each radius.
 
-    Args:
-        path: the picture, its format by suffix.
-        certificates: one a line, of the same points.
-        correct: [points] bool, True everywhere where true labels aren't known.
-        known: whether they are.
-        unit: "records" or "clients", for the axis.
-        title: one line.
+    ``correct`` is [points] bool, True everywhere where true labels aren't ``known``.
     """
     name = _share_name(known=known)
     with _picture(path, title=title, x=f"radius: {unit} added or deleted", y=name) as axes:
@@ -84,16 +78,7 @@ def plot_certified_accuracy(
 def plot_loss_bounds(
     path: Path, attackers: Floats, lower: Floats, upper: Floats, *, expected: float, unit: str
 ) -> None:
-    """The band in which the expected loss stays, by number of attackers.
-
-    Args:
-        path: the picture, its format by suffix.
-        attackers: [n].
-        lower: [n].
-        upper: [n].
-        expected: the clean expected loss.
-        unit: "records" or "clients", for the axis.
-    """
+    """The band in which the expected loss stays, by number of attackers; [n] float64 each."""
     title = f"What so many attackers can do to an expected loss of {expected:.3g}"
     x = f"attackers: {unit} added or deleted"
     with _picture(path, title=title, x=x, y="expected loss") as axes:
@@ -109,12 +94,7 @@ def plot_smoothing(
 ) -> None:
     """Certified accuracy by ℓ2 radius.
 
-    Args:
-        path: the picture, its format by suffix.
-        certificates: of all points.
-        counted: [points] bool, certified and (where true labels are known) right.
-        known: whether they are.
-        noise: σ.
+    ``counted`` is [points] bool: certified and, where true labels are ``known``, right.
     """
     title, x = f"Randomised smoothing, σ = {noise:g}", "radius: ℓ2 distance of the input"
     with _picture(path, title=title, x=x, y=_share_name(known=known)) as axes:

@@ -5,21 +5,25 @@ Votes need many independent runs of one task; M of them cost M-fold privacy, com
 
 import json
 import math
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Annotated, Literal, Self, assert_never
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.calibrate import spent
-from precad.accounting.events import SampledGaussian
+from precad.accounting.events import MOST_ROUNDS, AccountantName, SampledGaussian
+from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.certify.curves import Floats, Integers
 from precad.certify.intervals import votes_of
-from precad.common.checks import count, inside_unit_interval, positive, rate
+from precad.common.checks import refusal
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
+from precad.common.task_schema import Positive
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Unit(Enum):
@@ -39,70 +43,51 @@ class Unit(Enum):
         return "clients" if self is Unit.CLIENT else "records"
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateInputs:
-    """What a run enforced and charged (``certificate_inputs`` of its summary.json).
+class CertificateInputs(BaseModel):
+    """What a run enforced and charged (``certificate_inputs`` of its summary.json)."""
 
-    Attributes:
-        task_digest: hex SHA-256 of the task.
-        noise_multiplier: σ of each server.
-        record_clip: R.
-        effective_record_clip: R' = R + √d·2^−f + C·2^−18, with the rounding.
-        client_clip: C.
-        client_rate: q.
-        record_rate: p, the largest over clients.
-        rounds: T, rounds charged.
-        delta: δ of the task.
-        clients: enrolled clients.
-        malicious_submission_soundness_bits: rows of the range test, k.
-        cover_uploads: whether undrawn clients uploaded too, so that nobody saw the coin.
-        attempts: attempts of all versions together, at most; None in runs that don't say, for
-            which every version is taken to have had as many as a task allows.
-        most_repeats: the most further releases that any version had with the same updates; all
-            rounds are then taken to have had as many, each with σ/√(1+m).
-        redrawn_coins: how often the operators had a version's coin drawn again, at most.
-        validation: how norms were checked, as the task says.
-    """
+    model_config = ConfigDict(frozen=True, strict=True)
 
-    task_digest: str
-    noise_multiplier: float
-    record_clip: float
-    effective_record_clip: float
-    client_clip: float
-    client_rate: float
-    record_rate: float
-    rounds: int
-    delta: float
-    clients: int
-    malicious_submission_soundness_bits: int
-    cover_uploads: bool = False
-    attempts: int | None = None
-    most_repeats: int = 0
-    redrawn_coins: int = 0
-    validation: str = "crypten"
+    task_digest: str = Field(min_length=1, description="Hex SHA-256 of the task.")
+    noise_multiplier: Positive = Field(description="σ of each server.")
+    record_clip: Positive = Field(description="R.")
+    effective_record_clip: Positive = Field(description="R' = R + √d·2^−f + C·2^−18.")
+    client_clip: Positive = Field(description="C.")
+    client_rate: Share = Field(description="q.")
+    record_rate: Share = Field(description="p, the largest over clients.")
+    rounds: int = Field(ge=0, le=MOST_ROUNDS, description="T, rounds charged.")
+    delta: float = Field(gt=0, lt=1, description="δ of the task.")
+    clients: int = Field(ge=1, description="Enrolled.")
+    malicious_submission_soundness_bits: int = Field(ge=1, description="k, of the range test.")
+    cover_uploads: bool = Field(
+        default=False, description="Undrawn clients uploaded too: nobody saw the coin."
+    )
+    attempts: int | None = Field(
+        default=None,
+        description="Attempts of all versions together, at most; where a run doesn't say, every "
+        "version is taken to have had as many as a task allows.",
+    )
+    most_repeats: int = Field(
+        default=0,
+        ge=0,
+        description="m, the most further releases that any version had with the same updates; all "
+        "rounds are taken to have had as many, each with σ/√(1+m).",
+    )
+    redrawn_coins: int = Field(
+        default=0, ge=0, description="Of versions' coins that operators had drawn again, at most."
+    )
+    validation: Literal["crypten", "fss"] = Field(
+        default="crypten", description="How norms were checked."
+    )
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.task_digest, str) or not self.task_digest:
-            raise Misconfiguration("task_digest", self.task_digest, "give the task's digest in hex")
-        for name in ("noise_multiplier", "record_clip", "effective_record_clip", "client_clip"):
-            positive(name, getattr(self, name))
-        for name in ("client_rate", "record_rate"):
-            rate(name, getattr(self, name))
-        inside_unit_interval("delta", self.delta)
-        count("rounds", self.rounds)
-        for name in ("clients", "malicious_submission_soundness_bits"):
-            count(name, getattr(self, name), least=1)
-        if not isinstance(self.cover_uploads, bool):
-            raise Misconfiguration("cover_uploads", self.cover_uploads, "give true or false")
-        if self.attempts is not None and count("attempts", self.attempts) < self.rounds:
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.attempts is not None and self.attempts < self.rounds:
             raise Misconfiguration("attempts", self.attempts, "every round had at least one")
-        count("most_repeats", self.most_repeats)
-        count("redrawn_coins", self.redrawn_coins)
-        if self.validation not in {"crypten", "fss"}:
-            raise Misconfiguration("validation", self.validation, "must be crypten or fss")
         if self.effective_record_clip < self.record_clip:
             remedy = "R' includes R: at least record_clip"
             raise Misconfiguration("effective_record_clip", self.effective_record_clip, remedy)
+        return self
 
     def run(self, rounds: int, participations: int | None = None) -> Run:
         """``rounds`` of what was enforced."""
@@ -134,28 +119,7 @@ class CertificateInputs:
         assert_never(unit)
 
 
-@dataclass(frozen=True, slots=True)
-class PrivacyCost:
-    """Exact ε of publishing all runs' models.
-
-    Attributes:
-        adversary: in words.
-        adjacency: in words.
-        compositions: rounds of all runs together.
-        delta: as the task's.
-        epsilon: at ``delta``.
-    """
-
-    adversary: str
-    adjacency: str
-    compositions: int
-    delta: float
-    epsilon: float
-
-
-_NAMES = tuple(field.name for field in fields(CertificateInputs))
-_NEEDED = tuple(field.name for field in fields(CertificateInputs) if field.default is MISSING)
-_SHARED = tuple(name for name in _NAMES if name != "redrawn_coins")
+_SHARED = tuple(name for name in CertificateInputs.model_fields if name != "redrawn_coins")
 # Of one version, what a task allows at most.
 _MOST_ATTEMPTS = 1000
 
@@ -195,13 +159,10 @@ class FinishedRun:
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
         if not isinstance(given, dict):
             raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
-        missing = ", ".join(name for name in _NEEDED if name not in given)
-        if missing:
-            raise Misconfiguration("runs", str(path), f"certificate_inputs lacks {missing}")
         try:
-            inputs = CertificateInputs(**{name: given[name] for name in _NAMES if name in given})
-        except TypeError as error:
-            raise Misconfiguration("runs", str(path), f"certificate_inputs: {error}") from None
+            inputs = CertificateInputs.model_validate(given)
+        except ValidationError as error:
+            raise refusal(error, {"missing": f"{path} lacks it; use a newer run"}) from None
         predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
         if predictions is not None and predictions.dtype.kind not in "iu":
             raise Misconfiguration("predictions", str(predictions.dtype), "give int64 labels")
@@ -253,7 +214,7 @@ class Ensemble:
     def inputs(self) -> CertificateInputs:
         """What every run enforced and charged; of redrawn coins, the most that any had."""
         most = max(run.inputs.redrawn_coins for run in self.runs)
-        return replace(self.runs[0].inputs, redrawn_coins=most)
+        return self.runs[0].inputs.model_copy(update={"redrawn_coins": most})
 
     def votes(self, classes: int | None = None) -> Integers:
         """[points, classes] int64, one vote a run.
@@ -295,21 +256,15 @@ class Ensemble:
             found.append(array)
         return found
 
-    def privacy_cost(self) -> tuple[PrivacyCost, ...]:
-        """Exact ε of all M runs together: docs/privacy-accounting.md's guarantees over M·T rounds.
+    def privacy_cost(self) -> tuple[PrivacyStatement, ...]:
+        """Return the exact guarantees of publishing the models of all M runs, over M·T rounds.
 
-        The record-level cost against a corrupted server counts every round as a participation,
-        the most that it can be.
+        A record's against one server counts every round as a participation, the most it can be.
         """
         given, total = self.inputs, len(self.runs) * self.inputs.rounds
-        server = given.run(total, total).event(Adversary.ONE_SERVER)
-        models = given.run(total).event(Adversary.CLIENTS_ONLY)
-        (whole,) = given.run(total).events(Adversary.CLIENT_LEVEL)
-        return tuple(
-            PrivacyCost(who, what, total, given.delta, spent(event, given.delta))
-            for who, what, event in (
-                ("one curious server", "one record's gradient is zero", server),
-                ("clients only", "one record's gradient is zero", models),
-                ("both servers honest", "one client's update is zero", whole),
-            )
+        run, exact = given.run(total), (AccountantName.EXACT,)
+        one, *others = Adversary
+        return (
+            *guarantees(run.at_cap(total), given.delta, (one,), exact),
+            *guarantees(run, given.delta, others, exact),
         )

@@ -7,7 +7,6 @@ Rényi, Gaussian, the exact pair) is the guarantee's matter.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from functools import reduce
 from typing import ClassVar
 
 from precad.certify.curves import Best, Curves, Floats, Identity, InTurn
@@ -43,11 +42,7 @@ class Guarantee(ABC):
         return False
 
     def curves(self, k: int, direction: Direction) -> Curves:
-        """The curves for k additions or deletions; k = 0 gives the identity.
-
-        Raises:
-            Misconfiguration: k is negative.
-        """
+        """The curves for k additions or deletions; k = 0 gives the identity."""
         return Identity() if count("k", k) == 0 else self._curves(k, direction)
 
     @abstractmethod
@@ -73,19 +68,6 @@ class Derived(Guarantee):
     def asymptotic(self) -> bool:
         """As the base guarantee."""
         return self.base.asymptotic
-
-
-@dataclass(frozen=True, slots=True)
-class Iterated(Derived):
-    """Groups by applying the curves of a single change k times.
-
-    Sound for any mechanism, and what f-DP's group privacy says (Dong, Roth, Su 2022, Thm 2.14).
-    """
-
-    mark = ", iterated"
-
-    def _curves(self, k: int, direction: Direction) -> Curves:
-        return reduce(InTurn, [self.base.curves(1, direction)] * k)
 
 
 def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:

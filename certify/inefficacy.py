@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from precad.accounting.exact import largest_count
 from precad.certify.closed_form import GaussianDP
-from precad.certify.curves import Floats, Integers, probabilities
+from precad.certify.curves import Floats, probabilities
 from precad.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
 from precad.certify.intervals import ScoreBound, mean_half_width
-from precad.certify.prediction import LARGEST_GROUP, largest_group
+from precad.certify.prediction import LARGEST_GROUP
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
@@ -85,10 +86,10 @@ def fewest_attackers(
     """The least k for which the bounds don't exclude J' ≤ J/τ (or J' ≤ τJ where ``negative``).
 
     Args:
-        value: J.
+        value: J; for the rest see ``attack_bounds``.
         bound: B.
         ratio: τ ≥ 1; where ``negative``, at most −B/J, else the goal lies outside the range.
-        guarantee: never a `Reproduction`.
+        guarantee: of the mechanism.
         directions: which changes the attacker may make.
         negative: the score is at most 0.
         limit: largest group searched.
@@ -106,15 +107,14 @@ def fewest_attackers(
     if ratio == 1 or p == 0:
         return 0
 
-    def out_of_reach(k: int, points: Integers) -> npt.NDArray[np.bool_]:
+    def out_of_reach(k: int) -> bool:
         curves = [guarantee.curves(k, direction) for direction in directions]
-        safe = all(
+        return all(
             bool(curve.upper(p) < goal) if negative else bool(curve.lower(p) > goal)
             for curve in curves
         )
-        return np.full(len(points), safe)
 
-    safe_up_to = int(largest_group(out_of_reach, 1, limit)[0])
+    safe_up_to = largest_count(out_of_reach, limit)
     return None if safe_up_to >= limit else safe_up_to + 1
 
 

@@ -2,99 +2,60 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 
-from precad.cli.options import PATH, json_option, print_json
+from precad.cli.options import AsJson, asks, print_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRequest:
-    """What `precad account` is asked; the fields are its options."""
+    """What `precad account` is asked."""
 
-    task: tuple[Path, ...]
-    run: tuple[Path, ...]
-    record_rate: float | None
-    client_rate: float | None
-    noise_multiplier: float | None
-    rounds: int | None
-    delta: float | None
-    participations: tuple[int, ...]
-    again: tuple[str, ...]
-    cap: int | None
-    record_clip: float | None
-    client_clip: float | None
-    dimension: int | None
-    fractional_bits: int | None
-    cover_uploads: bool
-    sampling: str
-    as_json: bool
+    task: Annotated[
+        tuple[Path, ...],
+        "The task (TOML), instead of its numbers; repeat it for all of an owner's.",
+    ]
+    record_rate: Annotated[
+        float | None, "p: probability of a record being drawn in a round, 0 to 1."
+    ]
+    client_rate: Annotated[
+        float | None, "q: probability of a client being drawn in a round, 0 to 1."
+    ]
+    noise_multiplier: Annotated[
+        float | None, "σ: standard deviation of one server's noise over R'."
+    ]
+    rounds: Annotated[int | None, "T: rounds of the run."]
+    delta: Annotated[float | None, "δ: above 0 and below 1, like 1e-5."]
+    participations: Annotated[
+        tuple[int, ...],
+        "T_i: how often the client took part, from its ledger; once for each task, in "
+        "order. Without it this is a plan: the 0.999 quantile of Binomial(T, q).",
+    ]
+    again: Annotated[
+        tuple[str, ...],
+        "Of those participations, versions that were released more than once, as the "
+        "ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several M. "
+        "Once for each task, in order; none for none.",
+    ]
+    cap: Annotated[
+        int | None, "Most participations, fixed beforehand; by default the task's limit, or T."
+    ]
+    record_clip: Annotated[float | None, "R: bound on a record's gradient. Needs C, d and f too."]
+    client_clip: Annotated[float | None, "C: bound on a client's update. Needs R, d and f too."]
+    dimension: Annotated[int | None, "d: parameters of the model; R' is R + √d·2^−f + C·2^−18."]
+    fractional_bits: Annotated[int | None, "f: fractional bits of the fixed point."]
+    cover_uploads: Annotated[bool, "Undrawn clients upload too: nobody sees the coin."]
+    sampling: Annotated[str, "How records and clients are drawn; this system runs poisson."] = (
+        "poisson"
+    )
+    as_json: AsJson
 
 
 @click.command()
-@click.option(
-    "--task",
-    type=PATH,
-    multiple=True,
-    help="The task (TOML), instead of its numbers; repeat it for all of an owner's.",
-)
-@click.option(
-    "--run",
-    type=PATH,
-    multiple=True,
-    help="Folder of a finished run, counted as drawn in every round; may be repeated.",
-)
-@click.option(
-    "--record-rate", type=float, help="p: probability of a record being drawn in a round, 0 to 1."
-)
-@click.option(
-    "--client-rate", type=float, help="q: probability of a client being drawn in a round, 0 to 1."
-)
-@click.option(
-    "--noise-multiplier", type=float, help="σ: standard deviation of one server's noise over R'."
-)
-@click.option("--rounds", type=int, help="T: rounds of the run.")
-@click.option("--delta", type=float, help="δ: above 0 and below 1, like 1e-5.")
-@click.option(
-    "--participations",
-    type=int,
-    multiple=True,
-    help="T_i: how often the client took part, from its ledger; once for each task, in "
-    "order. Without it this is a plan: the 0.999 quantile of Binomial(T, q).",
-)
-@click.option(
-    "--again",
-    multiple=True,
-    help="Of those participations, versions that were released more than once, as the "
-    "ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several M. "
-    "Once for each task, in order; none for none.",
-)
-@click.option(
-    "--cap",
-    type=int,
-    help="Most participations, fixed beforehand; by default the task's limit, or T.",
-)
-@click.option(
-    "--record-clip", type=float, help="R: bound on a record's gradient. Needs C, d and f too."
-)
-@click.option(
-    "--client-clip", type=float, help="C: bound on a client's update. Needs R, d and f too."
-)
-@click.option(
-    "--dimension", type=int, help="d: parameters of the model; R' is R + √d·2^−f + C·2^−18."
-)
-@click.option("--fractional-bits", type=int, help="f: fractional bits of the fixed point.")
-@click.option(
-    "--cover-uploads", is_flag=True, help="Undrawn clients upload too: nobody sees the coin."
-)
-@click.option(
-    "--sampling",
-    default="poisson",
-    help="How records and clients are drawn; this system runs poisson.",
-)
-@json_option
-def account(**given: Any) -> None:
+@asks(AccountRequest)
+def account(request: AccountRequest) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 
     ONE SERVER: a record, against one curious server with any other
@@ -119,7 +80,7 @@ def account(**given: Any) -> None:
     with σ/√(1+m), not m more: --again takes them as precad ledger shows
     them.
 
-    Several tasks or runs are those of one owner on the same records:
+    Several tasks are those of one owner on the same records:
     each is shown (of more than twelve none), and what all cost together.
 
     For example:
@@ -132,13 +93,11 @@ def account(**given: Any) -> None:
         precad account --record-rate 0.2 --client-rate 1 \\
           --noise-multiplier 2 --rounds 60 --delta 1e-5
     """  # noqa: D301 -- click reads the control character
-    request = AccountRequest(**given)
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-    from precad.cli.account_runs import runs_of  # noqa: PLC0415
-    from precad.cli.account_tables import document, show  # noqa: PLC0415
+    from precad.cli.account_answer import answer  # noqa: PLC0415
 
-    runs = runs_of(request)
+    found = answer(request)
     if request.as_json:
-        print_json(document(runs), indent=2)
+        print_json(found.document(), indent=2)
     else:
-        show(runs)
+        found.show()

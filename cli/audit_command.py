@@ -2,61 +2,37 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import click
 
-from precad.cli.options import PATH, json_of, json_option, print_json
+from precad.cli.options import AsJson, asks, json_of, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say
 
 if TYPE_CHECKING:
-    from precad.audit.power import Power
-    from precad.audit.verdict import Statement, Verdict
+    from precad.audit.verdict import Power, Statement, Verdict
 
 REFUTED = 1
-canaries_option = click.option(
-    "--canaries",
-    type=click.IntRange(min=20),
-    default=2000,
-    help="m: records that count or not by a fair coin.",
-)
-rounds_option = click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=4,
-    help="Of a task made for auditing, each with coins of its own; more prove more.",
-)
-seed_option = click.option("--seed", type=click.IntRange(min=0), help="Repeats an audit.")
-save_option = click.option("--save", type=PATH, help="All that was found, as JSON.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """What `precad audit` is asked."""
+
+    canaries: Annotated[int, "m, 20 or more: records that count or not by a fair coin."] = 2000
+    rounds: Annotated[int, "Each with coins of its own; more prove more."] = 4
+    repetitions: Annotated[int, "Trainings, each with canaries of its own; more prove more."] = 1
+    seed: Annotated[int | None, "Repeats an audit."]
+    save: Annotated[Path | None, "All that was found, as JSON."]
+    as_json: AsJson
 
 
 @click.command()
-@canaries_option
-@rounds_option
-@click.option(
-    "--repetitions",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Trainings, each with canaries of its own; more prove more.",
-)
-@click.option(
-    "--dataset",
-    help="Audit the demo's task for digits or breast-cancer, in place of one made for it.",
-)
-@seed_option
-@save_option
-@json_option
-def audit(
-    canaries: int,
-    rounds: int,
-    repetitions: int,
-    dataset: str | None,
-    seed: int | None,
-    save: Path | None,
-    as_json: bool,
-) -> None:
+@asks(AuditRequest)
+def audit(request: AuditRequest) -> None:
     """Attack trainings as the stated adversaries may, and bound ε from below.
 
     A consenting owner's canaries are records that count, or count as zero, by
@@ -66,22 +42,24 @@ def audit(
     passes the stated ε refutes the statement; the command then exits with 1.
 
         precad audit
-
-        precad audit --dataset digits
     """
-    check_folder(save)
-    from precad.audit.canaries import LOUDER, demo_audit, designed  # noqa: PLC0415
+    save = request.save
+    if save is not None and not save.parent.is_dir():
+        raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
+    from precad.audit.canaries import LOUDER, designed  # noqa: PLC0415
     from precad.audit.canary_training import Repetition, planned, train  # noqa: PLC0415
     from precad.audit.canary_training import audit as judged  # noqa: PLC0415
+    from precad.common import checks  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
-    first = checked_seed(seed)
-    out = sys.stderr if as_json else sys.stdout
+    checks.count("canaries", request.canaries, 20)
+    repetitions = checks.count("repetitions", request.repetitions, 1)
+    rounds = checks.count("rounds", request.rounds, 1)
+    first = checked_seed(request.seed)
+    out = sys.stderr if request.as_json else sys.stdout
     say(out, f"seed {first}")
     made = [
-        designed(canaries, rounds, number, LOUDER)
-        if dataset is None
-        else demo_audit(dataset, canaries, number)
+        designed(request.canaries, rounds, number, LOUDER)
         for number in range(first, first + repetitions)
     ]
     plans = planned(made[0], repetitions)
@@ -96,27 +74,15 @@ def audit(
     show(out, found)
     document = {
         "seed": first,
-        "dataset": dataset,
         "repetitions": repetitions,
         "simulated": True,
         "verdicts": [verdict.to_json() for verdict in found],
     }
-    end(document, save, as_json=as_json, refuted=any(verdict.refuted for verdict in found))
-
-
-def check_folder(save: Path | None) -> None:
-    """Refuse a file whose folder isn't there, before an audit takes its minutes."""
-    if save is not None and not save.parent.is_dir():
-        raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
-
-
-def end(document: dict[str, Any], save: Path | None, *, as_json: bool, refuted: bool) -> None:
-    """Write what was found; fail where a statement doesn't hold."""
     if save is not None:
         save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
-    if as_json:
+    if request.as_json:
         print_json(document)
-    if refuted:
+    if any(verdict.refuted for verdict in found):
         sys.exit(REFUTED)
 
 

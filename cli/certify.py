@@ -1,17 +1,16 @@
 """`precad certify`: what an attack on the training, or on an input, can't change.
 
-Options become a frozen request, whose fields they are; a request a document; a document tables or
-JSON.
+Options become a frozen request; a request a document; a document tables or JSON.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import click
 
-from precad.cli.options import PATH
-from precad.cli.predict import config_option, model_file_option, own_model_option, task_file_option
+from precad.cli.options import ARGUMENT, AsJson, asks
+from precad.cli.predict import OfModel
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""
@@ -20,36 +19,70 @@ VoteFormat: TypeAlias = Literal["votes", "labels", "scores"]
 # The values of the certifier's own enums, whose modules load too slowly for the help.
 UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
 BoundName: TypeAlias = Literal["hoeffding", "bernstein"]
+Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
+Simultaneous: TypeAlias = Annotated[bool, "Make the confidence hold for all points at once."]
+TrueLabels: TypeAlias = Annotated[Path | None, "True labels: report certified accuracy."]
+Plot: TypeAlias = Annotated[Path | None, "Write a picture to this .png, .pdf or .svg file."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class OfTrainings:
+    """What is asked of trained models, and how they were trained."""
+
+    sources: Annotated[
+        tuple[Path, ...], "A .npy or CSV file; with --runs, folders of finished runs.", ARGUMENT
+    ]
+    runs: Annotated[bool, "The paths are folders of finished runs; σ, C, R, q, T come from them."]
+    guarantee: Annotated[
+        GuaranteeKind, "exact (tightest), rdp, adp, or gdp (a limit, not a guarantee)."
+    ] = "exact"
+    sampling_rate: Annotated[
+        float | None, "q: a record or client is in a round with this probability."
+    ]
+    noise_multiplier: Annotated[
+        float | None, "Noise over one unit's bound: σ, or √2·σ·R/C for clients."
+    ]
+    rounds: Annotated[int | None, "T: rounds of training."]
+    sampling: Annotated[str | None, "Only poisson can be certified."]
+    unit: Annotated[
+        UnitName | None, "What is counted; by default client with --runs and record without."
+    ]
+    change: Annotated[
+        Change | None,
+        "either: k added, or k deleted; replacements: k honest ones turned malicious. By "
+        "default replacements for clients, either for records.",
+    ]
+    absent: Annotated[
+        int, "Honest clients whose absence attackers can select; they count among K."
+    ] = 0
+    confidence: Confidence = 0.999
+    interval: Annotated[BoundName, "For scores, or for the mean over runs."] = "hoeffding"
+    delta: Annotated[float | None, "For adp: (ε, δ) at this δ only."]
+    soundness_bits: Annotated[
+        int | None,
+        "Add (malicious submissions)·2^−bits for validation; with --runs and clients, always.",
+    ]
+    attempts: Annotated[
+        int, "With --soundness-bits: most attempts of a round, each of which is validated."
+    ] = 20
+    plot: Plot
+    as_json: AsJson
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction(OfTrainings):
     """The majority vote of independently trained private models."""
 
-    sources: tuple[Path, ...]
-    runs: bool
-    guarantee: GuaranteeKind
-    also: tuple[GuaranteeKind, ...]
-    sampling_rate: float | None
-    noise_multiplier: float | None
-    rounds: int | None
-    sampling: str | None
-    unit: UnitName | None
-    change: Change | None
-    absent: int
-    confidence: float
-    simultaneous: bool
-    strict: bool
-    form: VoteFormat | None
-    interval: BoundName
-    classes: int | None
-    models: int | None
-    labels: Path | None
-    delta: float | None
-    soundness_bits: int | None
-    attempts: int
-    plot: Path | None
-    as_json: bool
+    also: Annotated[tuple[GuaranteeKind, ...], "Compare with this guarantee too; may be repeated."]
+    simultaneous: Simultaneous
+    form: Annotated[
+        VoteFormat | None,
+        "votes [points, classes], labels [points, models], or scores "
+        "[points, models, classes] (CSV: point, model, scores).",
+        "--format",
+    ]
+    classes: Annotated[int | None, "For labels and runs: how many classes."]
+    labels: TrueLabels
 
     @property
     def kinds(self) -> list[GuaranteeKind]:
@@ -58,54 +91,42 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(OfTrainings):
     """The expected loss of a private model after so many attackers."""
 
-    sources: tuple[Path, ...]
-    runs: bool
-    expected: float | None
-    bound: float
-    attackers: int
-    tau: tuple[float, ...]
-    guarantee: GuaranteeKind
-    sampling_rate: float | None
-    noise_multiplier: float | None
-    rounds: int | None
-    sampling: str | None
-    unit: UnitName | None
-    change: Change | None
-    absent: int
-    confidence: float
-    interval: BoundName
-    delta: float | None
-    soundness_bits: int | None
-    attempts: int
-    plot: Path | None
-    as_json: bool
+    expected: Annotated[float | None, "A known expected loss, instead of a file.", "--loss"]
+    bound: Annotated[float, "B: the loss lies in [0, B]."] = 1.0
+    attackers: Annotated[int, "Show bounds up to so many attackers."] = 10
+    tau: Annotated[
+        tuple[float, ...], "Fewest attackers for a tau-fold lower loss; may be repeated."
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Smoothing:
+class Smoothing(OfModel):
     """Predictions under changed inputs."""
 
-    votes: Path | None
-    sigma: float | None
-    data: Path | None
-    config: Path | None
-    task: Path | None
-    model_file: Path | None
-    model: str | None
-    copies: int
-    select: int
-    first: int | None
-    draw: int | None
-    keep: Path | None
-    confidence: float
-    selection: Path | None
-    simultaneous: bool
-    labels: Path | None
-    plot: Path | None
-    as_json: bool
+    votes: Annotated[
+        Path | None, "Votes [points, classes] under input noise: .npy or CSV.", ARGUMENT
+    ]
+    sigma: Annotated[
+        float | None,
+        "Standard deviation of the input noise; the task's objective's unless given.",
+    ]
+    data: Annotated[Path | None, "Records with labels, as for precad evaluate."]
+    copies: Annotated[int, "n: fresh noisy copies of each record that count."] = 10_000
+    select: Annotated[int, "n0: copies that choose the label."] = 100
+    first: Annotated[int | None, "Only so many of the records."]
+    draw: Annotated[int | None, "Which draw of the noise, to repeat one; fresh unless given."]
+    keep: Annotated[Path | None, "Keep votes as they come; another call goes on from there."]
+    confidence: Confidence = 0.999
+    selection: Annotated[
+        Path | None, "Other votes that choose each label; without, every class pays for it."
+    ]
+    simultaneous: Simultaneous
+    labels: TrueLabels
+    plot: Plot
+    as_json: AsJson
 
 
 Request: TypeAlias = Prediction | Loss | Smoothing
@@ -114,77 +135,6 @@ Request: TypeAlias = Prediction | Loss | Smoothing
 @click.group()
 def certify() -> None:
     """What bad owners, records or inputs can't change."""
-
-
-sources_argument = click.argument(
-    "sources",
-    type=PATH,
-    nargs=-1,
-    help="A .npy or CSV file; with --runs, folders of finished runs.",
-)
-runs_option = click.option(
-    "--runs",
-    is_flag=True,
-    help="The paths are folders of finished runs; σ, C, R, q, T come from them.",
-)
-kind_option = click.option(
-    "--guarantee",
-    type=click.Choice(get_args(GuaranteeKind)),
-    default="exact",
-    help="exact (tightest), rdp, adp, or gdp (a limit, not a guarantee).",
-)
-rate_option = click.option(
-    "--sampling-rate", type=float, help="q: a record or client is in a round with this probability."
-)
-noise_option = click.option(
-    "--noise-multiplier",
-    type=float,
-    help="Noise over one unit's bound: σ, or √2·σ·R/C for clients.",
-)
-rounds_option = click.option("--rounds", type=int, help="T: rounds of training.")
-scheme_option = click.option("--sampling", help="Only poisson can be certified.")
-unit_option = click.option(
-    "--unit",
-    type=click.Choice(get_args(UnitName)),
-    help="What is counted; by default client with --runs and record without.",
-)
-change_made_option = click.option(
-    "--change",
-    type=click.Choice(get_args(Change)),
-    help="either: k added, or k deleted; replacements: k honest ones turned malicious. By "
-    "default replacements for clients, either for records.",
-)
-absent_option = click.option(
-    "--absent",
-    type=int,
-    default=0,
-    help="Honest clients whose absence attackers can select; they count among K.",
-)
-confidence_option = click.option(
-    "--confidence", type=float, default=0.999, help="Of each point's statement."
-)
-simultaneous_option = click.option(
-    "--simultaneous", is_flag=True, help="Make the confidence hold for all points at once."
-)
-true_labels_option = click.option(
-    "--labels", type=PATH, help="True labels: report certified accuracy."
-)
-delta_option = click.option("--delta", type=float, help="For adp: (ε, δ) at this δ only.")
-bits_option = click.option(
-    "--soundness-bits",
-    type=int,
-    help="Add (malicious submissions)·2^−bits for validation; with --runs and clients, always.",
-)
-attempts_option = click.option(
-    "--attempts",
-    type=int,
-    default=20,
-    help="With --soundness-bits: most attempts of a round, each of which is validated.",
-)
-plot_option = click.option("--plot", type=PATH, metavar="FILE.png", help="Write a picture.")
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document instead."
-)
 
 
 def respond(request: Request) -> None:
@@ -197,48 +147,8 @@ def respond(request: Request) -> None:
 
 
 @certify.command()
-@sources_argument
-@runs_option
-@kind_option
-@click.option(
-    "--also",
-    type=click.Choice(get_args(GuaranteeKind)),
-    multiple=True,
-    help="Compare with this guarantee too; may be repeated.",
-)
-@rate_option
-@noise_option
-@rounds_option
-@scheme_option
-@unit_option
-@change_made_option
-@absent_option
-@confidence_option
-@simultaneous_option
-@click.option(
-    "--strict/--as-published",
-    default=True,
-    help="Pay for choosing the label from the same votes (α/2L), or α/L as papers do.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(get_args(VoteFormat)),
-    help="votes [points, classes], labels [points, models], or scores "
-    "[points, models, classes] (CSV: point, model, scores).",
-)
-@click.option(
-    "--interval", type=click.Choice(get_args(BoundName)), default="hoeffding", help="For scores."
-)
-@click.option("--classes", type=int, help="For labels and runs: how many classes.")
-@click.option("--models", type=int, help="How many votes every point must have.")
-@true_labels_option
-@delta_option
-@bits_option
-@attempts_option
-@plot_option
-@json_option
-def prediction(**given: Any) -> None:
+@asks(Prediction)
+def prediction(request: Prediction) -> None:
     """Certify the majority vote of independently trained private models.
 
     For each point: the label, and the radius, which is the largest number of training records (or
@@ -252,42 +162,12 @@ def prediction(**given: Any) -> None:
     Finished runs of one task (the radius counts clients):
       precad certify prediction --runs run-1 run-2 run-3
     """  # noqa: D301 -- click reads the control character
-    respond(Prediction(**given))
+    respond(request)
 
 
 @certify.command()
-@sources_argument
-@runs_option
-@click.option("--loss", "expected", type=float, help="A known expected loss, instead of a file.")
-@click.option("--bound", type=float, default=1.0, help="B: the loss lies in [0, B].")
-@click.option("--attackers", type=int, default=10, help="Show bounds up to so many attackers.")
-@click.option(
-    "--tau",
-    type=float,
-    multiple=True,
-    help="Fewest attackers for a tau-fold lower loss; may be repeated.",
-)
-@kind_option
-@rate_option
-@noise_option
-@rounds_option
-@scheme_option
-@unit_option
-@change_made_option
-@absent_option
-@confidence_option
-@click.option(
-    "--interval",
-    type=click.Choice(get_args(BoundName)),
-    default="hoeffding",
-    help="For the mean over runs.",
-)
-@delta_option
-@bits_option
-@attempts_option
-@plot_option
-@json_option
-def loss(**given: Any) -> None:
+@asks(Loss)
+def loss(request: Loss) -> None:
     """Bound the expected loss of a private model after so many attackers.
 
     The loss may be any bounded score: a test loss, or an attacker's own objective (its attack
@@ -302,46 +182,12 @@ def loss(**given: Any) -> None:
     Finished runs:
       precad certify loss --runs run-1 run-2 run-3
     """  # noqa: D301 -- click reads the control character
-    respond(Loss(**given))
+    respond(request)
 
 
 @certify.command()
-@click.argument(
-    "votes",
-    type=PATH,
-    required=False,
-    help="Votes [points, classes] under input noise: .npy or CSV.",
-)
-@click.option(
-    "--sigma",
-    type=float,
-    help="Standard deviation of the input noise; the task's objective's unless given.",
-)
-@click.option("--data", type=PATH, help="Records with labels, as for precad evaluate.")
-@config_option
-@task_file_option
-@model_file_option
-@own_model_option
-@click.option(
-    "--copies", type=int, default=10_000, help="n: fresh noisy copies of each record that count."
-)
-@click.option("--select", type=int, default=100, help="n0: copies that choose the label.")
-@click.option("--first", type=int, help="Only so many of the records.")
-@click.option(
-    "--draw", type=int, help="Which draw of the noise, to repeat one; fresh unless given."
-)
-@click.option("--keep", type=PATH, help="Keep votes as they come; another call goes on from there.")
-@confidence_option
-@click.option(
-    "--selection",
-    type=PATH,
-    help="Other votes that choose each label; without, every class pays for it.",
-)
-@simultaneous_option
-@true_labels_option
-@plot_option
-@json_option
-def smoothing(**given: Any) -> None:
+@asks(Smoothing)
+def smoothing(request: Smoothing) -> None:
     """Certify predictions against changed inputs (Cohen et al.'s randomised smoothing).
 
     Of a trained model, whose noisy votes are drawn here, or of votes in a file. The radius is an
@@ -354,4 +200,4 @@ def smoothing(**given: Any) -> None:
     10,000 noisy copies of each input, σ = 0.5:
       precad certify smoothing noisy-votes.npy --sigma 0.5 --labels truth.npy
     """  # noqa: D301 -- click reads the control character
-    respond(Smoothing(**given))
+    respond(request)

@@ -23,6 +23,8 @@ from precad.certify.prediction import (
 from precad.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
 from precad.cli.certify_inputs import (
+    DIRECTIONS,
+    Trained,
     budget,
     expectation,
     right,
@@ -30,7 +32,6 @@ from precad.cli.certify_inputs import (
     votes_of_file,
     votes_of_model,
 )
-from precad.cli.certify_mechanism import DIRECTIONS, Trained
 from precad.cli.options import writable_picture
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
@@ -47,11 +48,7 @@ _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5,
 
 
 def answer(request: Request) -> Document:
-    """The document that answers a request; the picture, where one is asked for, is drawn too.
-
-    Raises:
-        Misconfiguration: what a request says, or what its files hold, can't be certified.
-    """
+    """The document that answers a request; the picture, where one is asked for, is drawn too."""
     if request.plot is not None:
         writable_picture(request.plot)
     if isinstance(request, Loss):
@@ -85,7 +82,6 @@ def _prediction(request: Prediction) -> Document:
         **trained.document(request, guarantees[0]),
         "confidence": request.confidence,
         "simultaneous": request.simultaneous,
-        "strict": request.strict,
         "models": models,
         "classes": classes,
         "abstained": int((~certificates[0].certified).sum()),

@@ -1,4 +1,4 @@
-"""What `precad certify` reads: votes, scores, losses and labels, and votes under input noise."""
+"""What `precad certify` reads: how models were trained, votes, scores, losses and labels."""
 
 import re
 import secrets
@@ -6,12 +6,30 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from precad.accounting.events import (
+    SampledGaussian,
+    poisson_gaussian,
+    require_poisson,
+    require_rounds,
+)
+from precad.accounting.gdp import GdpCltAccountant
+from precad.certify.closed_form import GaussianDP
 from precad.certify.curves import Booleans, Integers
-from precad.certify.finished_runs import Ensemble
+from precad.certify.exact_groups import ExactGroups
+from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
+from precad.certify.guarantee import (
+    BOTH,
+    Direction,
+    Guarantee,
+    Redrawn,
+    Replacements,
+    ValidationAllowance,
+    WithAbsent,
+)
 from precad.certify.inefficacy import MeanInterval, expected_loss
 from precad.certify.intervals import (
     ConfidenceBudget,
@@ -22,25 +40,159 @@ from precad.certify.intervals import (
     vote_counts,
     votes_of,
 )
-from precad.cli.certify import Loss, Prediction, Smoothing
+from precad.certify.renyi import RenyiGroups
+from precad.cli.certify import Change, GuaranteeKind, Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.predict import trained
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
 from precad.common.terminal import Bar
-
-if TYPE_CHECKING:
-    from precad.client.trained_model import TrainedModel
 
 _NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')
 """A column's name: it begins with a letter."""
 
 
-def read_array(field: str, path: Path) -> Array:
-    """The array in a ``.npy`` file (never unpickled) or a CSV file (one header line allowed).
+_LEAST_NOISE = 0.01
+DIRECTIONS = {
+    "either": BOTH,
+    "additions": (Direction.ADDITIONS,),
+    "deletions": (Direction.DELETIONS,),
+    "replacements": (Direction.DELETIONS,),
+}
+"""What to certify against, by the name of the change; replacements are both in any direction."""
 
-    Raises:
-        Misconfiguration: no such file, or neither format.
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The mechanism that is certified.
+
+    Attributes:
+        runs: finished runs; None where options say how the models were trained.
+        unit: what is counted.
+        mechanism: what was run, as one unit meets it.
+        soundness_bits: of validation; None where submissions can't be forged or aren't validated.
+        attempts: how often one client may have submitted in all.
+        redraws: coins that were drawn again; nothing where the rate of clients doesn't matter.
     """
+
+    runs: Ensemble | None
+    unit: Unit
+    mechanism: SampledGaussian
+    soundness_bits: int | None
+    attempts: int
+    redraws: int = 0
+
+    def change(self, request: OfTrainings) -> Change:
+        """What is certified against: a client that turns bad replaces its update."""
+        if request.change is not None:
+            return request.change
+        return "replacements" if self.unit is Unit.CLIENT else "either"
+
+    @classmethod
+    def of(cls, request: OfTrainings) -> "Trained":
+        """From the runs' ledgers, or from the options, never from both."""
+        rate, noise, rounds = request.sampling_rate, request.noise_multiplier, request.rounds
+        typed = {"--sampling-rate": rate, "--noise-multiplier": noise, "--rounds": rounds}
+        bits = request.soundness_bits
+        if request.runs:
+            if not request.sources:
+                raise Misconfiguration("runs", "none", "name the folders of finished runs")
+            for name, value in (
+                typed | {"--sampling": request.sampling, "--soundness-bits": bits}
+            ).items():
+                if value is not None:
+                    raise Misconfiguration(
+                        name, value, "leave it out: with --runs it comes from the runs' own ledgers"
+                    )
+            runs = Ensemble(tuple(FinishedRun.read(folder) for folder in request.sources))
+            unit = Unit(request.unit or Unit.CLIENT)
+            if unit is Unit.CLIENT:
+                bits = runs.inputs.malicious_submission_soundness_bits
+            inputs = runs.inputs
+            _require_absences(request.absent, unit)
+            redraws = 0 if unit is Unit.RECORD else inputs.redrawn_coins
+            return cls(runs, unit, inputs.mechanism(unit), bits, inputs.most_attempts, redraws)
+        if rate is None or noise is None or rounds is None:
+            name = next(name for name, value in typed.items() if value is None)
+            raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
+        unit = Unit(request.unit or Unit.RECORD)
+        if unit is Unit.RECORD_OF_ONE_CLIENT:
+            raise Misconfiguration(
+                "--unit",
+                unit.value,
+                "only with --runs; without, give the rate and say record or client",
+            )
+        require_poisson(request.sampling or "poisson")
+        checks.rate("sampling_rate", rate)
+        require_rounds("rounds", rounds)
+        if checks.noise_multiplier(noise) < _LEAST_NOISE:
+            raise Misconfiguration(
+                "noise_multiplier", noise, f"bounds nothing; give {_LEAST_NOISE:g} or more"
+            )
+        mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
+        attempts = rounds * checks.count("attempts", request.attempts, 1)
+        _require_absences(request.absent, unit)
+        return cls(None, unit, mechanism, bits, attempts)
+
+    def guarantee(self, kind: GuaranteeKind, request: OfTrainings) -> Guarantee:
+        """The named guarantee, with validation's allowance where submissions are validated."""
+        m = self.mechanism
+        guarantee: Guarantee
+        match kind:
+            case "exact":
+                guarantee = ExactGroups(m)
+            case "rdp":
+                guarantee = RenyiGroups(m)
+            case "adp":
+                guarantee = ExactGroups(m).as_approximate(request.delta)
+            case "gdp":
+                limit = GdpCltAccountant()
+                limit.compose(m)
+                guarantee = GaussianDP(limit.mu, asymptotic=True)
+        if self.soundness_bits is not None:
+            guarantee = ValidationAllowance(guarantee, self.attempts, self.soundness_bits)
+        if self.change(request) == "replacements":
+            guarantee = Replacements(guarantee)
+        if request.absent:
+            guarantee = WithAbsent(guarantee, request.absent)
+        return Redrawn(guarantee, self.redraws) if self.redraws else guarantee
+
+    def document(self, request: OfTrainings, guarantee: Guarantee) -> dict[str, Any]:
+        """This part of an answer; ``runs`` with what all of them together cost in privacy."""
+        m, runs = self.mechanism, self.runs
+        return {
+            "guarantee": request.guarantee,
+            "asymptotic": guarantee.asymptotic,
+            "change": self.change(request),
+            "absent": request.absent,
+            "redrawn_coins": self.redraws,
+            "unit": self.unit.value,
+            "mechanism": {
+                "sampling": m.sampling.value,
+                "sampling_rate": m.rate,
+                "noise_multiplier": m.effective_noise_multiplier,
+                "rounds": m.count,
+                "participation": m.participation,
+            },
+            "soundness_bits": self.soundness_bits,
+            "attempts": None if self.soundness_bits is None else self.attempts,
+            "runs": runs
+            and {
+                "count": len(runs.runs),
+                "task_digest": runs.inputs.task_digest,
+                "joint_privacy_cost": [cost.to_json() for cost in runs.privacy_cost()],
+            },
+        }
+
+
+def _require_absences(absent: int, unit: Unit) -> None:
+    """Refuse absences that nobody can select."""
+    if checks.count("absent", absent) and unit is not Unit.CLIENT:
+        raise Misconfiguration("absent", absent, "only clients are absent")
+
+
+def read_array(field: str, path: Path) -> Array:
+    """The array in a ``.npy`` file (never unpickled) or a CSV file (one header line allowed)."""
     if not path.is_file():
         raise Misconfiguration(field, str(path), "there is no such file")
     if path.suffix == ".npy":
@@ -85,7 +237,8 @@ def true_labels(path: Path, points: int) -> Array:
 def budget(request: Prediction | Smoothing, points: int, classes: int) -> ConfidenceBudget:
     """The chance of a wrong statement that is asked for, and who shares it."""
     together = points if request.simultaneous else 1
-    strict = isinstance(request, Prediction) and request.strict
+    # A prediction's label is chosen from the same votes.
+    strict = isinstance(request, Prediction)
     return ConfidenceBudget(request.confidence, classes, together, strict)
 
 
@@ -94,9 +247,6 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
 
     Returns:
         The intervals, the number of models, the number of classes.
-
-    Raises:
-        Misconfiguration: not one file, or what it holds can't be votes or scores.
     """
     if runs is not None:
         counts = runs.votes(request.classes)
@@ -114,16 +264,12 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
             case "labels":
                 counts = votes_of(array, request.classes)
             case "votes":
-                counts = vote_counts(array, request.models)
+                counts = vote_counts(array)
     return simuem(counts, budget(request, *counts.shape)), int(counts[0].sum()), counts.shape[1]
 
 
 def _stacked(array: Array) -> Array:
-    """[points, models, classes] from an array of that shape, or from CSV rows point, model, scores.
-
-    Raises:
-        Misconfiguration: the rows aren't one for each pair of point and model.
-    """
+    """[points, models, classes] from such an array, or from CSV rows point, model, scores."""
     if array.ndim != 2:
         return array
     if array.shape[1] < 4 or np.isnan(array[:, :2]).any():
@@ -142,11 +288,7 @@ def _stacked(array: Array) -> Array:
 
 
 def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
-    """The clean expected loss: given, or estimated; None for one run alone.
-
-    Raises:
-        Misconfiguration: no source or two, a loss outside [0, bound] or NaN, or a wrong shape.
-    """
+    """The clean expected loss: given, or estimated; None for one run alone."""
     given, bound, sources = request.expected, request.bound, request.sources
     if given is not None:
         if sources and runs is None:
@@ -202,13 +344,14 @@ def votes_of_file(request: Smoothing) -> Smoothed:
 
 
 def votes_of_model(request: Smoothing) -> Smoothed:
-    """A trained model's votes on noisy copies of records, with progress on a terminal.
-
-    Raises:
-        Misconfiguration: an option is missing or beside the point, or a file can't be used.
-    """
+    """A trained model's votes on noisy copies of records, with progress on a terminal."""
     # Seconds of torch.
-    from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes  # noqa: PLC0415
+    from precad.client.gradients.noisy_votes import (  # noqa: PLC0415
+        DRAWS,
+        Sampling,
+        kept_draw,
+        sample_votes,
+    )
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
@@ -216,17 +359,21 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     for name, value in beside.items():
         if value is not None:
             raise Misconfiguration(name, str(value), "leave it out: --data has records and labels")
-    found, module, settings = trained(
-        request.config, request.task, request.model_file, request.model
-    )
+    found, module, settings = trained(request)
     assert request.data is not None
     columns = None if settings is None else settings.columns
     records = as_records(read_records(request.data, found.task.data, columns))
     inputs, labels = records.inputs[: request.first], records.targets[: request.first]
     draw = secrets.randbelow(DRAWS) if request.draw is None else request.draw
     if request.keep is not None and request.keep.exists() and request.draw is None:
-        draw = _kept_draw(request)
-    how = Sampling(_sigma(request, found), request.select, request.copies, draw)
+        draw = kept_draw(request.keep)
+    objective = found.task.objective
+    sigma = objective.noise if request.sigma is None and objective is not None else request.sigma
+    if sigma is None:
+        raise Misconfiguration(
+            "--sigma", None, "the task's objective names none: say how much noise"
+        )
+    how = Sampling(sigma, request.select, request.copies, draw)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:
         votes = sample_votes(
             found.load_into(module),
@@ -238,21 +385,3 @@ def votes_of_model(request: Smoothing) -> Smoothed:
         )
     facts = {"model": str(found.digest), "selection_copies": how.selection, "draw": how.draw}
     return Smoothed(how.sigma, votes.votes, votes.selection, labels.numpy(), facts)
-
-
-def _sigma(request: Smoothing, found: "TrainedModel") -> float:
-    if request.sigma is not None:
-        return request.sigma
-    if found.task.objective is None:
-        raise Misconfiguration(
-            "--sigma", None, "the task's objective names none: say how much noise"
-        )
-    return found.task.objective.noise
-
-
-def _kept_draw(request: Smoothing) -> int:
-    """The draw of the votes that are kept."""
-    from precad.client.gradients.noisy_votes import kept_draw  # noqa: PLC0415 -- torch
-
-    assert request.keep is not None
-    return kept_draw(request.keep)

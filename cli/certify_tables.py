@@ -1,6 +1,5 @@
 """An answer's document as tables for people, or as it is in JSON."""
 
-import math
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
@@ -38,12 +37,12 @@ def show(request: Request, found: Document) -> None:
         case Smoothing():
             parts = _smoothing(request, found)
     for part in parts:
-        if isinstance(part, Table):
+        if isinstance(part, str):
+            say(sys.stdout, part)
+        else:
             say(sys.stdout)
             part.show(sys.stdout)
             say(sys.stdout)
-        else:
-            say(sys.stdout, part)
     if request.plot is not None:
         click.echo(f"Picture: {request.plot}")
 
@@ -124,7 +123,7 @@ def _cost(found: Document) -> Parts:
     if found["runs"]["count"] > 1:
         whose = f"Joint privacy cost of these {found['runs']['count']:,} runs"
     for one in found["runs"]["joint_privacy_cost"]:
-        epsilon = f"{one['epsilon']:.3f}" if math.isfinite(one["epsilon"]) else "no bound"
+        epsilon = "no bound" if one["epsilon"] is None else f"{one['epsilon']:.3f}"
         compositions, delta = f"{one['compositions']:,}", f"{one['delta']:g}"
         rows.append([one["adversary"], one["adjacency"], compositions, delta, epsilon])
     columns = ("adversary", "neighbours", "compositions", "δ", "ε")
@@ -166,15 +165,10 @@ def _loss(request: Loss, found: Document) -> Parts:
             "noise for what one may contribute. `precad plan --malicious` finds a client clip that "
             "says something."
         )
-    vacuous = [row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6)]
-    if expected is not None and vacuous:
-        yield f"From {vacuous[0]} attackers on the upper bound says nothing."
     for one in found["fewest_attackers"]:
-        tau, fewest = one["tau"], one["attackers"]
-        if fewest is None:
-            yield f"No number of attackers searched can lower the loss {tau:g}-fold."
-        else:
-            yield f"To lower the expected loss {tau:g}-fold takes at least {fewest:,} attackers."
+        fewest = one["attackers"]
+        least = "more than were searched" if fewest is None else f"at least {fewest:,}"
+        yield f"Attackers that it takes to lower the expected loss {one['tau']:g}-fold: {least}."
     yield from _cost(found)
 
 

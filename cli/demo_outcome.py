@@ -5,7 +5,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -196,19 +196,17 @@ def summary(
         "history": [row.to_row(outcome.rejected) for row in outcome.rows],
         "bytes": {**status_a.bytes_by_link, **status_b.bytes_by_link},
         "guarantees": [statement.to_json() for statement in statements],
-        "certificate_inputs": asdict(
-            CertificateInputs(
-                task_digest=str(task.digest),
-                effective_record_clip=task.effective_record_clip,
-                rounds=status_a.version,
-                clients=len(scenario.data),
-                malicious_submission_soundness_bits=task.projections,
-                attempts=status_a.version * task.training.attempts,
-                redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
-                validation=task.validation,
-                **task.privacy.model_dump(exclude={"epsilon_limit"}),
-            )
-        ),
+        "certificate_inputs": CertificateInputs(
+            task_digest=str(task.digest),
+            effective_record_clip=task.effective_record_clip,
+            rounds=status_a.version,
+            clients=len(scenario.data),
+            malicious_submission_soundness_bits=task.projections,
+            attempts=status_a.version * task.training.attempts,
+            redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
+            validation=task.validation,
+            **task.privacy.model_dump(exclude={"epsilon_limit"}),
+        ).model_dump(),
     }
 
 

@@ -1,11 +1,14 @@
-"""Options of several commands; `--task`, or all its numbers: never one that was assumed."""
+"""Requests from options; options of several commands; `--task` or all its numbers, none assumed."""
 
+import functools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
@@ -19,6 +22,56 @@ json_option = click.option(
 task_file_option = click.option(
     "--task", type=PATH, help="The task (TOML), instead of its numbers one by one."
 )
+
+AsJson: TypeAlias = Annotated[bool, "One JSON document on stdout, nothing else.", "--json"]
+ARGUMENT = "argument"
+"""Marks a request's field that isn't an option."""
+Asked = TypeVar("Asked")
+
+
+def asks(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
+    """Give a command an option for each field of ``request``, of which it gets one.
+
+    Args:
+        request: a dataclass whose fields are ``Annotated[type, help]``; after the help may follow
+            the option's own names, or ``ARGUMENT``.
+    """
+    hints = get_type_hints(request, include_extras=True)
+
+    def decorate(command: Callable[[Asked], None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(request(**given))
+
+        asked: Callable[..., None] = run
+        for field in reversed(fields(request)):  # type: ignore[arg-type]
+            asked = _option(field, *get_args(hints[field.name]))(asked)
+        return asked
+
+    return decorate
+
+
+def _option(field: "Field[Any]", kind: Any, text: str, *names: str) -> Callable[..., Any]:
+    """The option, or the argument, of one field."""
+    several, parts = get_origin(kind) is tuple, get_args(kind)
+    plain = kind
+    if parts and get_origin(kind) is not Literal:
+        plain = next(each for each in parts if each not in (NoneType, ...))
+    declared: dict[str, Any] = {"help": text, "type": plain}
+    if get_origin(plain) is Literal:
+        declared["type"] = click.Choice(get_args(plain))
+    elif plain is Path:
+        declared["type"] = PATH
+    if names == (ARGUMENT,):
+        declared |= {"nargs": -1} if several else {"required": NoneType not in parts}
+        return click.argument(field.name, **declared)
+    if several:
+        declared["multiple"] = True
+    elif plain is bool:
+        declared = {"help": text, "is_flag": True}
+    if field.default is not MISSING:
+        declared["default"] = field.default
+    return click.option(*(names or ("--" + field.name.replace("_", "-"),)), field.name, **declared)
 
 
 _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")

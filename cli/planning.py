@@ -1,20 +1,20 @@
-"""A task's settings from what is wanted: σ for an ε, C for a number of malicious owners.
+"""What `precad plan` answers: σ for an ε, C for a number of malicious owners.
 
 All of it is a plan: privacy over the 0.999 quantile of participations, C by the central limit
 theorem. What a run gave stands in its ledger; what a setting learns, `precad simulate` shows.
 """
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
-
-import numpy as np
 
 from precad.accounting import gdp
 from precad.accounting.adversaries import Adversary, Run, planned_participations
 from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.certify.curves import Booleans, Integers
+from precad.accounting.exact import largest_count
+from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import (
     BOTH,
@@ -24,10 +24,12 @@ from precad.certify.guarantee import (
     ValidationAllowance,
 )
 from precad.certify.inefficacy import attack_bounds
-from precad.certify.prediction import largest_group
+from precad.cli.options import task_numbers
+from precad.cli.plan import PlanRequest
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import MAX_BOUND, Task
+from precad.common.terminal import say
 
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join."""
@@ -42,20 +44,184 @@ _MOST_FRACTIONAL_BITS = 20
 _LEAST_NOISE = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Robustness:
-    """What malicious owners may cause at most; PRECAD Theorem 2.
+_NUMBERS = ("record_rate", "client_rate", "rounds", "delta", "record_clip", "dimension")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `precad plan` answers.
 
     Attributes:
-        malicious: K ≥ 1 owners that may submit anything.
-        loss: expected loss L on one record without attackers, in (0, B).
-        tolerated_loss: the loss that the K may cause at most, in (L, B).
-        loss_bound: B, the largest value that the loss takes.
-        change: which change of theirs the bound must hold for.
-
-    Raises:
-        Misconfiguration: a value is out of its range.
+        task: of the request's numbers, with σ and C where they were left open.
+        asked: what malicious owners may cause; one owner where no number was given.
+        owners: how many there are, where that is known and malicious ones were asked about.
+        statements: exact, each against its adversary.
     """
+
+    task: Task
+    asked: "Robustness"
+    owners: int | None
+    statements: tuple[PrivacyStatement, ...]
+
+    @classmethod
+    def of(cls, request: PlanRequest) -> "Plan":
+        """Answer a request."""
+        asked = Robustness(
+            malicious=1 if request.malicious is None else request.malicious,
+            loss=request.loss,
+            tolerated_loss=request.tolerated_loss,
+            loss_bound=request.loss_bound,
+            change=request.change,
+        )
+        task = _of_task(request) if request.task is not None else _of_numbers(request, asked)
+        owners = request.clients if request.task is None else task.enrolment.clients
+        owners = None if request.malicious is None else owners
+        return cls(task, asked, owners, planned_guarantees(task))
+
+    @property
+    def participations(self) -> int:
+        """How often all but one owner in 1,000 take part at most."""
+        return participations_of(self.task.privacy.client_rate, self.task.training.rounds)
+
+    @property
+    def upload_bytes(self) -> int:
+        """What an owner uploads in all, at most."""
+        covered = self.task.privacy.cover_uploads
+        uploads = self.task.training.rounds if covered else self.participations
+        return uploads * (8 * self.task.dimension + 32)
+
+    def document(self) -> dict[str, Any]:
+        """One JSON object; what leaves floating point becomes null when it is printed."""
+        return {
+            "status": "planned",
+            "task": {
+                "privacy": self.task.privacy.model_dump(mode="json", exclude={"epsilon_limit"}),
+                "training": {"rounds": self.task.training.rounds},
+                "fractional_bits": self.task.fractional_bits,
+            },
+            "participations": self.participations,
+            "upload_bytes": self.upload_bytes,
+            "statements": [each.to_json() for each in self.statements],
+            "robustness": self._robustness(),
+        }
+
+    def _robustness(self) -> dict[str, Any]:
+        asked, mu = self.asked, client_mu(self.task)
+        costs = None
+        if self.owners is not None:
+            costs = asked.noise_over_signal(self.task.dimension, self.owners)
+        return {
+            **asdict(asked),
+            "client_mu": mu,
+            "loss_replacements": asked.worst_loss(mu, "replacements"),
+            "loss_additions": asked.worst_loss(mu, "additions"),
+            "certified": certified(self.task, asked),
+            "noise_over_signal": costs,
+        }
+
+    def show(self) -> None:
+        """Print the plan for people."""
+        privacy, record = self.task.privacy, self.statements[0]
+        say(
+            sys.stdout,
+            f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε = {record.epsilon:.4g} "
+            f"at δ = {record.delta:g}, against one curious server. Into the task:",
+            style="bold",
+        )
+        names = ("record_clip", "client_clip", "noise_multiplier", "record_rate", "client_rate")
+        say(
+            sys.stdout,
+            "".join(f"    privacy.{name} = {getattr(privacy, name)}\n" for name in names)
+            + f"    training.rounds = {self.task.training.rounds}\n"
+            f"    fractional_bits = {self.task.fractional_bits}\n"
+            f"It costs an owner up to {self.participations:,} participations and "
+            f"{self.upload_bytes / 1e6:,.1f} MB of uploads.",
+        )
+        for each in self.statements:
+            what, added = "planned", ""
+            if each.malicious_server:
+                what = f"at {each.compositions:,} participations"
+                added = f"; δ and {each.advantage_delta or 0.0:.0e} more ({ASSUMED})"
+            say(
+                sys.stdout,
+                f"  {what}: ε = {each.epsilon:.3g} ({each.adjacency}), {each.against}{added}",
+            )
+        found = self._robustness()
+        owners, some, costs = found["malicious"], found["certified"], found["noise_over_signal"]
+        say(
+            sys.stdout,
+            f"With {owners:,} malicious owner{'' if owners == 1 else 's'} a loss of "
+            f"{found['loss']:g} becomes at most {found['loss_replacements']:.3g} by replacements, "
+            f"{found['loss_additions']:.3g} by additions, by the central limit theorem: planned, "
+            "not a certificate.\n"
+            f"Certified to stay at or below {found['tolerated_loss']:g}, exactly: up to "
+            f"{some['clients_replaced']:,} owners replaced, {some['clients_added']:,} added, or "
+            f"{some['records']:,} records added or deleted.",
+        )
+        if costs is not None:
+            say(
+                sys.stdout,
+                f"That costs: a run's noise is at least {costs:.2g} times its signal. More owners, "
+                "or fewer parameters, make it less.",
+            )
+
+
+def _of_task(request: PlanRequest) -> Task:
+    """The task in the file, with another σ where an ε is wanted."""
+    path = request.task
+    assert path is not None
+    task_numbers(asdict(request), (*_NUMBERS, "noise_multiplier", "client_clip", "clients"), ())
+    loaded = Task.load(path)
+    if request.epsilon is None:
+        return loaded
+    privacy = loaded.privacy
+    taken = participations_of(privacy.client_rate, loaded.training.rounds)
+    values = loaded.model_dump(mode="json")
+    values["privacy"] |= {
+        "noise_multiplier": least_noise(request.epsilon, privacy.delta, privacy.record_rate, taken)
+    }
+    return Task.parse(values)
+
+
+def _of_numbers(request: PlanRequest, asked: "Robustness") -> Task:
+    numbers = task_numbers(asdict(request), _NUMBERS, ())
+    if (request.epsilon is None) == (request.noise_multiplier is None):
+        raise Misconfiguration("epsilon", request.epsilon, "give --epsilon or --noise-multiplier")
+    if request.client_clip is None and request.malicious is None:
+        raise Misconfiguration("client_clip", None, "give --client-clip, or --malicious")
+    clip, sigma = request.client_clip, request.noise_multiplier
+    rate, rounds = numbers["client_rate"], numbers["rounds"]
+    if request.epsilon is not None:
+        taken = participations_of(rate, rounds)
+        sigma = least_noise(request.epsilon, numbers["delta"], numbers["record_rate"], taken)
+    assert sigma is not None
+    if clip is None:
+        clip, raised = asked.clip_and_noise(numbers["record_clip"], sigma, rate, rounds)
+        # A σ that was given stays: then C is no less than R, and the plan says what that bounds.
+        sigma = raised if request.noise_multiplier is None else sigma
+    checks.count("dimension", numbers["dimension"], 1)
+    return Task.parse(
+        {
+            "name": "plan",
+            "model": {"parameters": [{"name": "parameters", "shape": [numbers["dimension"]]}]},
+            "privacy": {
+                "record_clip": numbers["record_clip"],
+                "client_clip": clip,
+                "noise_multiplier": sigma,
+                "record_rate": numbers["record_rate"],
+                "client_rate": rate,
+                "delta": numbers["delta"],
+            },
+            "training": {"learning_rate": 1.0, "rounds": rounds},
+            "enrolment": {"clients": 1, "max_expected_records": 1.0},
+            "fractional_bits": fractional_bits(clip),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Robustness:
+    """What K ≥ 1 malicious owners may cause at most, 0 < L < tolerated < B; PRECAD Theorem 2."""
 
     malicious: int = 1
     loss: float = 0.2
@@ -105,9 +271,6 @@ def least_noise(epsilon: float, delta: float, record_rate: float, participations
     """Return the least σ for which a record has (ε, δ) against one curious server, exactly.
 
     Rounded up to four digits.
-
-    Raises:
-        Misconfiguration: a value is out of its range, or no σ reaches it.
     """
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
         raise Misconfiguration(
@@ -141,11 +304,9 @@ def client_mu(task: Task) -> float:
 
 
 def certified(task: Task, robustness: Robustness) -> dict[str, int]:
-    """Return how many attackers keep the loss tolerated, exactly, as `precad certify` has it.
+    """Return how many attackers at most keep the loss tolerated, exactly, as in `precad certify`.
 
-    Returns:
-        The largest numbers of ``clients_replaced``, ``clients_added`` and ``records`` (added or
-        deleted, of any owners); ``MOST_SEARCHED`` means at least so many.
+    ``MOST_SEARCHED`` means at least so many.
     """
     run = Run.of(task)
     clients = run.event(Adversary.CLIENT_LEVEL)
@@ -170,30 +331,11 @@ def _most(
         return 0
     loss, bound = robustness.loss, robustness.loss_bound
 
-    def holds(k: int, points: Integers) -> Booleans:
+    def holds(k: int) -> bool:
         worst = float(attack_bounds(loss, bound, guarantee, k, directions).upper)
-        return np.full(len(points), worst <= robustness.tolerated_loss)
+        return worst <= robustness.tolerated_loss
 
-    return int(largest_group(holds, 1, MOST_SEARCHED)[0])
-
-
-def template_of(dimension: int, delta: float) -> dict[str, Any]:
-    """Return a task of one tensor of so many parameters, as ``Task.parse`` takes it."""
-    checks.count("dimension", dimension, 1)
-    return {
-        "name": "plan",
-        "model": {"parameters": [{"name": "parameters", "shape": [dimension]}]},
-        "privacy": {
-            "record_clip": 1.0,
-            "client_clip": 1.0,
-            "noise_multiplier": 1.0,
-            "record_rate": 1.0,
-            "client_rate": 1.0,
-            "delta": delta,
-        },
-        "training": {"learning_rate": 1.0, "rounds": 1},
-        "enrolment": {"clients": 1, "max_expected_records": 1.0},
-    }
+    return largest_count(holds, MOST_SEARCHED)
 
 
 def rounded(value: float, digits: int = _DIGITS, *, up: bool | None = None) -> float:

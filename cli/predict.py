@@ -3,13 +3,13 @@
 import csv
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.options import PATH, json_option, print_json
+from precad.cli.options import ARGUMENT, AsJson, asks, print_json
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -19,25 +19,48 @@ if TYPE_CHECKING:
     from precad.client.owner_settings import JoinSettings
     from precad.client.trained_model import TrainedModel
 
-data_argument = click.argument("data", type=PATH, help="The records: a file as for `precad join`.")
-config_option = click.option(
-    "--config",
-    "-c",
-    type=PATH,
-    help="A data owner's settings: its task, and the model in its state folder.",
-)
-task_file_option = click.option("--task", type=PATH, help="The task, where there are no settings.")
-model_file_option = click.option(
-    "--model-file", type=PATH, help="model.safetensors; the settings' own unless given."
-)
-own_model_option = click.option(
-    "--model", help="A model of your own, MODULE:NAME, where the task's isn't built in."
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfModel:
+    """Which trained model is meant."""
+
+    config: Annotated[
+        Path | None,
+        "A data owner's settings: its task, and the model in its state folder.",
+        "--config",
+        "-c",
+    ]
+    task: Annotated[Path | None, "The task, where there are no settings."]
+    model_file: Annotated[Path | None, "model.safetensors; the settings' own unless given."]
+    model: Annotated[
+        str | None, "A model of your own, MODULE:NAME, where the task's isn't built in."
+    ]
 
 
-def trained(
-    config: Path | None, task: Path | None, model_file: Path | None, model: str | None
-) -> "tuple[TrainedModel, Any, JoinSettings | None]":
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfRecords(OfModel):
+    """And of which records."""
+
+    data: Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predict(OfRecords):
+    """What `precad predict` is asked."""
+
+    out: Annotated[Path | None, "A .csv or .npy file; CSV on stdout unless given."]
+    raw: Annotated[bool, "The model's outputs as they are: for a loss other than cross-entropy."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate(OfRecords):
+    """What `precad evaluate` is asked."""
+
+    loss: Annotated[str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."]
+    as_json: AsJson
+
+
+def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]":
     """The model, a torch module that it goes into, and the owner's settings where they are given.
 
     Raises:
@@ -48,40 +71,23 @@ def trained(
     from precad.client.owner_settings import JoinSettings, own_model  # noqa: PLC0415
     from precad.client.trained_model import MODEL_FILE, TrainedModel  # noqa: PLC0415
 
-    settings = None if config is None else JoinSettings.load(config)
+    task, model_file = request.task, request.model_file
+    settings = None if request.config is None else JoinSettings.load(request.config)
     if settings is not None:
         task = settings.task if task is None else task
         model_file = settings.state / MODEL_FILE if model_file is None else model_file
     if task is None or model_file is None:
         raise Misconfiguration("--config", None, "give it, or --task and --model-file")
     found = TrainedModel.load(model_file, task)
-    if model is not None:
-        return found, own_model(model), settings
+    if request.model is not None:
+        return found, own_model(request.model), settings
     own = None if settings is None else settings.own_model()
     return found, build(found.task.model) if own is None else own, settings
 
 
 @click.command()
-@data_argument
-@config_option
-@task_file_option
-@model_file_option
-@own_model_option
-@click.option("--out", type=PATH, help="A .csv or .npy file; CSV on stdout unless given.")
-@click.option(
-    "--raw",
-    is_flag=True,
-    help="The model's outputs as they are: for a loss other than cross-entropy.",
-)
-def predict(
-    data: Path,
-    config: Path | None,
-    task: Path | None,
-    model_file: Path | None,
-    model: str | None,
-    out: Path | None,
-    raw: bool,
-) -> None:
+@asks(Predict)
+def predict(request: Predict) -> None:
     """What a trained model says of records; nothing leaves this machine.
 
         precad predict new.csv --config ward-3.toml --out predictions.csv
@@ -90,6 +96,7 @@ def predict(
     the task's [data] section a table is read as in training, and needs no
     target.
     """
+    out, raw = request.out, request.raw
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
     if out is not None and not out.parent.is_dir():
@@ -101,9 +108,9 @@ def predict(
     from precad.client.records.read_records import read_inputs  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
-    found, module, settings = trained(config, task, model_file, model)
+    found, module, settings = trained(request)
     recipe = found.task.data
-    rows = read_inputs(data, recipe, None if settings is None else settings.columns)
+    rows = read_inputs(request.data, recipe, None if settings is None else settings.columns)
     applied = Applied(module, found.task.model.parameters)
     said = applied.outputs(found.theta, as_inputs(rows))
     if not raw:
@@ -149,22 +156,8 @@ def _write(file: TextIO, said: "NDArray[np.float32]", levels: Sequence[str], *, 
 
 
 @click.command()
-@data_argument
-@config_option
-@task_file_option
-@model_file_option
-@own_model_option
-@click.option("--loss", help="A loss of your own, MODULE:NAME; cross-entropy unless given.")
-@json_option
-def evaluate(
-    data: Path,
-    config: Path | None,
-    task: Path | None,
-    model_file: Path | None,
-    model: str | None,
-    loss: str | None,
-    as_json: bool,
-) -> None:
+@asks(Evaluate)
+def evaluate(request: Evaluate) -> None:
     """How well a trained model does on records of one's own; nothing leaves this machine.
 
         precad evaluate held-out.npz --config ward-3.toml
@@ -180,15 +173,15 @@ def evaluate(
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
-    found, module, settings = trained(config, task, model_file, model)
+    found, module, settings = trained(request)
     own = None if settings is None else settings.own_loss()
-    if loss is not None:
-        own = own_object("--loss", loss)
+    if request.loss is not None:
+        own = own_object("--loss", request.loss)
     applied = Applied(module, found.task.model.parameters, own or functional.cross_entropy)
     columns = None if settings is None else settings.columns
-    records = as_records(read_records(data, found.task.data, columns))
+    records = as_records(read_records(request.data, found.task.data, columns))
     result = applied.evaluate(found.theta, records)
-    if as_json:
+    if request.as_json:
         print_json({"model": str(found.digest), "version": found.version, **asdict(result)})
     else:
         click.echo(f"{found}: {result}")

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from precad.common.task import Task
 
 FORMAT = 2
+_EVERYBODY = 99.5
+"""Found of 100: who may as well be all."""
 
 
 class _Facts(BaseModel):
@@ -156,79 +158,56 @@ class Report(_Facts):
 
 def enforced(task: Task) -> list[Rule]:
     """What the system made sure of, with its numbers."""
-    privacy = task.privacy
-    limit = privacy.epsilon_limit
-    return [
-        Rule(
-            what="a record's gradient has a norm of at most (R)", value=f"{privacy.record_clip:g}"
+    privacy, limit = task.privacy, task.privacy.epsilon_limit
+    checks = {
+        "crypten": "Beaver triples and comparisons (holds against a server that follows the "
+        "protocol)",
+        "fss": "function secret sharing (a record's privacy holds against a server that doesn't, "
+        "too)",
+    }
+    rules = {
+        "a record's gradient has a norm of at most (R)": f"{privacy.record_clip:g}",
+        "an owner's update has a norm of at most (C)": f"{privacy.client_clip:g}",
+        "a longer update passes with a probability of at most": f"2^−{task.projections}",
+        "noise of each server, over a record's share (σ)": f"{privacy.noise_multiplier:g}",
+        "an owner is drawn in a round with probability (q)": f"{privacy.client_rate:g}",
+        "a record is then drawn with at most (p)": f"{privacy.record_rate:g}",
+        "ε at which both servers stop counting an owner": (
+            "no limit was set" if limit is None else f"{limit:g}"
         ),
-        Rule(what="an owner's update has a norm of at most (C)", value=f"{privacy.client_clip:g}"),
-        Rule(
-            what="a longer update passes with a probability of at most",
-            value=f"2^−{task.projections}",
+        "norms were checked by": checks[task.validation],
+        "who is drawn could be seen from traffic": (
+            "no, everybody uploads" if privacy.cover_uploads else "yes"
         ),
-        Rule(
-            what="noise of each server, over a record's share (σ)",
-            value=f"{privacy.noise_multiplier:g}",
-        ),
-        Rule(
-            what="an owner is drawn in a round with probability (q)",
-            value=f"{privacy.client_rate:g}",
-        ),
-        Rule(what="a record is then drawn with at most (p)", value=f"{privacy.record_rate:g}"),
-        Rule(
-            what="ε at which both servers stop counting an owner",
-            value="no limit was set" if limit is None else f"{limit:g}",
-        ),
-        Rule(what="norms were checked by", value=_CHECKS[task.validation]),
-        Rule(
-            what="who is drawn could be seen from traffic",
-            value="no, everybody uploads" if privacy.cover_uploads else "yes",
-        ),
-    ]
+    }
+    return [Rule(what=what, value=value) for what, value in rules.items()]
 
 
-_CHECKS = {
-    "crypten": "Beaver triples and comparisons (holds against a server that follows the protocol)",
-    "fss": "function secret sharing (a record's privacy holds against a server that doesn't, too)",
+_CHEATING = {
+    "crypten": "A server that departs from the protocol can reject submissions or leave noise out; "
+    "under this task's check of norms it could also learn one bit of its choice about an update in "
+    "each attempt. Nothing is claimed against it.",
+    "fss": "A server that departs from the protocol can still reject whom it likes and leave its "
+    "noise out: who is counted, whole owners' privacy and robustness aren't claimed against it.",
 }
+_NOT_GUARANTEED = """\
+Two servers that work together, or a dealer with one of them, see every update. They must be run \
+by organisations that don't.
+{cheating}
+The bounds on attackers hold for the expected error of a training like this one, with both servers \
+and the dealer honest; one run is one draw from it.
+What is measured on held-out records carries no guarantee of its own, and says nothing about \
+other patients, sites or years.
+How many records an owner has is what it says; a wrong number costs its own records' influence, \
+not the others' privacy.
+This is one training. What the same records gave in others adds to it; each owner's own account \
+has the sum (precad ledger mine).
+Whether a model is fair, useful or safe to act on isn't looked at here."""
 
 
 def not_guaranteed(task: Task) -> list[str]:
     """Whoever judges a training must not take these for promised (SECURITY.md, "What isn't")."""
-    cheating = (
-        "A server that departs from the protocol can reject submissions or leave noise out; under "
-        "this task's check of norms it could also learn one bit of its choice about an update in "
-        "each attempt. Nothing is claimed against it."
-        if task.validation == "crypten"
-        else "A server that departs from the protocol can still reject whom it likes and leave "
-        "its noise out: who is counted, whole owners' privacy and robustness aren't claimed "
-        "against it."
-    )
-    return [
-        (
-            "Two servers that work together, or a dealer with one of them, see every update. They "
-            "must be run by organisations that don't."
-        ),
-        cheating,
-        (
-            "The bounds on attackers hold for the expected error of a training like this one, with "
-            "both servers and the dealer honest; one run is one draw from it."
-        ),
-        (
-            "What is measured on held-out records carries no guarantee of its own, and says "
-            "nothing about other patients, sites or years."
-        ),
-        (
-            "How many records an owner has is what it says; a wrong number costs its own records' "
-            "influence, not the others' privacy."
-        ),
-        (
-            "This is one training. What the same records gave in others adds to it; each owner's "
-            "own account has the sum (precad ledger mine)."
-        ),
-        "Whether a model is fair, useful or safe to act on isn't looked at here.",
-    ]
+    return _NOT_GUARANTEED.format(cheating=_CHEATING[task.validation]).splitlines()
 
 
 def guarantee_sentence(said: Guarantee) -> str:
@@ -261,25 +240,19 @@ def summary(report: Report) -> list[str]:
 
 def robustness_sentence(found: Robustness) -> str:
     """What the bounds mean, and where they stop."""
-    who = "bad records" if found.unit == "records" else "bad owners"
-    useful = [
-        b for b in found.bounds if found.silent_from is None or b.attackers < found.silent_from
-    ]
+    silent = found.silent_from
+    useful = [b for b in found.bounds if silent is None or b.attackers < silent]
     if not useful:
-        one = "a single bad record" if found.unit == "records" else "a single bad owner"
         return (
-            f"Against {one} the bound says nothing: with this noise and these clips it could do "
-            "anything to the model that a single update of the allowed size can do."
+            f"Against a single bad {found.unit[:-1]} the bound says nothing: with this noise and "
+            "these clips it could do anything to the model that a single update of the allowed "
+            "size can do."
         )
     last = useful[-1]
-    end = (
-        f" From {found.silent_from} {who} on it says nothing."
-        if found.silent_from is not None
-        else ""
-    )
+    end = "" if silent is None else f" From {silent} bad {found.unit} on it says nothing."
     return (
-        f"Up to {last.attackers} {who}, whatever they contain, leave an expected error of "
-        f"{found.error:.1%} between {least(last.lower)} and {most(last.upper)}.{end}"
+        f"Up to {last.attackers} bad {found.unit}, whatever they contain, leave an expected error "
+        f"of {found.error:.1%} between {least(last.lower)} and {most(last.upper)}.{end}"
     )
 
 
@@ -303,6 +276,3 @@ def least(share: float) -> str:
 def most(share: float) -> str:
     """An upper bound in per cent: never less than it is."""
     return f"{math.ceil(1000 * share) / 10:.1f}%"
-
-
-_EVERYBODY = 99.5

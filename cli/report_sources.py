@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from precad import __version__
 from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import AccountantName
+from precad.accounting.events import AccountantName, SampledGaussian
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.aggregator.rounds.privacy_cap import participation_cap
 from precad.aggregator.store import audit_ledger, compare_ledgers
@@ -47,7 +47,6 @@ class Sources:
         names: as they were given, for errors.
         course: of server A, or of the only one given; the most participations and repeats of any.
         ledgers: SQLAlchemy URLs by server.
-        folder: a finished run's folder, or None.
         data: the data set's name, where the run says it.
         accuracies: by round, from 1; empty where nobody measured them.
         inputs: certificates against changed inputs, where the run made them.
@@ -56,19 +55,13 @@ class Sources:
     names: str
     course: Course
     ledgers: dict[Role, str]
-    folder: Path | None = None
     data: str | None = None
     accuracies: dict[int, float] = field(default_factory=dict)
     inputs: ChangedInputs | None = None
 
     @classmethod
     def find(cls, given: Sequence[str]) -> "Sources":
-        """Look at each of ``given``: a run's folder, a server's state folder, or a database's URL.
-
-        Raises:
-            Misconfiguration: one is none of these, two are of one server, or of different tasks.
-            StorageFailure: a database can't be read.
-        """
+        """Look at each: a run's folder, a server's state folder, or a database's URL."""
         urls: list[str] = []
         folders: list[Path] = []
         for name in given:
@@ -90,12 +83,9 @@ class Sources:
                 )
         if len(folders) > 1:
             raise Misconfiguration("RUN", str(folders[1]), "a report is of one run; give one")
-        return cls._of(" ".join(given), list(dict.fromkeys(urls)), folders)
-
-    @classmethod
-    def _of(cls, names: str, urls: list[str], folders: list[Path]) -> "Sources":
+        names = " ".join(given)
         found: dict[Role, tuple[str, Course]] = {}
-        for url in urls:
+        for url in dict.fromkeys(urls):
             course = read_course(url)
             if course.role in found:
                 remedy = f"is {course.role.value}'s, as another is; give one database of each"
@@ -115,14 +105,18 @@ class Sources:
         )
         if len({course.task.digest for course in courses}) > 1:
             raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
+        ledgers = {role: url for role, (url, _) in ordered.items()}
+        if not folders:
+            return cls(names, worst, ledgers)
+        summary = _summary(folders[0] / SUMMARY)
+        data = summary.get("dataset")
         return cls(
             names,
             worst,
-            {role: url for role, (url, _) in ordered.items()},
-            folders[0] if folders else None,
-            _data_of(_summary(folders[0])) if folders else None,
-            _history(folders[0] / HISTORY) if folders else {},
-            _inputs(folders[0]) if folders else None,
+            ledgers,
+            data=data if isinstance(data, str) else None,
+            accuracies=_history(folders[0] / HISTORY),
+            inputs=_inputs(folders[0] / SUMMARY, summary.get("robustness")),
         )
 
 
@@ -130,9 +124,8 @@ def _url(folder: Path) -> str:
     return f"sqlite:///{(folder / DATABASE).resolve()}"
 
 
-def _summary(folder: Path) -> dict[str, Any]:
+def _summary(path: Path) -> dict[str, Any]:
     """The run's summary; empty where there is none."""
-    path = folder / SUMMARY
     if not path.is_file():
         return {}
     try:
@@ -142,24 +135,14 @@ def _summary(folder: Path) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _data_of(summary: dict[str, Any]) -> str | None:
-    name = summary.get("dataset")
-    return name if isinstance(name, str) else None
-
-
-def _inputs(folder: Path) -> ChangedInputs | None:
-    found = _summary(folder).get("robustness")
+def _inputs(path: Path, found: Any) -> ChangedInputs | None:
     if found is None:
         return None
     try:
         return ChangedInputs.model_validate(found["smoothing"])
     except (ValueError, LookupError, TypeError):
-        path = str(folder / SUMMARY)
-        raise Misconfiguration(
-            "RUN",
-            path,
-            "its certificates of changed inputs can't be read; take the file as written",
-        ) from None
+        remedy = "its certificates of changed inputs can't be read; take the file as written"
+        raise Misconfiguration("RUN", str(path), remedy) from None
 
 
 def _history(path: Path) -> dict[int, float]:
@@ -187,12 +170,7 @@ POINTS = 40
 
 
 def gather(sources: Sources) -> Report:
-    """Everything that a report says.
-
-    Raises:
-        Misconfiguration: the sources are of different tasks, or hold no released round.
-        StorageFailure: a database can't be read.
-    """
+    """Everything that a report says."""
     course = sources.course
     task = course.task
     if not course.versions:
@@ -201,6 +179,10 @@ def gather(sources: Sources) -> Report:
         )
     released = course.versions[-1].version + 1
     run = _run(course, course.most_participations, released)
+    differences = None
+    if len(sources.ledgers) > 1:
+        compared = compare_ledgers(*sources.ledgers.values())
+        differences = [f"{found.where}: {found.what}" for found in compared]
     shown = Report(
         precad=__version__,
         training=Training(
@@ -231,18 +213,12 @@ def gather(sources: Sources) -> Report:
             for role, url in sources.ledgers.items()
             for audit in (audit_ledger(url),)
         ],
-        differences=_differences(list(sources.ledgers.values())),
+        differences=differences,
         not_guaranteed=not_guaranteed(task),
     )
     if shown.accuracy is None:
         return shown
     return shown.model_copy(update={"robustness": _robustness(run, 1 - shown.accuracy)})
-
-
-def _differences(urls: Sequence[str]) -> list[str] | None:
-    if len(urls) < 2:
-        return None
-    return [f"{found.where}: {found.what}" for found in compare_ledgers(*urls)]
 
 
 def _run(course: Course, most: int, released: int) -> Run:
@@ -271,20 +247,18 @@ def _guarantees(course: Course, run: Run) -> list[Guarantee]:
             against=said.against,
             epsilon=said.epsilon if math.isfinite(said.epsilon) else None,
             delta=said.delta,
-            added_delta=_added(said),
+            added_delta=(
+                None
+                if said.rejection_delta is None
+                else said.rejection_delta + (said.advantage_delta or 0.0)
+            ),
             participations=said.compositions,
-            basis=said.basis.words,
+            basis=said.basis.description,
             limit=limit if said.adversary is Adversary.ONE_SERVER else None,
             found_of_100=_found(of, said),
         )
         for of, said in stated
     ]
-
-
-def _added(said: PrivacyStatement) -> float | None:
-    if said.rejection_delta is None:
-        return None
-    return said.rejection_delta + (said.advantage_delta or 0.0)
 
 
 def _found(run: Run, said: PrivacyStatement) -> float:
@@ -330,7 +304,11 @@ def _robustness(run: Run, error: float) -> list[Robustness]:
     everywhere = replace(run, participations=run.rounds)
     records, owners = map(everywhere.event, (Adversary.CLIENTS_ONLY, Adversary.CLIENT_LEVEL))
     found = []
-    for unit, event, sizes in (("records", records, RECORDS), ("owners", owners, OWNERS)):
+    asked: tuple[tuple[Literal["records", "owners"], SampledGaussian, tuple[int, ...]], ...] = (
+        ("records", records, RECORDS),
+        ("owners", owners, OWNERS),
+    )
+    for unit, event, sizes in asked:
         guarantee = ExactGroups(event)
         bounds: list[Bound] = []
         for k in sizes:
@@ -342,9 +320,6 @@ def _robustness(run: Run, error: float) -> list[Robustness]:
             bounds.append(Bound(attackers=k, lower=between[0], upper=between[1]))
         silent = [b.attackers for b in bounds if b.upper - b.lower >= SAYS_NOTHING]
         found.append(
-            Robustness.model_validate(
-                {"unit": unit, "error": error, "bounds": bounds}
-                | {"silent_from": min(silent, default=None)}
-            )
+            Robustness(unit=unit, error=error, bounds=bounds, silent_from=min(silent, default=None))
         )
     return found

@@ -114,10 +114,11 @@ def check(file: Path, data: Path | None, model: str | None, loss: str | None) ->
 def show(file: Path, as_json: bool) -> None:
     """Say what a task guarantees, in words."""
     made = Task.load(file)
-    from precad.cli.task_file import sentences, statements  # noqa: PLC0415 -- SciPy
+    from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
+    from precad.cli.task_file import sentences  # noqa: PLC0415
 
     if as_json:
-        found = [each.to_json() for each in statements(made)]
+        found = [each.to_json() for each in planned_guarantees(made)]
         print_json({"name": made.name, "digest": str(made.digest), "statements": found}, indent=2)
         return
     click.echo(f"Task {made.name}, digest {made.digest}\n")

@@ -13,14 +13,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from precad.accounting.adversaries import Run
-from precad.accounting.events import AccountantName
-from precad.accounting.guarantees import (
-    ASSUMED,
-    PrivacyStatement,
-    against_a_cheating_server,
-    guarantees,
-)
+from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
 from precad.cli import planning
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -76,8 +69,11 @@ def planned(wishes: Wishes) -> tuple[Task, str]:
     model = _model_section(wishes, data)
     sizes, epsilon = _sizes(wishes), _needed("epsilon", wishes.epsilon)
     dimension = sum(math.prod(each["shape"]) for each in model["parameters"])
-    values = planning.template_of(dimension, wishes.delta)
-    values |= {"name": wishes.name, "model": model, "validation": wishes.validation}
+    values: dict[str, Any] = {
+        "name": wishes.name,
+        "model": model,
+        "validation": wishes.validation,
+    }
     if data is not None:
         values["data"] = data.model_dump(mode="json")
     if wishes.objective is not None:
@@ -85,8 +81,9 @@ def planned(wishes: Wishes) -> tuple[Task, str]:
     _plan(values, wishes, sizes, epsilon, dimension)
     made = Task.parse(values)
     most = math.floor(made.enrolment.max_expected_records / made.privacy.record_rate)
+    record = planned_guarantees(made)[0]
     head = (
-        f"Planned for owners of {sizes_text(sizes)} records: ε = {statements(made)[0].epsilon:.3g} "
+        f"Planned for owners of {sizes_text(sizes)} records: ε = {record.epsilon:.3g} "
         f"at δ = {wishes.delta:g} for a record against one curious server. training.learning_rate "
         "is a rule of thumb: try others on public data with precad simulate. An owner may hold up "
         f"to {most:,} records, twice the most that was planned for "
@@ -108,12 +105,13 @@ def _plan(
     # A round's noise moves the model by about as much as one record in a round of its own.
     expected = client_rate * _RECORD_RATE * sum(sizes)
     step = min(_LARGEST_STEP, expected / (math.sqrt(2 * dimension) * sigma)) / record_clip
-    values["privacy"] |= {
+    values["privacy"] = {
         "record_clip": record_clip,
         "client_clip": clip,
         "noise_multiplier": sigma,
         "record_rate": _RECORD_RATE,
         "client_rate": client_rate,
+        "delta": wishes.delta,
         "epsilon_limit": epsilon,
     }
     values["training"] = {"learning_rate": planning.rounded(step, 2), "rounds": rounds}
@@ -306,18 +304,10 @@ def _row(values: dict[str, Any]) -> str:
 _NO_PROTECTION = 20.0
 
 
-def statements(made: Task) -> tuple[PrivacyStatement, ...]:
-    """The exact statements, before a run."""
-    delta = made.privacy.delta
-    found = guarantees(Run.of(made), delta, accountants=(AccountantName.EXACT,))
-    cheating = against_a_cheating_server(made, delta)
-    return found if cheating is None else (*found, cheating)
-
-
 def sentences(made: Task) -> list[str]:
     """What holds for records and owners, and what is asked of an owner."""
     privacy, training, enrolment = made.privacy, made.training, made.enrolment
-    record, other, whole, *cheating = statements(made)
+    record, other, whole, *cheating = planned_guarantees(made)
     limit = privacy.epsilon_limit
     stop = (
         "nothing stops an owner at any ε"

@@ -19,10 +19,10 @@ from typing import Any
 
 import click
 
-from precad.audit.canaries import LOUDER, Designed, demo_audit, designed
+from precad.audit.canaries import LOUDER, Designed, designed
 from precad.audit.canary_training import SIGNIFICANCE, Repetition, audit, planned
 from research.audits import presence
-from research.audits.builds import RELEASES, Build, less_noise, train
+from research.audits.builds import RELEASES, Build, demo_audit, less_noise, train
 from research.audits.certificate import BUILDS, audit_certificates, certifiable
 from research.audits.deployed import train as play
 from research.audits.deployed import train_present as play_present

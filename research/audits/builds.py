@@ -6,12 +6,16 @@ from enum import StrEnum
 import numpy as np
 
 from precad.audit import canary_training
-from precad.audit.canaries import Designed
+from precad.audit.canaries import Designed, loud_canaries
 from precad.audit.canary_training import Audited
 from precad.audit.verdict import MODELS, ONE_SERVER
+from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.simulation.datasets import load
+from precad.simulation.demo_tasks import demo_task
+from precad.simulation.partition import shards
 from precad.simulation.rounds import Draws
 
 PRESENCE = "presence"
@@ -80,3 +84,38 @@ def train(made: Designed, build: Build, seed: int) -> Audited:
         server_a_noise=server_a_noise,
         seed=seed,
     )
+
+
+_DEMO_OWNERS, _SHARDS = 10, 4
+_DEMO_ROOM = 1.3
+"""Above the mean of what the canaries' owner samples, and above the length of its update."""
+
+
+def demo_audit(dataset: str, canaries: int, seed: int) -> Designed:
+    """What ``precad demo`` trains with ten owners, and an eleventh.
+
+    Its caps have room for the canaries; p, σ, T, R and so every stated ε are the demo's.
+
+    Args:
+        dataset: digits or breast-cancer.
+        canaries: m.
+        seed: of partition, canaries and coins.
+
+    Raises:
+        Misconfiguration: no such data set, or more canaries than a client's clip can hold.
+    """
+    data = load(dataset)
+    values = demo_task(data, "logistic", _DEMO_OWNERS + 1)
+    sampled = values["privacy"]["record_rate"] * canaries
+    values["enrolment"]["max_expected_records"] = max(
+        values["enrolment"]["max_expected_records"], _DEMO_ROOM * sampled
+    )
+    clip = max(values["privacy"]["client_clip"], _DEMO_ROOM * math.sqrt(sampled))
+    values["privacy"]["client_clip"] = clip
+    parts = shards(data.train_y, _DEMO_OWNERS, _SHARDS, seed % 2**31)
+    shares = {
+        f"owner-{number:02d}": (data.train_x[part], data.train_y[part])
+        for number, part in enumerate(parts, 1)
+    }
+    like = as_records((data.train_x, data.train_y))
+    return Designed(Task.parse(values), shares, loud_canaries(like, canaries, data.classes, seed))

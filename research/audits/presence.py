@@ -14,8 +14,7 @@ from scipy.linalg import solve
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.audit.canary_training import denominator
-from precad.audit.power import Power, guess
-from precad.audit.verdict import Statement, Verdict, judge
+from precad.audit.verdict import Power, Statement, Verdict, guess, judge
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.common import checks
 from precad.common.encode import clip_update, decode

@@ -13,7 +13,8 @@ from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import Direction, Guarantee, Replacements
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.certify.prediction import certified_accuracy, certify_predictions
-from precad.certify.renyi import RenyiDP, RenyiGroups
+from precad.certify.renyi import RenyiGroups
+from research.papers.general_groups import RenyiDP
 from research.papers.liu_fig1 import DELTA
 from research.papers.liu_fig1 import SETTINGS as RECORD_SETTINGS
 from research.papers.liu_votes import CONFIDENCE

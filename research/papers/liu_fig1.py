@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from precad.certify.curves import Floats
-from precad.certify.renyi import RenyiDP, RenyiGroups
+from precad.certify.renyi import RenyiGroups
 from research.algorithms.instance_level import exact_epsilon
 from research.defences.ensembles import ma_expectation_bound
+from research.papers.general_groups import RenyiDP
 from research.papers.liu_votes import (
     as_published,
     baseline,

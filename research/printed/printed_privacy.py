@@ -12,14 +12,9 @@ import numpy as np
 from precad.accounting import gdp
 from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.rdp import (
-    XIE_ORDERS,
-    Conversion,
-    RdpAccountant,
-    epsilon_of_rdp,
-    fixed_size_rdp,
-)
+from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
+from research.printed.fixed_size import XIE_ORDERS, fixed_size_rdp, mironov_epsilon
 
 Value = TypeVar("Value")
 
@@ -90,9 +85,9 @@ def xie_table(
 
     Table 7 prints V = 25 local steps a round; its numbers are those of 26.
     """
-    accountant = RdpAccountant(XIE_ORDERS, Conversion.MIRONOV)
+    accountant = RdpAccountant(XIE_ORDERS)
     accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=noise_multiplier, count=steps))
-    epsilon = accountant.epsilon(delta)
+    epsilon, _ = mironov_epsilon(accountant, delta)
     return Reproduction("Xie et al. 2023, Tables 4 to 8", epsilon, _WRONG_SCHEME, delta)
 
 
@@ -114,10 +109,9 @@ def xie_proposition_1(
     checks.count("rounds", rounds)
     orders = tuple(range(2, 257))
     sigma = noise_multiplier * math.sqrt(users_per_round)
-    divergence = np.array([fixed_size_rdp(rate, sigma, a) for a in orders])
-    epsilon, _ = epsilon_of_rdp(
-        tuple(float(a) for a in orders), rounds * divergence, delta, Conversion.TIGHT
-    )
+    accountant = RdpAccountant(tuple(map(float, orders)))
+    accountant.divergence = rounds * np.array([fixed_size_rdp(rate, sigma, a) for a in orders])
+    epsilon = accountant.epsilon(delta)
     return Reproduction(
         "Xie et al. 2023, Proposition 1", epsilon, f"{_DRAWN_TOGETHER}; {_WRONG_SCHEME}", delta
     )

@@ -106,16 +106,3 @@ def test_a_target_that_nothing_meets_is_a_clear_error() -> None:
     always = poisson_gaussian(rate=1.0, noise_multiplier=1.0)
     with pytest.raises(Misconfiguration, match="no noise multiplier"):
         least_noise_multiplier(lambda _: always, epsilon=0.1, delta=DELTA)
-
-
-def test_a_wrong_target_is_named() -> None:
-    with pytest.raises(Misconfiguration, match="delta"):
-        least_noise_multiplier(with_noise, epsilon=1.0, delta=0.0)
-    with pytest.raises(Misconfiguration, match="epsilon"):
-        least_noise_multiplier(with_noise, epsilon=-1.0, delta=DELTA)
-
-
-def test_an_unknown_sampling_scheme_is_named_with_the_known_ones() -> None:
-    assert Sampling.named("poisson") is Sampling.POISSON
-    with pytest.raises(Misconfiguration, match="poisson or fixed-size"):
-        Sampling.named("shuffle")

@@ -16,7 +16,6 @@ from precad.accounting.guarantees import (
     advantages,
     guarantees,
     honest_rejection,
-    together,
 )
 from precad.common.errors import Misconfiguration
 
@@ -77,10 +76,11 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
     assert any(s.mu == math.inf for s in statements)
     for statement in statements:
         document = json.loads(json.dumps(statement.to_json(), allow_nan=False))
-        assert " ".join(document) == (
-            "adversary adjacency accountant record_rate client_rate noise_multiplier compositions "
-            "basis delta rejection_delta epsilon mu malicious_server advantage_delta"
-        )
+        assert set(document) == {
+            *("adversary", "adjacency", "accountant", "runs", "record_rate", "client_rate"),
+            *("noise_multiplier", "compositions", "basis", "delta", "rejection_delta", "epsilon"),
+            *("mu", "malicious_server", "advantage_delta"),
+        }
         assert document["record_rate"] == 0.2
         if statement.accountant is not AccountantName.GDP_CLT:
             assert document["mu"] is None
@@ -126,14 +126,6 @@ def test_an_unhidden_coin_is_an_atom_and_amplifies_nothing() -> None:
     account = ExactAccountant()
     account.compose(poisson_gaussian(rate=1.0, noise_multiplier=sigma, count=6))
     assert seen.epsilon > account.epsilon(1e-5)
-
-
-def test_robustness_keeps_the_rate_whoever_sees_the_coin() -> None:
-    run = Run(
-        record_rate=0.2, client_rate=0.1, noise_multiplier=2.0, rounds=60, sensitivity_ratio=2.0
-    )
-    event = run.event(Adversary.CLIENT_LEVEL)
-    assert (event.rate, event.participation) == (0.1, 1.0)
 
 
 def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() -> None:
@@ -209,17 +201,6 @@ def test_breaking_the_cryptography_adds_what_the_assumption_says() -> None:
     assert advantages(math.inf, 0, 40) == 0
 
 
-def test_where_the_exact_accountant_cannot_answer_the_others_stand() -> None:
-    statements = stated(DEMO | {"delta": 1e-40})
-    found = {(s.adversary, s.accountant): s.epsilon for s in statements}
-    for adversary in (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY):
-        assert math.isinf(found[adversary, AccountantName.EXACT])
-        assert math.isfinite(found[adversary, AccountantName.RDP])
-        assert math.isfinite(found[adversary, AccountantName.GDP_CLT])
-    small = {s.accountant: s.epsilon for s in stated(DEMO | {"delta": 1e-12})}
-    assert small[AccountantName.EXACT] < small[AccountantName.RDP] < 12
-
-
 def test_only_gates_and_only_at_the_cap_a_statement_covers_a_malicious_server(
     make_task: TaskMaker,
 ) -> None:
@@ -241,9 +222,9 @@ def test_only_gates_and_only_at_the_cap_a_statement_covers_a_malicious_server(
                 assert statement.advantage_delta == added
             else:
                 assert statement.advantage_delta is None
-        joint = together([run.at_cap(3), Run.of(make_task(8)).at_cap(3)], 1e-5)
+        joint = guarantees([run.at_cap(3), Run.of(make_task(8)).at_cap(3)], 1e-5)
         assert not any(each.malicious_server for each in joint)
-        joint = together([run.at_cap(3)] * 2, 1e-5)
+        joint = guarantees([run.at_cap(3)] * 2, 1e-5)
         assert {each.adversary for each in joint if each.malicious_server} == (
             {Adversary.ONE_SERVER} if covers else set()
         )

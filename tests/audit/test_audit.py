@@ -1,7 +1,5 @@
 """Audits: what canaries may show, lower bounds of ε, and a certificate that is attacked."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -20,18 +18,13 @@ from precad.audit.canaries import designed
 from precad.audit.canary_training import SIGNIFICANCE, statements, train, views
 from precad.audit.one_run import (
     Guesses,
-    approximate,
-    epsilon_by_counts,
-    epsilon_by_trade_off,
     from_profile,
     gaussian,
     lower_bound,
     of_statement,
-    p_value,
     refutes,
 )
-from precad.audit.power import guess, plan
-from precad.audit.verdict import Verdict
+from precad.audit.verdict import Statement, Verdict, guess
 from precad.certify.closed_form import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.client.records.torch_records import Records
@@ -57,9 +50,7 @@ def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_d
     assert truth == pytest.approx(4.38, abs=0.01)
     one = played(10_000, 1.0, 400, 1)
     by_trade_off = gdp.epsilon_of_delta(lower_bound(gaussian, one, 0.05, 8.0), DELTA)
-    by_counts = epsilon_by_counts(one, DELTA, 0.05)
     assert 2.19 < by_trade_off < truth
-    assert 1.09 < by_counts < by_trade_off
 
 
 def test_bounds_of_a_sound_mechanism_rarely_pass_the_truth() -> None:
@@ -68,24 +59,17 @@ def test_bounds_of_a_sound_mechanism_rarely_pass_the_truth() -> None:
 
 
 def test_a_mechanism_that_shows_everything_is_refuted_at_any_epsilon() -> None:
-    all_right = Guesses(1000, 1000, 1000)
-    assert refutes(approximate(4.0, 1e-9), all_right, 1e-4)
-    assert epsilon_by_counts(all_right, 1e-9, 1e-4) > 4.0
+    assert refutes(from_profile({4.0: 1e-9}), Guesses(1000, 1000, 1000), 1e-4)
 
 
 @given(st.integers(1, 200), st.data())
 def test_more_correct_guesses_never_bound_less(made: int, data: st.DataObject) -> None:
     correct = data.draw(st.integers(0, made - 1))
-    fewer, more = Guesses(400, made, correct), Guesses(400, made, correct + 1)
-    assert p_value(more, 1.0, DELTA) <= p_value(fewer, 1.0, DELTA) + 1e-12
-    for bound in (epsilon_by_counts, epsilon_by_trade_off):
-        assert bound(more, DELTA, 0.05) >= bound(fewer, DELTA, 0.05) - 1e-6
-
-
-def test_without_delta_the_p_value_is_the_binomial_tail() -> None:
-    assert p_value(Guesses(50, 30, 25), 1.0, 0.0) == pytest.approx(
-        binom.sf(24, 30, 1 / (1 + math.exp(-1.0)))
+    fewer, more = (
+        lower_bound(gaussian, Guesses(400, made, right), 0.05, 8.0)
+        for right in (correct, correct + 1)
     )
+    assert more >= fewer - 1e-6
 
 
 @given(st.floats(0.05, 3.0), st.floats(1e-3, 1 - 1e-3))
@@ -144,9 +128,7 @@ def test_noise_that_is_not_of_these_rounds_is_refused() -> None:
 
 def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
     caught = [
-        plan(
-            2000, 1.0, 1.0, 1, delta=1e-5, significance=1e-4, stated=gaussian(1.0), less=less
-        ).caught
+        Statement("models", 1.0, 1.0, 1, 1e-5).plan(2000, 1e-4, less=less).caught
         for less in (1.0, 2.0, 8.0)
     ]
     assert caught[0] == 0.0

@@ -14,9 +14,9 @@ from research import printed as printed_in_papers
 from research.defences.ensembles import (
     bagging_holds,
     bagging_radii,
-    ma_expectation_bound,
     partition_radii,
 )
+from research.papers.general_groups import Iterated, RenyiDP
 from research.printed.printed_certificates import (
     precad_theorem_2_printed,
     theorem_8,
@@ -42,7 +42,6 @@ from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import (
     Direction,
     Guarantee,
-    Iterated,
     Replacements,
     ValidationAllowance,
     WithAbsent,
@@ -58,13 +57,12 @@ from precad.certify.intervals import (
     votes_of,
 )
 from precad.certify.prediction import (
-    Abstained,
     Certified,
     PredictionCertificates,
     certify_prediction,
     certify_predictions,
 )
-from precad.certify.renyi import RenyiDP, RenyiGroups
+from precad.certify.renyi import RenyiGroups
 from precad.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
 
@@ -220,13 +218,6 @@ def test_scores_bound_their_expectation(bound: ScoreBound) -> None:
     assert (intervals.p_a > 0.6).all()
 
 
-def test_unnormalised_scores_are_not_capped_by_the_top_one() -> None:
-    scores = np.full((1, 2000, 2), 0.9)
-    intervals = score_intervals(scores, ConfidenceBudget(0.99, 2))
-    assert intervals.p_b[0] > 0.9
-    assert isinstance(certify_predictions(intervals, GaussianDP(0.1)).results()[0], Abstained)
-
-
 # Losses and attackers
 
 
@@ -362,13 +353,6 @@ def test_replacements_cost_about_twice_as_much() -> None:
     assert isinstance(replaced, Certified)
     assert single.radius == 14
     assert replaced.radius == 7
-
-
-def test_ma_bound_is_group_privacy_spelled_out() -> None:
-    printed = ApproximateDP.single(0.3, 1e-3, refined=False)
-    for k in (1, 4):
-        lower = printed.curves(k, Direction.ADDITIONS).lower(0.6)
-        assert float(ma_expectation_bound(0.6, k, 0.3, 1e-3)) == pytest.approx(float(lower))
 
 
 def test_nothing_published_issues_a_certificate() -> None:

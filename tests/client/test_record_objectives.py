@@ -12,7 +12,7 @@ from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn import functional
 
-from precad.cli.task_file import statements
+from precad.accounting.guarantees import planned_guarantees
 from precad.client.gradients.local_update import local_update
 from precad.client.gradients.objectives import (
     MOST_COPIES,
@@ -132,11 +132,13 @@ def test_one_record_moves_the_sum_by_at_most_its_clip(name: str, clipping: str) 
 def test_epsilon_is_the_same_for_every_objective() -> None:
     task = task_of(net(), "uniform")
     found = [
-        statements(with_objective(task, ObjectiveSection.model_validate({"name": name} | how)))
+        planned_guarantees(
+            with_objective(task, ObjectiveSection.model_validate({"name": name} | how))
+        )
         for name in NAMES
         for how in ({}, {"copies": 64, "clipping": "psac", "noise": 3.0, "original": False})
     ]
-    assert all(each == statements(task) for each in found)
+    assert all(each == planned_guarantees(task) for each in found)
 
 
 def test_the_objective_is_in_the_digest_and_a_task_without_one_is_as_before() -> None:

@@ -58,8 +58,7 @@ from precad.certify.finished_runs import FinishedRun
 from precad.certify.inefficacy import expected_loss
 from precad.certify.intervals import ScoreBound, vote_counts
 from precad.cli.certify import Loss, Prediction, UnitName, certify
-from precad.cli.certify_inputs import expectation, read_array, right, vote_intervals
-from precad.cli.certify_mechanism import Trained
+from precad.cli.certify_inputs import Trained, expectation, read_array, right, vote_intervals
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.own_account import Account, OwnAccount
 from precad.client.owner_settings import JoinSettings

@@ -156,9 +156,7 @@ def test_of_many_tasks_only_the_sum_is_computed(large_task: str) -> None:
     assert all("guarantees" in run for run in few["runs"])
     whole, less = exact(many["together"]), exact(few["together"])
     assert all(whole[each] > less[each] for each in whole)
-    shown = said(*arguments)
-    assert "All 13 together" in shown
-    assert "the account of each is left out" in shown
+    assert "the account of each is left out" in said(*arguments)
 
 
 def test_repeats_lower_the_cap_that_a_limit_leaves(tmp_path: Path) -> None:
@@ -235,20 +233,6 @@ def test_honest_rejection_is_counted_where_a_task_says_how_often_updates_are_tes
     assert "Honest rejection isn't in δ" in said(*ACCOUNT)
 
 
-def test_a_finished_run_counts_every_round_and_its_attempts(tmp_path: Path) -> None:
-    inputs = {
-        "task_digest": "ab" * 32, "noise_multiplier": 2.0, "record_clip": 1.0,
-        "effective_record_clip": 1.002, "client_clip": 2.0, "client_rate": 0.2,
-        "record_rate": 0.1, "rounds": 30, "delta": 1e-5, "clients": 10,
-        "malicious_submission_soundness_bits": 40, "attempts": 60,
-    }  # fmt: skip
-    (tmp_path / "summary.json").write_text(json.dumps({"certificate_inputs": inputs}))
-    found = document("--run", str(tmp_path))["guarantees"]
-    assert {(g["basis"], g["compositions"]) for g in found} == {("cap", 30)}
-    assert all(0 < g["rejection_delta"] <= 1 for g in found)
-    assert "leave --delta out" in refused("--run", str(tmp_path), "--delta", "1e-5")
-
-
 def test_a_delta_beyond_the_exact_accountant_leaves_the_other_rows() -> None:
     shown = said(*ACCOUNT[:-1], "1e-40")
     assert "no answer at so small a δ" in shown
@@ -273,7 +257,7 @@ def test_the_table_names_each_adversary_in_words_and_the_clt_as_no_guarantee() -
         ("--delta", "1", "delta", "below 1"),
         ("--rounds", "-1", "rounds", "whole number"),
         ("--participations", "61", "participations", "at most 60"),
-        ("--sampling", "shuffle", "sampling", "poisson or fixed-size"),
+        ("--sampling", "shuffle", "sampling", "'poisson'"),
         ("--sampling", "fixed-size", "sampling", "2 clips"),
         ("--record-clip", "1", "client_clip", "give --client-clip"),
         ("--client-clip", "1", "record_clip", "give --record-clip"),

@@ -14,7 +14,7 @@ from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.main import app
-from precad.cli.planning import Robustness, fractional_bits, least_noise
+from precad.cli.planning import Robustness, least_noise
 from precad.common.task import Task
 
 SCHEDULE = ["--record-rate", "0.1", "--client-rate", "0.1", "--rounds", "200", "--delta", "1e-5"]
@@ -129,11 +129,6 @@ def test_the_worked_example_of_the_documents() -> None:
     # C is never below R: σ is raised instead.
     assert five.clip_and_noise(1.0, 0.5, 0.01, 1000)[0] == 1.0
     assert five.clip_and_noise(1.0, 0.5, 0.01, 1000)[1] == pytest.approx(1 / 0.706, rel=1e-3)
-
-
-@pytest.mark.parametrize(("clip", "bits"), [(1.0, 20), (32.0, 20), (33.0, 19), (2.0**30, 1)])
-def test_fractional_bits_are_the_most_that_fit(clip: float, bits: int) -> None:
-    assert fractional_bits(clip) == bits
 
 
 def test_json_is_json_even_where_a_mu_leaves_floating_point() -> None:

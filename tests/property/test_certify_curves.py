@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from research.papers.general_groups import Iterated, RenyiDP
 from scipy.special import log_ndtr, ndtr
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
@@ -16,13 +17,12 @@ from precad.certify.guarantee import (
     BOTH,
     Direction,
     Guarantee,
-    Iterated,
     Replacements,
     ValidationAllowance,
     mixed,
 )
 from precad.certify.prediction import largest_group
-from precad.certify.renyi import RenyiDP, RenyiGroups
+from precad.certify.renyi import RenyiGroups
 
 SCORES = np.concatenate([[0.0, 1e-17, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
 # What the grid of the exact curves may lose: nothing here is tighter than this.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from research.printed.algorithms import attained_epsilon
+from research.printed.fixed_size import XIE_ORDERS, fixed_size_rdp, mironov_epsilon
 from research.printed.printed_privacy import (
     Reproduction,
     precad_case_2_by_pld,
@@ -19,10 +20,7 @@ from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.accounting.rdp import (
-    XIE_ORDERS,
-    Conversion,
     RdpAccountant,
-    fixed_size_rdp,
     sampled_gaussian_rdp,
 )
 
@@ -139,12 +137,10 @@ def test_xie_tables_reproduce_as_poisson_with_mironovs_conversion(case: Case) ->
     assert (printed.value == published) == ("MISMATCH" not in case["name"])
     if "best_order" in expected:
         event = poisson_gaussian(rate=rate, noise_multiplier=sigma, count=steps)
-        mironov = RdpAccountant(XIE_ORDERS, Conversion.MIRONOV)
-        mironov.compose(event)
-        assert mironov.epsilon_and_order(delta)[1] == expected["best_order"]
-        tight = RdpAccountant(XIE_ORDERS)
-        tight.compose(event)
-        close(case, "eps_balle_same_orders", tight.epsilon(delta))
+        accountant = RdpAccountant(XIE_ORDERS)
+        accountant.compose(event)
+        assert mironov_epsilon(accountant, delta)[1] == expected["best_order"]
+        close(case, "eps_balle_same_orders", accountant.epsilon(delta))
 
 
 @named("wor_lowerbound")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from research.papers.general_groups import Iterated, RenyiDP
 from research.printed import printed_certificates
 from research.printed.printed_certificates import xie_theorem_2
 from research.printed.printed_privacy import xie_table
@@ -19,7 +20,7 @@ from precad.accounting.gdp import clt_mu, delta_of_epsilon, largest_clip_ratio, 
 from precad.accounting.losses import Shift, group_shift, log_binomial
 from precad.certify.closed_form import ApproximateDP, GaussianDP
 from precad.certify.exact_groups import ExactGroups
-from precad.certify.guarantee import Direction, Guarantee, Iterated
+from precad.certify.guarantee import Direction, Guarantee
 from precad.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
 from precad.certify.intervals import (
     ConfidenceBudget,
@@ -31,7 +32,6 @@ from precad.certify.intervals import (
 from precad.certify.prediction import Abstained, Certified, certified_accuracy, certify_prediction
 from precad.certify.renyi import (
     ORDERS,
-    RenyiDP,
     RenyiGroups,
     mixture_divergences,
     renyi_reach_clean_over_poisoned,
