@@ -18,7 +18,6 @@ from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.client import DataOwner
 from precad.client.own_account import OwnAccount
-from precad.client.owner_settings import JoinSettings
 from precad.client.pending_update import Pair, Pending
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
 from precad.common.files import state_lock
@@ -386,14 +385,6 @@ def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
     alone = owner(3, tmp_path / "state-3")
     alone.budget.charge(0)
     assert (tmp_path / "state-3" / "participations.log").exists()
-
-
-def test_a_settings_file_names_the_account(tmp_path: Path) -> None:
-    (tmp_path / "join.toml").write_text(
-        'client = "ward-1"\ntask = "t.toml"\nserver_a = "a:1"\nserver_b = "b:1"\n'
-        'identity = "keys"\ndata = "d.npz"\nstate = "state"\naccount = "../account"\n'
-    )
-    assert JoinSettings.load(tmp_path / "join.toml").account == tmp_path / "../account"
 
 
 # --- the folder --------------------------------------------------------------------------------

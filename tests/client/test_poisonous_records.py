@@ -16,7 +16,7 @@ from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from precad.client.data_owner import DataOwner, PrivateLog
+from precad.client.data_owner import DataOwner
 from precad.client.gradients.local_update import local_update, most_records
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients
@@ -279,14 +279,3 @@ def test_failures_stand_in_the_owners_private_log_alone(
     ]
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert [each for each in caplog.records if each.name.startswith("precad")] == []
-
-
-def test_without_a_state_folder_failures_are_debug_messages(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("INFO")
-    PrivateLog(None).note(1, [2])
-    assert caplog.records == []
-    caplog.set_level("DEBUG", "precad.private")
-    PrivateLog(None).note(1, [2])
-    assert caplog.messages == ["attempt 1: 1 records without a gradient [2]"]

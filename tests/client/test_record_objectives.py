@@ -171,16 +171,6 @@ def test_the_work_is_that_of_the_padded_sample(
     assert calls == [(5, 2, FEATURES)] * 3
 
 
-def test_fresh_noise_is_drawn_for_every_update() -> None:
-    model = net()
-    task = with_objective(task_of(model, "uniform"), "dp-gaussian")
-    first, second = (
-        local_update(model, functional.cross_entropy, data(), np.arange(5), theta_of(model), task)
-        for _ in range(2)
-    )
-    assert (first != second).any()
-
-
 def test_a_records_noise_is_its_own_and_normal() -> None:
     draws = Augmentation(KEY, 3, (50, 7))
     whole = draws.of(np.arange(200), 210)

@@ -177,17 +177,14 @@ _FALLBACK = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 
 @_FALLBACK
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize(
     ("outputs", "loss", "targets"),
     [
         (3, nn.CrossEntropyLoss, Y),
-        (3, nn.MultiMarginLoss, Y),
         (3, nn.CrossEntropyLoss, np.abs(X[:, :3]) / np.abs(X[:, :3]).sum(axis=1, keepdims=True)),
         (1, nn.MSELoss, X[:, :1]),
-        (2, nn.SmoothL1Loss, X[:, :2]),
         (1, nn.BCEWithLogitsLoss, (X[:, :1] > 0).astype(np.float32)),
-        (1, nn.PoissonNLLLoss, np.abs(X[:, :1])),
     ],
 )
 def test_usual_losses_are_accepted(outputs: int, loss: Any, targets: Any, reduction: str) -> None:

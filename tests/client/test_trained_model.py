@@ -109,10 +109,6 @@ def test_a_built_in_model_is_rebuilt_from_its_description(
     assert again(x).shape == module(x).shape
 
 
-def test_images_are_flattened() -> None:
-    assert logistic(36, 4)(torch.zeros(2, 1, 6, 6)).shape == (2, 4)
-
-
 def test_an_unknown_architecture_asks_for_the_model() -> None:
     with pytest.raises(Misconfiguration, match="give the model yourself"):
         build(section(logistic(2, 2), "resnet"))

@@ -31,18 +31,6 @@ def test_a_digest_has_32_bytes(length: int) -> None:
         Digest(bytes(length))
 
 
-def test_a_digest_is_sha256_in_hex() -> None:
-    assert str(Digest.of(b"")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-
-
-def test_clients_sort_by_name() -> None:
-    assert sorted([ClientId("b"), ClientId("a"), ClientId("a-1")]) == [
-        ClientId("a"),
-        ClientId("a-1"),
-        ClientId("b"),
-    ]
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 

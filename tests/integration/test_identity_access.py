@@ -45,9 +45,7 @@ class OnlyFor(grpc.GenericRpcHandler):
         try:
             return str(require(context, self.identity, *self.roles)).encode()
         except AccessDenied as denied:
-            known = denied.reason is Denial.NOT_ALLOWED
-            code = Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
-            context.abort(code, str(denied))
+            context.abort(code_of(denied), str(denied))
             raise
 
 
@@ -59,10 +57,13 @@ class OnlyForAio(OnlyFor):
         try:
             return str(require(context, self.identity, *self.roles)).encode()
         except AccessDenied as denied:
-            known = denied.reason is Denial.NOT_ALLOWED
-            code = Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
-            await context.abort(code, str(denied))
+            await context.abort(code_of(denied), str(denied))
             raise
+
+
+def code_of(denied: AccessDenied) -> grpc.StatusCode:
+    known = denied.reason is Denial.NOT_ALLOWED
+    return Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
 
 
 Serve = Callable[..., int]

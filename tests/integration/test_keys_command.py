@@ -72,10 +72,6 @@ def test_keys_are_for_their_owner_whatever_the_umask(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_nothing_half_written_is_left(made: Path) -> None:
-    assert not list(made.rglob(".*"))
-
-
 def test_no_key_is_replaced_without_force(made: Path) -> None:
     before = {path: path.read_bytes() for path in made.rglob("*.pem")}
     for command in (
@@ -301,12 +297,6 @@ def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(
     assert keys(*issued, "--out", renewing / "came").exit_code == 0
     assert keys("accept", new, renewing / "came").exit_code == 0
     assert Identity.load(new).principal == Principal.service(Role.SERVER_A)
-
-
-def test_a_renewal_of_a_party_that_draws_nothing_takes_the_root_alone(renewing: Path) -> None:
-    new = renewing / "new"
-    assert keys("request", new, "client", "ward-1", "--renew", renewing / "ward-1").exit_code == 0
-    assert set(contents(new)) == {"ca.pem", "key.pem", "request.pem"}
 
 
 @pytest.mark.parametrize(

@@ -2,38 +2,30 @@
 the other data owners go on."""
 
 import json
-import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.rig.clock import LeapingClock
-from tests.rig.keys import identity
 from tests.rig.warm import said as command
 
-from precad.cli.local_deployment import free_addresses, task_to_toml
-from precad.client import DataOwner
+from precad.cli.local_deployment import task_to_toml
 from precad.client.connection import Servers
 from precad.common.errors import (
     AccessDenied,
-    Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     TaskMismatch,
 )
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running
 
 COUNTED = "counted"
-CHECK = "check that it runs, its address"
 Meet = Callable[[Servers], None]
 ERRORS = (AccessDenied, PeerUnavailable, PeerViolation, TaskMismatch)
 
@@ -45,54 +37,10 @@ def said(servers: Servers, meet: Meet = Servers.check_task) -> str:
     return str(caught.value)
 
 
-def at_once(running: "Running", **changes: object) -> str:
-    """The error of ward-00 with these changes; nobody waited for it to pass."""
-    clock = LeapingClock()
-    error = said(running.stranger("ward-00", clock=clock, **changes))
-    assert clock.slept == []
-    return error
-
-
 def still_running(running: "Running") -> None:
     """Everybody else's next round is whole."""
     zero = np.zeros(running.task.dimension, dtype=np.int64)
     assert set(running.play({}, zero).outcome.values()) == {COUNTED}
-
-
-@pytest.fixture
-def nobody() -> str:
-    """An address where nobody listens."""
-    return free_addresses(1)[0]
-
-
-@pytest.mark.parametrize("server", ["server_a", "server_b"])
-def test_a_server_that_is_not_there_is_named_with_its_address_and_the_remedy(
-    running: "Running", nobody: str, server: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    name = f"server {server[-1].upper()}"
-    with caplog.at_level(logging.WARNING, "precad"):
-        clock = LeapingClock()
-        error = said(running.stranger("ward-00", clock=clock, **{server: nobody}))
-    assert f"{name} at {nobody} can't be reached" in error
-    assert "refused" in error
-    assert CHECK in error
-    # It may be starting: said at once, and tried for as long as its owner waits.
-    assert f"{name} at {nobody} refuses connections: nothing listens on that port" in caplog.text
-    assert re.search(r"trying again for 1\d\d s", caplog.text)
-    assert sum(clock.slept) > 60
-
-
-def test_whoever_else_answers_at_a_servers_address_is_named(running: "Running") -> None:
-    addresses = running.deployment.addresses
-    a, b, dealer = (addresses[name] for name in ("server-a", "server-b", "dealer"))
-    for server, address in (("b", a), ("a", b), ("b", dealer), ("a", dealer)):
-        error = at_once(running, **{f"server_{server}": address})
-        assert f"server {server.upper()} isn't at {address}" in error
-        assert "another party's certificate" in error
-        assert "mend the address" in error
-    error = at_once(running, identity=identity(Principal.client("ward-00")))
-    assert a in error
-    assert "both sides use TLS with the same root certificate" in error
 
 
 def test_another_clients_certificate_gets_nothing(running: "Running") -> None:
@@ -128,14 +76,6 @@ def test_a_late_client_hears_that_enrolment_is_over(running: "Running") -> None:
     assert "claims are frozen" in error
 
 
-def test_a_claim_above_the_tasks_cap_never_leaves_the_client(running: "Running") -> None:
-    with running.stranger("ward-00") as servers:
-        with pytest.raises(Misconfiguration, match=r"max_expected_records = 100"):
-            servers.enrol(10_000, running.task.privacy.record_rate)
-        with pytest.raises(Misconfiguration, match=r"at most the task's 0\.2"):
-            servers.enrol(1, 0.3)
-
-
 def join(folder: Path, config: Path, **settings: object) -> str:
     """The last line of `precad join` with some of its settings changed: it ends with status 1."""
     lines = [line for line in config.read_text().splitlines() if line.split(" ")[0] not in settings]
@@ -161,29 +101,3 @@ def test_join_says_why_it_ends_on_its_last_line(running: "Running", tmp_path: Pa
     swapped = {"server_a": addresses["server-b"], "server_b": addresses["server-a"]}
     last = join(tmp_path, config, **swapped)
     assert "another party's certificate (server-b.precad)" in last
-
-
-def test_a_nan_is_told_to_the_owner_before_anything_is_sent(
-    make_task: Callable[..., Task],
-) -> None:
-    """Before enrolment, where refusing is the owner's own affair; no server needs to be there."""
-    task = make_task(
-        6,
-        {
-            "model.architecture": "logistic",
-            "model.parameters": [
-                {"name": "1.weight", "shape": [2, 2]},
-                {"name": "1.bias", "shape": [2]},
-            ],
-        },
-    )
-    x = np.array([[np.nan, 1.0], [1.0, 2.0]], dtype=np.float32)
-    with pytest.raises(Misconfiguration, match=r"input\[0\] of record 0 .*must be finite"):
-        DataOwner(
-            "ward-00",
-            task=task,
-            data=(x, np.array([0, 1])),
-            server_a="127.0.0.1:1",
-            server_b="127.0.0.1:1",
-            identity=identity(Principal.client("ward-00")),
-        )
