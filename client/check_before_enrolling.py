@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -202,7 +201,7 @@ def look_at_servers(
     within_s: float = WITHIN_S,
     token: Secret | None = None,
 ) -> Callable[[], Findings]:
-    """Begin to look, each server in a thread of its own.
+    """Begin to look at both servers, each in a thread of its own.
 
     Args:
         task: the owner's; None where it couldn't be read, and then it isn't compared.
@@ -216,70 +215,54 @@ def look_at_servers(
         A function that waits for the servers and gives what was found.
     """
     until = time.monotonic() + within_s
-    looks = {
-        role: _begin(task, identity, role, address, until, token)
+    said: dict[Role, tuple[ServerState, float] | BaseException] = {}
+
+    def left() -> float:
+        return max(0.0, until - time.monotonic())
+
+    def look(role: Role, address: str) -> None:
+        try:
+            if (fault := why_unreachable(address, identity, role)) is not None:
+                raise fault
+            began = time.time()
+            state = ask_for_state(task, identity, role, address, left(), token)
+            # How far its clock is ahead of this machine's.
+            said[role] = state, state.clock_s - (began + time.time()) / 2
+        except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
+            said[role] = error
+
+    # No pool: its threads would keep a process from ending that waits no longer.
+    threads = {
+        role: Thread(target=look, args=(role, address), name=f"look-{role.value}", daemon=True)
         for role, address in addresses.items()
     }
+    for thread in threads.values():
+        thread.start()
 
     def found() -> Findings:
         findings = Findings()
         ahead = {}
-        for role, look in looks.items():
-            about, address = role.title, addresses[role]
-            try:
-                reply, ahead[role] = look.result(max(0.0, until - time.monotonic()))
-            except PrecadError as error:
-                findings.bad(about, str(error))
-            except TimeoutError:  # a name's look-up, or a handshake
-                findings.bad(
-                    about,
-                    f"{about} at {address} didn't answer within {within_s:g} s; check its address, "
-                    "and the network between",
-                )
-            else:
-                findings.append(_standing(about, address, client, reply))
+        for role, address in addresses.items():
+            about = role.title
+            threads[role].join(left())
+            match said.get(role):
+                case PrecadError() as error:
+                    findings.bad(about, str(error))
+                case BaseException() as error:
+                    raise error
+                case None:  # a name's look-up, or a handshake
+                    findings.bad(
+                        about,
+                        f"{about} at {address} didn't answer within {within_s:g} s; check its "
+                        "address, and the network between",
+                    )
+                case state, seconds:
+                    ahead[role] = seconds
+                    findings.append(_standing(about, address, client, state))
         findings.extend(_clocks(ahead))
         return findings
 
     return found
-
-
-def _begin(
-    task: Task | None,
-    identity: Identity,
-    role: Role,
-    address: str,
-    until: float,
-    token: Secret | None,
-) -> "Future[tuple[ServerState, float]]":
-    look: Future[tuple[ServerState, float]] = Future()
-
-    def run() -> None:
-        try:
-            look.set_result(_look(task, identity, role, address, until, token))
-        except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
-            look.set_exception(error)
-
-    # No pool: its threads would keep a process from ending that waits no longer.
-    Thread(target=run, name=f"look-{role.value}", daemon=True).start()
-    return look
-
-
-def _look(
-    task: Task | None,
-    identity: Identity,
-    role: Role,
-    address: str,
-    until: float,
-    token: Secret | None,
-) -> tuple[ServerState, float]:
-    """What the server says, and how far its clock is ahead of this machine's, in seconds."""
-    fault = why_unreachable(address, identity, role)
-    if fault is not None:
-        raise fault
-    began = time.time()
-    state = ask_for_state(task, identity, role, address, max(0.0, until - time.monotonic()), token)
-    return state, state.clock_s - (began + time.time()) / 2
 
 
 def _standing(about: str, address: str, client: ClientId, reply: ServerState) -> Finding:

@@ -9,10 +9,10 @@ import csv
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -80,12 +80,10 @@ class Reporter(Observer):
         self._display = display
         self._quiet = threading.Event()
         self._quiet.set()
-        self._changed = threading.Condition()
         # With the newest model's version at that time; the models themselves may be large.
-        self._waiting: deque[tuple[VersionOver, int | None]] = deque()
+        self._waiting: SimpleQueue[tuple[VersionOver, int | None] | None] = SimpleQueue()
         self._newest: TrainedModel | None = None
         self._judged: tuple[TrainedModel, Evaluation] | None = None
-        self._closed = False
         self._begun = False
         self._unjudged = False
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
@@ -107,9 +105,7 @@ class Reporter(Observer):
     ) -> None:
         """Tell all that is still to be told."""
         self.free()
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._waiting.put(None)
         self.doing("telling the last rounds")
         try:
             # Who is interrupted waits for nobody's callback.
@@ -152,10 +148,7 @@ class Reporter(Observer):
 
     def over(self, ended: VersionOver) -> None:
         """A version is over."""
-        with self._changed:
-            version = None if self._newest is None else self._newest.version
-            self._waiting.append((ended, version))
-            self._changed.notify()
+        self._waiting.put((ended, None if self._newest is None else self._newest.version))
 
     # --- in the thread beside it -----------------------------------------------------------
 
@@ -163,13 +156,7 @@ class Reporter(Observer):
         # SciPy takes a second to load: beside the enrolment, and not in a round.
         import precad.accounting.exact  # noqa: F401, PLC0415
 
-        while True:
-            with self._changed:
-                while not self._waiting and not self._closed:
-                    self._changed.wait()
-                if not self._waiting:
-                    break
-                ended, version = self._waiting.popleft()
+        for ended, version in iter(self._waiting.get, None):
             self._quiet.wait()
             self._tell(ended, version)
         # The final model, which came after the last round's end.

@@ -26,16 +26,7 @@ from precad.common.model import apply_update
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.simulation.attacks import (
-    Absent,
-    Aggregate,
-    Attack,
-    Cohort,
-    Matrix,
-    Noise,
-    Sampler,
-    View,
-)
+from precad.simulation import attacks
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import Drawn, Owners, PerClient, Stacked
 
@@ -126,13 +117,13 @@ class Rounds:
     owners: Owners
     draws: Draws
     honest: PerClient | Stacked
-    attack: Attack | None
+    attack: attacks.Attack | None
     bad: frozenset[str]
-    absent: Absent
-    aggregate: Aggregate | None
-    sampler: Sampler
-    cohort: Cohort
-    noise: Noise
+    absent: attacks.Absent
+    aggregate: attacks.Aggregate | None
+    sampler: attacks.Sampler
+    cohort: attacks.Cohort
+    noise: attacks.Noise
     taken: Counter[str]
     """How many updates of each client counted so far, T_i."""
     cap: float = field(init=False)
@@ -207,8 +198,8 @@ class Rounds:
         return indices.astype(np.int64)
 
     def _attacked(
-        self, updates: Matrix, names: list[str], version: int, theta: NDArray[np.float64]
-    ) -> Matrix:
+        self, updates: attacks.Matrix, names: list[str], version: int, theta: NDArray[np.float64]
+    ) -> attacks.Matrix:
         """The cohort's updates with those of its bad clients replaced."""
         mine = np.array([name in self.bad for name in names], dtype=bool)
         if self.attack is None or not mine.any():
@@ -226,7 +217,7 @@ class Rounds:
         return updates
 
     def _combined(
-        self, valid: Matrix, names: list[str], version: int, theta: NDArray[np.float64]
+        self, valid: attacks.Matrix, names: list[str], version: int, theta: NDArray[np.float64]
     ) -> RingVector:
         if self.aggregate is None:
             total: RingVector = valid.sum(axis=0, dtype=np.int64)
@@ -251,12 +242,12 @@ class Rounds:
         )
 
     def _view(
-        self, version: int, theta: NDArray[np.float64], names: Sequence[str], others: Matrix
-    ) -> View:
+        self, version: int, theta: NDArray[np.float64], names: Sequence[str], others: attacks.Matrix
+    ) -> attacks.View:
         shown = theta.copy()
         shown.flags.writeable = False
         generator = self.draws.generator(version)
-        return View(self.task, version, shown, tuple(names), others, generator)
+        return attacks.View(self.task, version, shown, tuple(names), others, generator)
 
     def _known(self, field: str, found: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
         """The names that a function gave, in the order of the clients, each once."""

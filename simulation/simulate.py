@@ -22,15 +22,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
-from precad.simulation.attacks import (
-    Absent,
-    Aggregate,
-    Attack,
-    Cohort,
-    Noise,
-    Sampler,
-    named,
-)
+from precad.simulation import attacks
 from precad.simulation.datasets import DataSet, load
 from precad.simulation.result import SimulatedRound, SimulatedTraining
 from precad.simulation.rounds import Checkpoint, Draws, Rounds, State, checked_seed
@@ -51,13 +43,13 @@ def simulate(
     seed: int | None = None,
     path: str = "stacked",
     test: tuple[Any, Any] | None = None,
-    attack: Attack | str | None = None,
+    attack: attacks.Attack | str | None = None,
     attackers: int | Collection[str] | None = None,
-    absent: Absent | None = None,
-    aggregate: Aggregate | None = None,
-    sampler: Sampler | None = None,
-    cohort: Cohort | None = None,
-    noise: Noise | None = None,
+    absent: attacks.Absent | None = None,
+    aggregate: attacks.Aggregate | None = None,
+    sampler: attacks.Sampler | None = None,
+    cohort: attacks.Cohort | None = None,
+    noise: attacks.Noise | None = None,
     objective: Loss | ObjectiveSection | str | None = None,
     device: str | torch.device = "cpu",
     on_round: OnRound | None = None,
@@ -146,7 +138,7 @@ def simulate(
             if path == "stacked"
             else PerClient(module, loss, task)
         ),
-        attack=named(attack) if isinstance(attack, str) else attack,
+        attack=attacks.named(attack) if isinstance(attack, str) else attack,
         bad=bad,
         absent=absent or (lambda _version, _drawn: ()),
         aggregate=aggregate,
@@ -200,7 +192,9 @@ def _data(data: Any, test: Any) -> tuple[Any, Any]:
 
 
 def _bad(
-    attack: Attack | str | None, attackers: int | Collection[str] | None, names: tuple[str, ...]
+    attack: attacks.Attack | str | None,
+    attackers: int | Collection[str] | None,
+    names: tuple[str, ...],
 ) -> frozenset[str]:
     if attack is None:
         if attackers:

@@ -16,16 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from precad.common.errors import Misconfiguration
-from precad.common.identity.party_certificate import (
-    DOMAIN,
-    MALFORMED,
-    Principal,
-    check_algorithm,
-    dns_names,
-    own_key,
-    purposes,
-    read_certificates,
-)
+from precad.common.identity import party_certificate as certificates
+from precad.common.identity.party_certificate import Principal
 from precad.common.secret import Secret
 
 Public = x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest
@@ -81,14 +73,14 @@ def read_request(pem: bytes, expected: Principal, *, source: str) -> ec.Elliptic
         request = x509.load_pem_x509_csr(pem)
         whole = request.is_signature_valid
         key = request.public_key()
-    except MALFORMED as error:
+    except certificates.MALFORMED as error:
         raise Misconfiguration("request", source, f"not a PEM request ({error})") from None
     if not whole:
         raise Misconfiguration("request", source, "its signature doesn't match its key")
-    asked = Principal.from_dns_names(dns_names(request))
+    asked = Principal.from_dns_names(certificates.dns_names(request))
     if asked != expected:
         raise Misconfiguration("request", source, f"is for {asked}, not {expected}")
-    check_algorithm(key, source=source)
+    certificates.check_algorithm(key, source=source)
     assert isinstance(key, ec.EllipticCurvePublicKey)
     return key
 
@@ -111,7 +103,8 @@ class Authority:
             .add_extension(_SIGNS_CERTIFICATES_AND_LISTS, critical=True)
             # A root that leaks, or that somebody installs elsewhere, speaks for nobody else.
             .add_extension(
-                x509.NameConstraints([x509.DNSName(DOMAIN)], excluded_subtrees=None), critical=True
+                x509.NameConstraints([x509.DNSName(certificates.DOMAIN)], excluded_subtrees=None),
+                critical=True,
             )
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
@@ -123,8 +116,8 @@ class Authority:
     @classmethod
     def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> "Authority":
         """The root as stored. Raises Misconfiguration: malformed, or the key is another's."""
-        root = read_certificates(certificate, source=source)[0]
-        return cls(root, own_key(key, root, source=source))
+        root = certificates.read_certificates(certificate, source=source)[0]
+        return cls(root, certificates.own_key(key, root, source=source))
 
     def issue(
         self, principal: Principal, key: ec.EllipticCurvePublicKey, *, days: int = PARTY_DAYS
@@ -213,5 +206,5 @@ def _as_party(builder: AnyBuilder, principal: Principal) -> AnyBuilder:
         builder.subject_name(_common_name(principal.dns_name))
         .add_extension(alternative_name, critical=False)
         .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
-        .add_extension(x509.ExtendedKeyUsage(purposes(principal)), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(certificates.purposes(principal)), critical=False)
     )

@@ -16,18 +16,8 @@ from typing import Self
 from cryptography import x509
 
 from precad.common.errors import Misconfiguration
-from precad.common.identity.party_certificate import (
-    Principal,
-    check_algorithm,
-    check_purpose,
-    has_chain,
-    is_authority,
-    own_key,
-    principal_of,
-    read_certificates,
-    read_file,
-    validity_fault,
-)
+from precad.common.identity import party_certificate as certificates
+from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList
 from precad.common.secret import Secret
 
@@ -63,15 +53,15 @@ class Identity:
         names no precad party. Names the file and the remedy.
         """
         path = Path(folder)
-        ca = read_file(path / CA_FILE, "identity", _MAKE_ONE)
-        cert = read_file(path / CERTIFICATE_FILE, "identity", _MAKE_ONE)
+        ca = certificates.read_file(path / CA_FILE, "identity", _MAKE_ONE)
+        cert = certificates.read_file(path / CERTIFICATE_FILE, "identity", _MAKE_ONE)
         key = _read_key(path / KEY_FILE)
-        authorities = read_certificates(ca, source=str(path / CA_FILE))
-        if not all(is_authority(each) for each in authorities):
+        authorities = certificates.read_certificates(ca, source=str(path / CA_FILE))
+        if not all(certificates.is_authority(each) for each in authorities):
             raise Misconfiguration("ca", str(path / CA_FILE), "holds a certificate of no authority")
         source = str(path / CERTIFICATE_FILE)
-        chain = read_certificates(cert, source=source)
-        own_key(key, chain[0], source=str(path / KEY_FILE))
+        chain = certificates.read_certificates(cert, source=source)
+        certificates.own_key(key, chain[0], source=str(path / KEY_FILE))
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
         principal = check_certificate(chain, authorities, revocations, source=source, now=now)
         return cls(path, principal, ca, cert, key, revocations)
@@ -92,8 +82,8 @@ def check_certificate(
     Raises Misconfiguration: says what is wrong with it, and what would do.
     """
     own, *intermediates = chain
-    check_algorithm(own.public_key(), source=source)
-    fault = validity_fault(own, now)
+    certificates.check_algorithm(own.public_key(), source=source)
+    fault = certificates.validity_fault(own, now)
     if fault is not None:
         raise Misconfiguration(
             "certificate",
@@ -101,24 +91,24 @@ def check_certificate(
             f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to "
             f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC): check the clock, or {_NEW_ONE}",
         )
-    if not has_chain(own, intermediates, authorities, now):
+    if not certificates.has_chain(own, intermediates, authorities, now):
         raise Misconfiguration(
             "certificate",
             source,
             f"not issued by a valid authority in {CA_FILE}; take both files from one operator",
         )
     try:
-        principal = principal_of(own)
+        principal = certificates.principal_of(own)
     except Misconfiguration as error:
         raise Misconfiguration("certificate", source, str(error)) from None
-    check_purpose(own, principal, source=source)
+    certificates.check_purpose(own, principal, source=source)
     if revocations.revokes(own):
         raise Misconfiguration("certificate", source, f"revoked: {_NEW_ONE}")
     return principal
 
 
 def _read_key(path: Path) -> Secret:
-    data = Secret(read_file(path, "identity", _MAKE_ONE))
+    data = Secret(certificates.read_file(path, "identity", _MAKE_ONE))
     # On Windows lists of access decide, and every file's mode says that all may read it.
     shared = stat.S_IMODE(path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
     if shared and sys.platform != "win32":

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from precad.common.errors import Misconfiguration
 from precad.common.files import make_folder, waiting_lock
 from precad.common.identifiers import Digest, Role
+from precad.common.identity import party_certificate as certificates
 from precad.common.identity.authority import (
     PARTY_DAYS,
     Authority,
@@ -33,18 +34,7 @@ from precad.common.identity.authority import (
 from precad.common.identity.certificate_request import publish, write_key
 from precad.common.identity.coin_key import DRAWING_ROLES, make_coin_key
 from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOCATION_FILE
-from precad.common.identity.party_certificate import (
-    MALFORMED,
-    Principal,
-    dns_names,
-    is_authority,
-    own_key,
-    principal_of,
-    private_key,
-    read_certificates,
-    read_file,
-    validity_fault,
-)
+from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 from precad.common.secret import Secret
 
@@ -84,8 +74,8 @@ class Deployment:
         """The root that is in ``directory``. Raises Misconfiguration: none, or a damaged one."""
         folder = directory / AUTHORITY_FOLDER
         remedy = "there is no root here; precad keys init makes one"
-        certificate = read_file(folder / CA_FILE, "keys", remedy)
-        key = Secret(read_file(folder / KEY_FILE, "keys", remedy))
+        certificate = certificates.read_file(folder / CA_FILE, "keys", remedy)
+        key = Secret(certificates.read_file(folder / KEY_FILE, "keys", remedy))
         return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
 
     def folder_of(self, principal: Principal) -> Path:
@@ -118,7 +108,9 @@ class Deployment:
         folder = out or self.folder_of(principal)
         with waiting_lock(self._folder, _ELSEWHERE):
             if request is not None:
-                pem = read_file(request, "request", "give what precad keys request made")
+                pem = certificates.read_file(
+                    request, "request", "give what precad keys request made"
+                )
                 public = read_request(pem, principal, source=str(request))
                 _refuse_another_key(folder, public)
                 certificate = self._certify(principal, public, days)
@@ -152,10 +144,14 @@ class Deployment:
         """
         folder = out or self.folder_of(principal)
         source = folder / CERTIFICATE_FILE
-        pem = read_file(source, "folder", "without one to renew, use precad keys issue")
-        old = read_certificates(pem, source=str(source))[0]
-        if principal_of(old) != principal:
-            raise Misconfiguration("folder", str(folder), f"belongs to {principal_of(old)}")
+        pem = certificates.read_file(
+            source, "folder", "without one to renew, use precad keys issue"
+        )
+        old = certificates.read_certificates(pem, source=str(source))[0]
+        if certificates.principal_of(old) != principal:
+            raise Misconfiguration(
+                "folder", str(folder), f"belongs to {certificates.principal_of(old)}"
+            )
         self.issue(principal, out=folder, days=days, replace=True)
         if revoke_old:
             self.revoke([old.serial_number])
@@ -204,9 +200,9 @@ class Deployment:
         serials = [
             certificate.serial_number
             for certificate in self.issued()
-            if principal_of(certificate) == principal
+            if certificates.principal_of(certificate) == principal
             and certificate.serial_number not in revoked
-            and validity_fault(certificate) != "expired"
+            and certificates.validity_fault(certificate) != "expired"
         ]
         if not serials:
             raise Misconfiguration("party", str(principal), "has no certificate that still counts")
@@ -215,7 +211,7 @@ class Deployment:
     def issued(self) -> list[x509.Certificate]:
         """Every certificate that this root issued, oldest first."""
         found = [
-            read_certificates(path.read_bytes(), source=str(path))[0]
+            certificates.read_certificates(path.read_bytes(), source=str(path))[0]
             for path in (self._folder / ISSUED_FOLDER).glob("*.pem")
         ]
         return sorted(found, key=lambda each: (each.not_valid_before_utc, each.serial_number))
@@ -231,7 +227,7 @@ class Deployment:
 
     def _revocations(self) -> x509.CertificateRevocationList:
         path = self._folder / REVOCATION_FILE
-        pem = read_file(path, "crl", "put it back: it goes with the root's key")
+        pem = certificates.read_file(path, "crl", "put it back: it goes with the root's key")
         return read_revocation_lists(pem, [self._authority.certificate], source=str(path))[0]
 
     def _other_lists(self) -> list[Path]:
@@ -266,7 +262,10 @@ def create_local_keys(
 def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None:
     """A certificate beside a key that isn't its own would look valid and serve nobody."""
     path = folder / KEY_FILE
-    if path.exists() and private_key(Secret(path.read_bytes()), str(path)).public_key() != public:
+    if (
+        path.exists()
+        and certificates.private_key(Secret(path.read_bytes()), str(path)).public_key() != public
+    ):
         raise Misconfiguration(
             "out",
             str(folder),
@@ -318,7 +317,7 @@ def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSum
     found = [_summary(each, lists, now) for each in (*chain, *roots)]
     if (path / KEY_FILE).exists():
         try:
-            own_key(Secret((path / KEY_FILE).read_bytes()), chain[0], source=str(path))
+            certificates.own_key(Secret((path / KEY_FILE).read_bytes()), chain[0], source=str(path))
         except Misconfiguration:
             found[0] = replace(found[0], state=NOT_ITS_KEYS)
     return found
@@ -332,8 +331,8 @@ def request_summary(path: Path) -> tuple[str, str] | None:
     if not path.is_file() or _REQUEST not in (pem := path.read_bytes()):
         return None
     try:
-        party = Principal.from_dns_names(dns_names(x509.load_pem_x509_csr(pem)))
-    except MALFORMED as error:
+        party = Principal.from_dns_names(certificates.dns_names(x509.load_pem_x509_csr(pem)))
+    except certificates.MALFORMED as error:
         raise Misconfiguration("request", str(path), f"not a PEM request ({error})") from None
     key = read_request(pem, party, source=str(path))
     public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -342,20 +341,26 @@ def request_summary(path: Path) -> tuple[str, str] | None:
 
 def _read(path: Path) -> list[x509.Certificate]:
     remedy = "give a directory of precad keys or a PEM file"
-    return read_certificates(read_file(path, "path", remedy), source=str(path))
+    return certificates.read_certificates(
+        certificates.read_file(path, "path", remedy), source=str(path)
+    )
 
 
 def _summary(
     certificate: x509.Certificate, lists: RevocationList | None, now: datetime | None
 ) -> CertificateSummary:
     try:
-        party = "root" if is_authority(certificate) else str(principal_of(certificate))
+        party = (
+            "root"
+            if certificates.is_authority(certificate)
+            else str(certificates.principal_of(certificate))
+        )
     except Misconfiguration:
         party = "no precad party"
     revoked = lists is not None and lists.revokes(certificate)
     return CertificateSummary(
         party=party,
-        state="revoked" if revoked else validity_fault(certificate, now) or "valid",
+        state="revoked" if revoked else certificates.validity_fault(certificate, now) or "valid",
         serial=f"{certificate.serial_number:x}",
         starts=certificate.not_valid_before_utc,
         ends=certificate.not_valid_after_utc,
