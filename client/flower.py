@@ -1,12 +1,9 @@
 """Owners of precad that Flower's runtime starts: a Flower project's model, loss and records.
 
-One message comes to each owner through Flower, "take part", and one goes back, "it is over". Models
-and updates pass between the owner and precad's two servers and never through Flower, whose server
-would see each update. What bounds a record's influence isn't in the Flower app, which its author
-may change: clips, noise and rounds are in the task, whose digest every message carries, and the
-owner's limit, account and keys in a settings file that lies on the owner's machine.
-
-Needs ``flwr``; docs/flower.md says what changes for a Flower project.
+One message comes to each owner through Flower, "take part", and one goes back, "it is over";
+models and updates never do. Clips, noise and rounds are in the task, and the owner's limit,
+account and keys in a settings file on its machine: not in the app, which its author may change.
+See docs/flower.md.
 """
 
 import logging

@@ -1,13 +1,11 @@
 """Taking part in a whole training: watch, fetch, compute, submit, until it is over.
 
 One version gets one update, and one attempt one submission, whatever breaks. The update is kept,
-then counted on the owner's account, then shared; for a further attempt of its version it is shared
-afresh, and within an attempt the same bytes are sent again. An update that was lost is not
-replaced: the version is sat out, because a second sample of records for it would cost privacy that
-nobody counts.
-
-What others can see of this depends on no record: uploads begin at a public time, and under
-``cover_uploads`` whoever isn't drawn, or sits a version out, does the same work and sends zeros.
+then counted on the owner's account, then shared; for a further attempt it is shared afresh, and
+within an attempt the same bytes are sent again. An update that was lost is not replaced: a second
+sample of records would cost privacy that nobody counts. What others see of this depends on no
+record: uploads begin at a public time, and under ``cover_uploads`` whoever isn't drawn sends
+zeros.
 """
 
 import logging

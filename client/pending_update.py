@@ -1,13 +1,9 @@
 """What a client shares in one version, and the pair that it sends in one attempt.
 
-A version may take several attempts, and all of them get the same update X: a second sample of
-records for one version would give the servers two views of it, and cost privacy that nobody
-counts. So X is on the disk before anything of it is sent, and stays until the version is over; an
-attempt shares it afresh, and a retry within the attempt sends the same bytes.
-
-X is as confidential as the records, and so is the file: it stays on the owner's own disk, readable
-by this user only, and goes when the version is over. It is removed, not overwritten: on flash
-storage overwriting guarantees nothing.
+All attempts of a version get the same update X, which is on the disk before anything of it is
+sent; each shares it afresh, and a retry within an attempt sends the same bytes. X is as
+confidential as the records: the file is readable by this user only and goes when the version is
+over. It is removed, not overwritten: on flash storage overwriting guarantees nothing.
 """
 
 import hashlib

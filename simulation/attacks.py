@@ -1,9 +1,8 @@
 """What the replaceable functions of a simulation see, and attacks by name, for the command line.
 
-Any other attack is a function of ten lines: docs/simulate.md, "An attack of your own". Vectors that
-bad clients submit go through the honest client's sharing and commitments, so that nothing but the
-validation stands between them and the model. A malformed upload (garbage bytes, a truncated share)
-never gets this far: it isn't a ring vector.
+Vectors that bad clients submit go through the honest client's sharing and commitments, so that
+nothing but the validation stands between them and the model. An attack of your own:
+docs/simulate.md.
 """
 
 import math

@@ -1,11 +1,7 @@
-"""Dealing one data set out to clients, in memory or as files.
-
-The generators here are NumPy's with a seed: who holds which public record is part of an
-experiment's description, not a secret.
+"""Dealing one data set out to clients, in memory or as files; who holds which is no secret.
 
 ``python -m precad.simulation.partition digits --clients 3 --output records`` writes
-``records/client-1/client-1.npz`` and so on, one folder a client, which containers train on in the
-example; and records that nobody trains on in ``records/held-out/held-out.npz``.
+``records/client-1/client-1.npz`` and so on, and ``records/held-out/held-out.npz``.
 """
 
 from pathlib import Path

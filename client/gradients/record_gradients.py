@@ -1,18 +1,15 @@
 """Per-record gradients in chunks of bounded memory (torch.func).
 
 The privacy proof needs each record's encoded gradient to be a function of that record and θ
-alone: if a neighbour's presence changed it even in the last bit, one record would move the sum
-by more than its clip. Batched kernels don't give that by themselves: with shared parameters, or
-with another batch size, the same record's gradient differs in its last bits. So every call has
-the same shape (short chunks are padded) and every record has its own copy of the parameters,
-which makes the batch a set of equal, separate computations. The tests hold this for linear,
-convolution, normalisation and embedding layers: whatever the neighbours, same bits, and where
-torch has one thread also in any order and chunk. (With more threads a convolution's last bits may
-depend on the record's slot. A neighbouring data set keeps the slots: one gradient in it is zero.)
+alone, to the last bit, and batched kernels don't give that: with shared parameters, or another
+batch size, the last bits differ. So every call has the same shape (short chunks are padded) and
+every record its own copy of the parameters. Where torch has several threads a convolution's last
+bits may depend on the record's slot; a neighbouring data set keeps the slots, with one gradient
+of zero in them.
 
-Nor may a record make an owner fall silent: labels that the loss can't take are masked before the
-kernel runs, and a record without a finite gradient keeps its slot with a gradient of zero. A
-server may serve any θ, so this has to hold at all of them.
+Nor may a record make an owner fall silent, at any θ that a server may serve: labels that the loss
+can't take are masked, and a record without a finite gradient keeps its slot with a gradient of
+zero.
 """
 
 import copy

@@ -1,11 +1,7 @@
-"""A deployment's keys on disk: the root's folder, and one folder per party beside it.
+"""A deployment's keys on disk: the root's folder, and one folder per party for its machine.
 
-    DIR/ca/         ca.pem key.pem crl.pem issued/<serial>.pem
-    DIR/server-a/   ca.pem cert.pem key.pem crl.pem coin.key
-    DIR/ward-3/     …
-
-The root's folder is the operator's and needs to be on no server. A party's folder is all that
-its machine gets.
+``DIR/ca`` has ca.pem, key.pem, crl.pem and ``issued/<serial>.pem``: the operator's, on no server.
+``DIR/server-a``, ``DIR/ward-3``, … have ca.pem, cert.pem, key.pem, crl.pem and, a server, coin.key.
 """
 
 from collections.abc import Iterable

@@ -1,12 +1,8 @@
 """Who a party is, and what its certificate says: whose it is, from when until when, for what.
 
-| party | DNS name in the certificate |
-| --- | --- |
-| a server, the dealer, the operator | ``server-a.precad``, ``server-b.precad``, … |
-| a client | ``<name>.client.precad`` |
-
-Chains are the library's to verify; names, purposes and keys are checked here, so that what is
-wrong is said in words that help.
+Its DNS name is ``server-a.precad``, ``server-b.precad``, ``dealer.precad``, ``operator.precad``
+or ``<name>.client.precad``. Chains are the library's to verify; names, purposes and keys are
+checked here, so that what is wrong is said in words that help.
 """
 
 from collections.abc import Iterable, Sequence
