@@ -6,35 +6,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from precad.common.errors import Misconfiguration
 from precad.common.files import PUBLIC_MODE, make_folder, write_file
-from precad.common.identity.authority import (
-    Public,
-    key_to_pem,
-    make_request,
-    new_key,
-    read_request,
-    to_pem,
-)
+from precad.common.identity import authority, credentials
+from precad.common.identity import party_certificate as certificates
 from precad.common.identity.coin_key import DRAWING_ROLES, make_coin_key, take_over_coin_key
-from precad.common.identity.credentials import (
-    CA_FILE,
-    CERTIFICATE_FILE,
-    KEY_FILE,
-    REVOCATION_FILE,
-    Identity,
-    check_certificate,
-)
-from precad.common.identity.party_certificate import (
-    Principal,
-    own_key,
-    principal_of,
-    read_certificates,
-    read_file,
-)
+from precad.common.identity.credentials import Identity
+from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList
 from precad.common.secret import Secret
 
 REQUEST_FILE = "request.pem"
-_FILES = (CA_FILE, REVOCATION_FILE, CERTIFICATE_FILE)
+_FILES = (credentials.CA_FILE, credentials.REVOCATION_FILE, credentials.CERTIFICATE_FILE)
 """The certificate last: a folder with one is whole."""
 
 
@@ -49,26 +30,32 @@ def accept(folder: Path, offered: Path) -> Identity:
         Misconfiguration: the certificate is of another key, another party than was asked for,
             or another root than the folder has; or it doesn't count.
     """
-    key = Secret(read_file(folder / KEY_FILE, "folder", "make the key with precad keys request"))
+    key = Secret(
+        certificates.read_file(
+            folder / credentials.KEY_FILE, "folder", "make the key with precad keys request"
+        )
+    )
     remedy = "give the folder that precad keys issue made"
-    files = {name: read_file(offered / name, "offered", remedy) for name in _FILES}
-    source = str(offered / CERTIFICATE_FILE)
-    chain = read_certificates(files[CERTIFICATE_FILE], source=source)
-    own_key(key, chain[0], source=source)
-    known = folder / CA_FILE
-    if known.exists() and known.read_bytes() != files[CA_FILE]:
+    files = {name: certificates.read_file(offered / name, "offered", remedy) for name in _FILES}
+    source = str(offered / credentials.CERTIFICATE_FILE)
+    chain = certificates.read_certificates(files[credentials.CERTIFICATE_FILE], source=source)
+    certificates.own_key(key, chain[0], source=source)
+    known = folder / credentials.CA_FILE
+    if known.exists() and known.read_bytes() != files[credentials.CA_FILE]:
         raise Misconfiguration(
             "offered",
-            str(offered / CA_FILE),
+            str(offered / credentials.CA_FILE),
             f"is another root than {known}, which was read out to you: ask who sent it",
         )
-    roots = read_certificates(files[CA_FILE], source=str(offered / CA_FILE))
-    revocations = RevocationList(offered / REVOCATION_FILE, roots)
-    principal = check_certificate(chain, roots, revocations, source=source)
+    roots = certificates.read_certificates(
+        files[credentials.CA_FILE], source=str(offered / credentials.CA_FILE)
+    )
+    revocations = RevocationList(offered / credentials.REVOCATION_FILE, roots)
+    principal = credentials.check_certificate(chain, roots, revocations, source=source)
     request = folder / REQUEST_FILE
     if request.exists():
         # The party that was asked for: the root may have been talked into another.
-        read_request(request.read_bytes(), principal, source=str(request))
+        authority.read_request(request.read_bytes(), principal, source=str(request))
     for name in _FILES:
         write_file(folder / name, files[name], mode=PUBLIC_MODE)
     return Identity.load(folder)
@@ -95,12 +82,12 @@ def create_request(
     make_folder(folder)
     if renew is not None:
         _take_over(renew, folder, principal)
-    key = new_key()
+    key = authority.new_key()
     write_key(folder, key, replace=replace)
     if principal.role in DRAWING_ROLES:
         make_coin_key(folder)
     path = folder / REQUEST_FILE
-    publish(path, make_request(key, principal))
+    publish(path, authority.make_request(key, principal))
     return path
 
 
@@ -109,32 +96,38 @@ def _check_old(old: Path, folder: Path, principal: Principal) -> None:
         raise Misconfiguration(
             "--renew", str(old), "the new key needs a folder of its own, until its certificate came"
         )
-    source = old / CERTIFICATE_FILE
+    source = old / credentials.CERTIFICATE_FILE
     remedy = "it has no certificate to renew; leave --renew out"
-    pem = read_file(source, "--renew", remedy)
-    if (whose := principal_of(read_certificates(pem, source=str(source))[0])) != principal:
+    pem = certificates.read_file(source, "--renew", remedy)
+    if (
+        whose := certificates.principal_of(
+            certificates.read_certificates(pem, source=str(source))[0]
+        )
+    ) != principal:
         raise Misconfiguration("--renew", str(old), f"is {whose}'s, not {principal}'s")
 
 
 def _take_over(old: Path, folder: Path, principal: Principal) -> None:
-    root = read_file(old / CA_FILE, "--renew", "put the root's certificate back there")
+    root = certificates.read_file(
+        old / credentials.CA_FILE, "--renew", "put the root's certificate back there"
+    )
     try:
         if principal.role in DRAWING_ROLES:
             take_over_coin_key(old, folder)
-        write_file(folder / CA_FILE, root, mode=PUBLIC_MODE)
+        write_file(folder / credentials.CA_FILE, root, mode=PUBLIC_MODE)
     except OSError as error:
         raise Misconfiguration("--renew", str(error.filename), f"{error.strerror}") from None
 
 
-def publish(path: Path, public: Public) -> None:
+def publish(path: Path, public: authority.Public) -> None:
     """Write or replace what anybody may read."""
-    write_file(path, to_pem(public), mode=PUBLIC_MODE)
+    write_file(path, authority.to_pem(public), mode=PUBLIC_MODE)
 
 
 def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -> None:
     """Write a key for its owner's eyes only; never over an existing one unless told."""
-    path = folder / KEY_FILE
+    path = folder / credentials.KEY_FILE
     try:
-        write_file(path, key_to_pem(key).reveal(), replace=replace)
+        write_file(path, authority.key_to_pem(key).reveal(), replace=replace)
     except FileExistsError:
         raise Misconfiguration("file", str(path), "it exists; --force replaces it") from None

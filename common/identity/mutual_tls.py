@@ -23,15 +23,9 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ADDRESS_PATTERN, Role
+from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity
-from precad.common.identity.party_certificate import (
-    Principal,
-    check_serving,
-    dns_names,
-    principal_of,
-    read_certificates,
-    validity_fault,
-)
+from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import certificates_of
 from precad.common.share.header import Signature
 from precad.common.wire.version import USER_AGENT
@@ -78,7 +72,7 @@ def dialling(
 
     Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not in force.
     """
-    check_serving(expect)
+    certificates.check_serving(expect)
     if not re.fullmatch(ADDRESS_PATTERN, address):
         raise Misconfiguration("address", address, "give host:port, such as 127.0.0.1:7301")
     _check_tls13()
@@ -120,7 +114,7 @@ def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Iden
         Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address that
             can't be bound.
     """
-    check_serving(identity.principal.role)
+    certificates.check_serving(identity.principal.role)
     _check_tls13()
     credentials = grpc.ssl_server_credentials(
         [(identity.key.reveal(), identity.cert)],
@@ -153,7 +147,7 @@ def require(
     certificate, principal = of_connection(context)
     if principal is None:
         raise AccessDenied("the certificate names no single precad party", Denial.MALFORMED_NAME)
-    fault = validity_fault(certificate, now)
+    fault = certificates.validity_fault(certificate, now)
     if fault is not None:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
         raise AccessDenied(f"the certificate of {principal} is {fault}", denial)
@@ -179,12 +173,12 @@ def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]
 @lru_cache(maxsize=4096)
 def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
     try:
-        certificate = read_certificates(pem, source="connection")[0]
+        certificate = certificates.read_certificates(pem, source="connection")[0]
     except Misconfiguration:
         # TLS let it pass, so an authority of ours signed it.
         raise AccessDenied("the certificate can't be parsed", Denial.MALFORMED_NAME) from None
     try:
-        return certificate, principal_of(certificate)
+        return certificate, certificates.principal_of(certificate)
     except Misconfiguration:
         return certificate, None
 
@@ -250,8 +244,10 @@ def _handshake(
             f"{who} answers, but not in TLS 1.3; check its address, and that nothing between "
             "takes TLS apart"
         )
-    certificate = read_certificates(ssl.DER_cert_to_PEM_cert(shown).encode(), source=who)[0]
-    names = dns_names(certificate)
+    certificate = certificates.read_certificates(
+        ssl.DER_cert_to_PEM_cert(shown).encode(), source=who
+    )[0]
+    names = certificates.dns_names(certificate)
     if expected in names:
         return None
     other = {Role.SERVER_A: Role.SERVER_B, Role.SERVER_B: Role.SERVER_A}.get(expect)

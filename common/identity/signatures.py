@@ -24,15 +24,9 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ClientId, Role
+from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
-from precad.common.identity.party_certificate import (
-    MALFORMED,
-    Principal,
-    own_key,
-    read_certificates,
-    require_whole,
-    validity_fault,
-)
+from precad.common.identity.party_certificate import Principal
 from precad.common.keystream import encode_context
 from precad.common.share.header import Signature, Signer
 
@@ -44,8 +38,8 @@ class CertificateSigner:
 
     def __init__(self, identity: Identity) -> None:
         source = str(identity.path)
-        chain = read_certificates(identity.cert, source=source)
-        self._key = own_key(identity.key, chain[0], source=source)
+        chain = certificates.read_certificates(identity.cert, source=source)
+        self._key = certificates.own_key(identity.key, chain[0], source=source)
         self._certificates = tuple(each.public_bytes(serialization.Encoding.DER) for each in chain)
 
     def sign(self, signed: bytes) -> Signature:
@@ -57,7 +51,9 @@ class CertificateVerifier:
     """Believes what the identity's authorities issued and its revocation list doesn't name."""
 
     def __init__(self, identity: Identity) -> None:
-        self._authorities = read_certificates(identity.ca, source=str(identity.path / CA_FILE))
+        self._authorities = certificates.read_certificates(
+            identity.ca, source=str(identity.path / CA_FILE)
+        )
         self._revocations = identity.revocations
 
     def admit(self, signature: Signature, client: ClientId, *, now: datetime | None = None) -> None:
@@ -112,7 +108,7 @@ class CertificateVerifier:
             own = certificates_of(signature)[0]
         except RejectedSubmission:
             return False
-        return validity_fault(own) is not None or self._revocations.revokes(own)
+        return certificates.validity_fault(own) is not None or self._revocations.revokes(own)
 
     def check(self, signature: Signature, signed: bytes) -> None:
         """The signature is its certificate's over ``signed``. Raises RejectedSubmission."""
@@ -136,8 +132,8 @@ def _certificates(chain: tuple[bytes, ...]) -> tuple[x509.Certificate, ...]:
     try:
         found = tuple(x509.load_der_x509_certificate(each) for each in chain)
         for each in found:
-            require_whole(each)
-    except MALFORMED:
+            certificates.require_whole(each)
+    except certificates.MALFORMED:
         _refuse("the certificates aren't X.509 in DER")
     return found
 
