@@ -15,8 +15,8 @@ from precad.client.gradients.local_update import local_update, most_records, poi
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import Applied, build
 from precad.client.own_account import OwnAccount
-from precad.client.participant import RoundView, take_part
-from precad.client.participation import Evaluation, Participation
+from precad.client.participant import Compute, RoundView, take_part
+from precad.client.participation import Evaluation, Observer, Participation
 from precad.client.pending_update import Pending
 from precad.client.records.columns import Columns
 from precad.client.records.read_records import read_records
@@ -197,7 +197,8 @@ class DataOwner:
         with state_lock(self._folder):
             try:
                 with reporter:
-                    result = self._take_part(reporter)
+                    self._rehearse(reporter)
+                    result = self.take_part(reporter)
             finally:
                 model_file = self._keep_model(reporter.newest)
         result.model_file = model_file
@@ -206,25 +207,32 @@ class DataOwner:
         result.callback_error = reporter.first_failure
         return result
 
-    def _take_part(self, reporter: Reporter) -> Participation:
-        """Against the servers; their connections are closed when this returns."""
+    def _rehearse(self, reporter: Reporter) -> None:
         reporter.doing(f"trying {len(self._records)} records with the model and its loss")
         rehearse(self._model, self._loss, self._records, self.task, self._most)
         if self._held_out is not None:
             _named("held_out", rehearse, self._model, self._loss, self._held_out, self.task)
+
+    def take_part(
+        self,
+        observer: Observer,
+        compute: Compute | None = None,
+        connection: type[Servers] = Servers,
+    ) -> Participation:
+        """As `run`, for rehearsals and audits: with another update, or other servers' calls."""
         addresses, identity = self._addresses, self._identity
-        with Servers(self.task, self.client, *addresses, identity, observer=reporter) as servers:
-            reporter.doing("asking both servers for their task")
+        with connection(self.task, self.client, *addresses, identity, observer=observer) as servers:
+            observer.doing("asking both servers for their task")
             servers.check_task()
-            reporter.doing("enrolling")
-            self.enrol(servers)
+            observer.doing("enrolling")
+            servers.enrol(len(self._records), self._record_rate, self._token)
             return take_part(
                 servers,
                 self.budget,
                 self.pending,
-                self.update,
+                compute or self.update,
                 statements=self.statements,
-                observer=reporter,
+                observer=observer,
             )
 
     def _validation(self) -> Callable[[TrainedModel, Callable[[], object]], Evaluation] | None:
@@ -245,10 +253,6 @@ class DataOwner:
             log.warning("%s", error)
             return None
         return path
-
-    def enrol(self, servers: Servers) -> None:
-        """Enrol at both servers with this owner's number of records. Raises as `Servers.enrol`."""
-        servers.enrol(len(self._records), self._record_rate, self._token)
 
     def update(self, view: RoundView) -> RingVector:
         """Algorithm 2 for one version: a Poisson sample of records, clipped, summed, encoded.

@@ -14,9 +14,9 @@ import numpy as np
 
 from precad.client.connection import Servers
 from precad.client.owner_settings import JoinSettings
-from precad.client.participant import RoundView, take_part
+from precad.client.participant import RoundView
+from precad.client.participation import Observer
 from precad.common.identifiers import Digest
-from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import HeldBody, Submission
@@ -56,12 +56,7 @@ def run(settings: JoinSettings, kind: str) -> None:
             return honest
         return np.asarray(forged_update(Forgery(kind), owner.task, honest), dtype=np.int64)
 
-    identity = Identity.load(settings.identity)
-    addresses = (settings.server_a, settings.server_b)
-    with connection(owner.task, owner.client, *addresses, identity) as servers:
-        servers.check_task()
-        owner.enrol(servers)
-        take_part(servers, owner.budget, owner.pending, compute, statements=owner.statements)
+    owner.take_part(Observer(), compute, connection)
 
 
 def main() -> None:

@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 
 from precad.audit.canaries import coins_at
 from precad.client import data_owner
-from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
 from precad.client.gradients import local_update as updating
 from precad.client.gradients.local_update import poisson_sample
 from precad.client.owner_settings import JoinSettings
-from precad.client.participant import RoundView, take_part
+from precad.client.participant import RoundView
+from precad.client.participation import Observer
 from precad.common.encode import clip_record_norm
 from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.task import Task
@@ -77,14 +76,7 @@ def play(
         models[view.version] = view.theta
         return compute(owner, view)
 
-    identity = Identity.load(settings.identity)
-    addresses = (settings.server_a, settings.server_b)
-    with Servers(owner.task, owner.client, *addresses, identity) as servers:
-        servers.check_task()
-        owner.enrol(servers)
-        result = take_part(
-            servers, owner.budget, owner.pending, computed, statements=owner.statements
-        )
+    result = owner.take_part(Observer(), computed)
     rounds = owner.task.training.rounds
     if result.model is None or result.counted != rounds or sorted(models) != list(range(rounds)):
         raise PeerViolation(
