@@ -5,6 +5,7 @@ once, before its update is first shared, however many attempts it takes; further
 same update, which a server signs when an attempt opens, turn its step from σ into σ/√(1+m).
 """
 
+from bisect import bisect_left
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -213,11 +214,8 @@ class OwnAccount:
             return most
         self._account.catch_up()
         step, spent = self._charge(-1, 0).event, self._account.under(self.limit)
-        low, high = 0, most + 1  # low fits, high doesn't
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if spent.allows(step.times(middle)) else (low, middle)
-        return low
+        further = range(1, most + 1)
+        return bisect_left(further, x=True, key=lambda n: not spent.allows(step.times(n)))
 
     def charge(self, version: int, re_releases: int = 0) -> None:
         """Count this version's update, durably; what is counted already costs nothing.
@@ -373,17 +371,16 @@ class OwnAccount:
 
         step, delta = self._charge(0, 0).event, self._task.privacy.delta
         all_rounds = step.times(self._planned())
-        low, high = 0, 2**20  # hundredths of ε
-        while high - low > 1:
-            middle = (low + high) // 2
+
+        def enough(hundredths: int) -> bool:
             try:
-                found = order_for(middle / 100, delta, step)
-                limit = Limit(found.epsilon, found.delta, found.order)
-                enough = Account(None).under(limit).allows(all_rounds)
+                found = order_for(hundredths / 100, delta, step)
             except Misconfiguration:
-                enough = False
-            low, high = (low, middle) if enough else (middle, high)
-        return high / 100
+                return False
+            limit = Limit(found.epsilon, found.delta, found.order)
+            return Account(None).under(limit).allows(all_rounds)
+
+        return (1 + bisect_left(range(1, 2**20), x=True, key=enough)) / 100
 
 
 def exact_epsilon(events: "Counter[SampledGaussian]", delta: float) -> float:

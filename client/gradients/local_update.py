@@ -1,6 +1,7 @@
 """Algorithm 2, lines 2 to 8: a Poisson sample of records, and the integer vector that is shared."""
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -166,14 +167,9 @@ def most_records(count: int, rate: float) -> int:
     """
     _check_rate(rate)
     # The tail is a regularised incomplete beta function; its relative error is below 1e-9.
-    low, high = -1, count  # Pr[more than high] < 2^−40 <= Pr[more than low]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if float(bdtrc(middle, count, rate)) < _RARE * (1 - 1e-9):
-            high = middle
-        else:
-            low = middle
-    return high
+    rare = _RARE * (1 - 1e-9)
+    sizes = range(count)
+    return bisect_left(sizes, x=True, key=lambda most: bool(bdtrc(most, count, rate) < rare))
 
 
 def _check_rate(rate: float) -> None:
