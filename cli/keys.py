@@ -110,7 +110,7 @@ def issue(
     force: bool,
 ) -> None:
     """One more party: its key and certificate, or a certificate for its request."""
-    principal = _principal(role, name)
+    principal = Principal.named(role, name)
     deployment = Deployment.open(directory)
     click.echo(deployment.issue(principal, out=out, request=request, days=days, replace=force))
 
@@ -134,7 +134,7 @@ def make_request(folder: Path, role: str, name: str, renew: Path | None, force: 
 
         precad keys request server-a/keys-new server-a --renew server-a/keys
     """
-    click.echo(create_request(folder, _principal(role, name), replace=force, renew=renew))
+    click.echo(create_request(folder, Principal.named(role, name), replace=force, renew=renew))
 
 
 @keys.command()
@@ -156,7 +156,7 @@ def renew(
     directory: Path, role: str, name: str, out: Path | None, days: int, revoke_old: bool
 ) -> None:
     """A new key and certificate for the same party, in place of those in its folder."""
-    principal = _principal(role, name)
+    principal = Principal.named(role, name)
     deployment = Deployment.open(directory)
     click.echo(deployment.renew(principal, out=out, days=days, revoke_old=revoke_old))
 
@@ -172,7 +172,7 @@ def revoke(directory: Path, role: str | None, name: str, serial: str | None) -> 
         raise Misconfiguration("party", role, "give a role, or --serial")
     deployment = Deployment.open(directory)
     if role is not None:
-        serials = deployment.current_serials(_principal(role, name))
+        serials = deployment.current_serials(Principal.named(role, name))
     else:
         serials = [_serial(serial or "")]
     written = deployment.revoke(serials)
@@ -202,12 +202,6 @@ def show(path: Path, as_json: bool) -> None:
         click.echo(f"{each.party}: {each.state} until {each.ends:%Y-%m-%d %H:%M} UTC")
         click.echo(f"    serial {each.serial}")
         click.echo(f"    SHA-256 {each.fingerprint}")
-
-
-def _principal(role: str, name: str) -> Principal:
-    if role == Role.CLIENT.value:
-        return Principal.client(name)
-    return Principal(Role(role), name or role)
 
 
 def _serial(text: str) -> int:

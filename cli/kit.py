@@ -78,8 +78,7 @@ def kit(
     \b
         precad kit server-a --further clinics --consortium clinics-consortium.toml
     """  # noqa: D301 -- click reads the control character
-    role = Role(party)
-    principal = Principal.client(name) if role is Role.CLIENT else Principal(role, name or party)
+    principal = Principal.named(party, name)
     agreed = Consortium.load(consortium)
     fingerprints = {"the task": str(Task.load(agreed.task).digest)}
     title = principal.name

@@ -96,14 +96,9 @@ def _check_old(old: Path, folder: Path, principal: Principal) -> None:
         raise Misconfiguration(
             "--renew", str(old), "the new key needs a folder of its own, until its certificate came"
         )
-    source = old / credentials.CERTIFICATE_FILE
     remedy = "it has no certificate to renew; leave --renew out"
-    pem = certificates.read_file(source, "--renew", remedy)
-    if (
-        whose := certificates.principal_of(
-            certificates.read_certificates(pem, source=str(source))[0]
-        )
-    ) != principal:
+    held = certificates.certificates_in(old / credentials.CERTIFICATE_FILE, "--renew", remedy)
+    if (whose := certificates.principal_of(held[0])) != principal:
         raise Misconfiguration("--renew", str(old), f"is {whose}'s, not {principal}'s")
 
 

@@ -139,11 +139,8 @@ class Deployment:
         Raises Misconfiguration: the folder holds no certificate, or another party's.
         """
         folder = out or self.folder_of(principal)
-        source = folder / CERTIFICATE_FILE
-        pem = certificates.read_file(
-            source, "folder", "without one to renew, use precad keys issue"
-        )
-        old = certificates.read_certificates(pem, source=str(source))[0]
+        remedy = "without one to renew, use precad keys issue"
+        old = certificates.certificates_in(folder / CERTIFICATE_FILE, "folder", remedy)[0]
         if certificates.principal_of(old) != principal:
             raise Misconfiguration(
                 "folder", str(folder), f"belongs to {certificates.principal_of(old)}"
@@ -337,9 +334,7 @@ def request_summary(path: Path) -> tuple[str, str] | None:
 
 def _read(path: Path) -> list[x509.Certificate]:
     remedy = "give a directory of precad keys or a PEM file"
-    return certificates.read_certificates(
-        certificates.read_file(path, "path", remedy), source=str(path)
-    )
+    return certificates.certificates_in(path, "path", remedy)
 
 
 def _summary(

@@ -61,6 +61,11 @@ class Principal:
         return cls(role, role.value)
 
     @classmethod
+    def named(cls, role: str, name: str = "") -> "Principal":
+        """The party of a command's words: only clients need a name. Raises Misconfiguration."""
+        return cls.client(name) if role == Role.CLIENT.value else cls(Role(role), name or role)
+
+    @classmethod
     def from_dns_names(cls, dns_names: Iterable[str]) -> "Principal":
         """The one party among a certificate's DNS names; names outside our domain don't count.
 
@@ -132,6 +137,11 @@ def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
     except MALFORMED as error:
         raise Misconfiguration("certificate", source, f"not a PEM certificate ({error})") from None
     return found
+
+
+def certificates_in(path: Path, field: str, remedy: str) -> list[x509.Certificate]:
+    """Those of a PEM file. Raises Misconfiguration."""
+    return read_certificates(read_file(path, field, remedy), source=str(path))
 
 
 def require_whole(certificate: x509.Certificate) -> None:
