@@ -17,12 +17,12 @@ from statistics import median
 import torch
 from research.algorithms.learner import Learner
 from research.algorithms.user_level import UserLevel, Users, train
+from research.datasets.partition import iid
 from research.models import MODELS
 from research.papers.xie_levels import two_labels
 from research.study.environment import environment
 
 from precad.simulation.datasets import DataSet, load
-from precad.simulation.partition import iid
 
 SETTINGS = UserLevel(
     user_rate=0.1,

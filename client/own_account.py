@@ -185,11 +185,6 @@ class OwnAccount:
         mine = (self._task.digest, self._client)
         return sum(step[:2] == mine for step in self._account.charges)
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether a further version of this task would pass the limit."""
-        return not self.allows(-1)
-
     def charged(self, version: int, re_releases: int = 0) -> bool:
         """Whether this version's update is counted, with this m or more, and may have left."""
         self._account.catch_up()

@@ -1,6 +1,7 @@
 """The model as it comes home: θ with its task and version, into a module or into a file."""
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -113,9 +114,7 @@ def check_parameters(module: "nn.Module", parameters: tuple[Parameter, ...]) -> 
     """
     found = [(name, tuple(tensor.shape)) for name, tensor in module.named_parameters()]
     expected = [(parameter.name, parameter.shape) for parameter in parameters]
-    for position in range(max(len(found), len(expected))):
-        ours = found[position] if position < len(found) else None
-        task = expected[position] if position < len(expected) else None
+    for position, (ours, task) in enumerate(zip_longest(found, expected)):
         if ours != task:
             raise Misconfiguration(
                 f"model parameter {position}",

@@ -19,13 +19,6 @@ Partition = list[NDArray[np.int64]]
 """For each client the ascending indices of its records; every record is in exactly one."""
 
 
-def iid(records: int, clients: int, seed: int) -> Partition:
-    """Equal parts (to within one) of a random order."""
-    check_parts(records, clients)
-    order = np.random.default_rng(seed).permutation(records)
-    return [np.sort(part) for part in np.array_split(order, clients)]
-
-
 def shards(labels: NDArray[np.int64], clients: int, shards_per_client: int, seed: int) -> Partition:
     """Records sorted by label, cut into equal shards, some random ones to each client.
 
@@ -44,14 +37,6 @@ def shards(labels: NDArray[np.int64], clients: int, shards_per_client: int, seed
     pieces = np.array_split(np.argsort(labels, kind="stable"), clients * shards_per_client)
     drawn = np.random.default_rng(seed).permutation(len(pieces)).reshape(clients, -1)
     return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in drawn]
-
-
-def check_parts(records: int, parts: int) -> None:
-    """Refuse no part, and more than there are records."""
-    if not 1 <= parts <= records:
-        raise Misconfiguration(
-            "clients", parts, f"there must be from 1 part to as many as records ({records})"
-        )
 
 
 SHARDS_PER_CLIENT = 4

@@ -35,7 +35,7 @@ from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.attacks import Matrix, View
 from precad.simulation.datasets import load
-from precad.simulation.partition import iid
+from research.datasets.partition import iid
 
 SIGNIFICANCE = 1e-4
 """Of a whole audit: half for the certificates, half for what is proved against them."""

@@ -4,7 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.partition import Partition, check_parts
+from precad.simulation.partition import Partition
+
+
+def iid(records: int, clients: int, seed: int) -> Partition:
+    """Equal parts (to within one) of a random order."""
+    _check(records, clients)
+    order = np.random.default_rng(seed).permutation(records)
+    return [np.sort(part) for part in np.array_split(order, clients)]
 
 
 def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, seed: int) -> Partition:
@@ -13,7 +20,7 @@ def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, seed: int) 
     The smaller alpha, the fewer labels a client holds (Hsu et al. 2019). A client may end up
     with no record.
     """
-    check_parts(len(labels), clients)
+    _check(len(labels), clients)
     if not alpha > 0:
         raise Misconfiguration("alpha", alpha, "must be positive")
     generator = np.random.default_rng(seed)
@@ -42,3 +49,11 @@ def by_owner(owners: NDArray[np.int64], clients: int) -> Partition:
         raise Misconfiguration("clients", clients, f"records of {len(found)} owners are there")
     most = np.sort(found[np.argsort(-counts, kind="stable")[:clients]])
     return [np.flatnonzero(owners == one) for one in most]
+
+
+def _check(records: int, parts: int) -> None:
+    """Refuse no part, and more than there are records."""
+    if not 1 <= parts <= records:
+        raise Misconfiguration(
+            "clients", parts, f"there must be from 1 part to as many as records ({records})"
+        )

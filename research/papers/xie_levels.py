@@ -14,7 +14,7 @@ from precad.accounting.events import SampledGaussian
 from precad.client.gradients.torch_models import model_section
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection
-from precad.simulation.partition import Partition, iid
+from precad.simulation.partition import Partition
 from research.algorithms.instance_level import InstanceLevel
 from research.algorithms.instance_level import train as train_records
 from research.algorithms.learner import Learner
@@ -23,7 +23,7 @@ from research.algorithms.user_level import Adversary, UserLevel, Users
 from research.algorithms.user_level import train as train_users
 from research.datasets import DataSet, load
 from research.datasets.cifar_jpeg import cifar10_jpeg
-from research.datasets.partition import by_owner, dirichlet
+from research.datasets.partition import by_owner, dirichlet, iid
 from research.defences import DEFENCES
 from research.models import MODELS
 from research.poisoning import ATTACKS, Attack, poisoned

@@ -209,7 +209,7 @@ def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(task: Task, l
     own = budget(task, log, 1.5)
     most = filled(own)
     assert most > 1
-    assert own.exhausted
+    assert not own.allows(-1)
     assert own.epsilon() <= 1.5
     own.charge(0)
     before = log.read_bytes()
@@ -275,7 +275,7 @@ def test_a_limit_equal_to_the_tasks_epsilon_lasts_to_its_end(
     with pytest.raises(BudgetExceeded):
         own.charge(rounds)
     again = budget(task, log)
-    assert (again.exhausted, again.epsilon()) == (True, tight)
+    assert (again.allows(-1), again.epsilon()) == (False, tight)
 
 
 def test_a_limit_of_one_task_has_no_room_for_what_a_cut_link_chose(

@@ -13,6 +13,7 @@ from distributed import LocalCluster
 from research.__main__ import experiments
 from research.algorithms import ALGORITHMS, Problem
 from research.datasets import DATASETS, load
+from research.datasets.partition import iid
 from research.defences import DEFENCES
 from research.models import MODELS
 from research.papers.xie_table9 import cells
@@ -22,7 +23,6 @@ from research.study import EXPERIMENTS, Scale
 from research.study.run import run
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.partition import iid
 
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 TINY = """

@@ -12,11 +12,11 @@ from research.algorithms.instance_level import InstanceLevel, exact_epsilon, tra
 from research.algorithms.learner import Learner
 from research.algorithms.user_level import Users
 from research.checkpoint import Checkpoint
+from research.datasets.partition import iid
 from research.models import MODELS
 
 from precad.common.errors import Misconfiguration
 from precad.simulation.datasets import load
-from precad.simulation.partition import iid
 
 SETTINGS: dict[str, Any] = {
     "users_per_round": 4,
