@@ -20,7 +20,7 @@ COMMAND = "-m precad demo --clients 5 --attack wraparound --output demo-run"
 COLUMNS, ROWS, SIZE, LINE, EDGE = 100, 40, 14, 17, 12
 PAPER, INK, RULE, FAINT = "#1e1e1e", "#d4d4d4", "#5a5a5a", "#8a8a8a"
 COLOURS = {31: "#e06c6c", 32: "#7fbf7f", 33: "#e5b567", 34: "#7aa6da", 36: "#6cc4c4"}
-MIDDLE = re.compile(r"round\s+\|.* 28/60")
+MIDDLE = re.compile(r"round .* 28/60")
 DEADLINE_S = 600.0
 
 
@@ -79,6 +79,9 @@ def draw(screens: tuple[list[str], list[str]], path: Path) -> None:
 def _after(code: int, colour: str, *, bold: bool) -> tuple[str, bool]:
     """The state of a terminal after a code of its colours."""
     match code:
+        case 38 | 90:
+            # Of 256 colours a bar's rest alone has one.
+            return RULE, bold
         case 0:
             return INK, False
         case 1:
