@@ -1,12 +1,11 @@
 """`precad enrol`: the operator lets clients in, one token each."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from precad.cli.options import PATH
+from precad.cli.options import PATH, digest_of, json_option, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest
 
@@ -45,18 +44,23 @@ state_option = click.option(
 @enrol.command()
 @state_option
 @click.option("--count", type=click.IntRange(min=1, max=10_000), default=1, help="How many.")
-@click.option("--digest", multiple=True, help="Accept the token of this digest, made elsewhere.")
+@click.option(
+    "--digest",
+    type=digest_of,
+    multiple=True,
+    help="Accept the token of this digest, made elsewhere.",
+)
 @click.option(
     "--client",
     multiple=True,
     help="Whom a token is for; may be repeated. Nobody else can use it, and status says who is "
     "missing.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def token(
     state: tuple[Path, ...],
     count: int,
-    digest: tuple[str, ...],
+    digest: tuple[Digest, ...],
     client: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -82,41 +86,29 @@ def token(
         raise Misconfiguration("client", len(client), "give one for each --digest, in its order")
     named: list[ClientId | None] = [ClientId(name) for name in client]
     made = [] if digest else [new_token() for _ in range(len(named) or count)]
-    digests = [_digest(each) for each in digest] or [token_digest(each) for each in made]
+    digests = [*digest] or [token_digest(each) for each in made]
     for folder in state:
         book = TokenBook(folder)
         for accepted, whose in zip(digests, named or [None] * len(digests), strict=True):
             book.add(accepted, whose)
     if as_json:
-        click.echo(json.dumps({"tokens": made, "digests": [str(each) for each in digests]}))
+        print_json({"tokens": made, "digests": [str(each) for each in digests]})
         return
-    if made:
-        for each, accepted in zip(made, digests, strict=True):
-            click.echo(f"{each} digest {accepted}")
-        return
-    for accepted in digests:
-        click.echo(f"digest {accepted}")
+    for number, accepted in enumerate(digests):
+        click.echo(f"{made[number]} digest {accepted}" if made else f"digest {accepted}")
 
 
 @enrol.command()
 @state_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def show(state: tuple[Path, ...], as_json: bool) -> None:
     """A server's tokens, by digest, and whose they became."""
     from precad.aggregator.enrol.tokens import TokenBook  # noqa: PLC0415
 
     states = {str(folder): TokenBook(folder).states() for folder in state}
     if as_json:
-        listing = {folder: [asdict(each) for each in found] for folder, found in states.items()}
-        click.echo(json.dumps(listing))
+        print_json({folder: [asdict(each) for each in found] for folder, found in states.items()})
         return
     for folder, found in states.items():
         for each in found:
             click.echo(f"{folder} {each.digest} {each.client or 'unused'}")
-
-
-def _digest(text: str) -> Digest:
-    try:
-        return Digest(bytes.fromhex(text))
-    except (ValueError, Misconfiguration):
-        raise Misconfiguration("digest", text, "64 hexadecimal digits, as shown") from None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from precad.cli.options import PATH
+from precad.cli.options import PATH, json_option
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.authority import PARTY_DAYS
@@ -185,7 +185,7 @@ def revoke(directory: Path, role: str | None, name: str, serial: str | None) -> 
 @click.argument(
     "path", type=PATH, help="A deployment's directory, a party's folder, a PEM file or a request."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def show(path: Path, as_json: bool) -> None:
     """Whose certificates these are, until when, and whether they count. Shows no key."""
     if (asked := request_summary(path)) is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from precad.cli.options import json_option, print_json
+from precad.cli.options import digest_of, json_option, print_json
 from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
@@ -61,14 +61,16 @@ def show(state: str, client: str | None, as_json: bool) -> None:
 
 @ledger.command()
 @state_argument
-@click.option("--head", help="A head noted earlier, in hex: it must still be in the chain.")
+@click.option(
+    "--head", type=digest_of, help="A head noted earlier, in hex: it must still be in the chain."
+)
 @click.option(
     "--against",
     metavar="OTHER",
     help="The other server's state folder, or its database's URL: must hold the same.",
 )
 @json_option
-def verify(state: str, head: str | None, against: str | None, as_json: bool) -> None:
+def verify(state: str, head: Digest | None, against: str | None, as_json: bool) -> None:
     """Recompute the ledger's chain, and hold the rounds against it. Exit 1 where it is broken.
 
     Every entry's hash covers its content, its charges and the hash before it. Note the head that
@@ -79,7 +81,7 @@ def verify(state: str, head: str | None, against: str | None, as_json: bool) -> 
     """
     from precad.aggregator.store import audit_ledger, compare_ledgers  # noqa: PLC0415
 
-    audit = audit_ledger(_url(state), _digest(head))
+    audit = audit_ledger(_url(state), head)
     if against is not None:
         findings = (*audit.findings, *compare_ledgers(_url(state), _url(against)))
         audit = replace(audit, findings=findings)
@@ -108,13 +110,6 @@ def _url(state: str) -> str:
             "a database elsewhere",
         )
     return f"sqlite:///{database.resolve()}"
-
-
-def _digest(text: str | None) -> Digest | None:
-    try:
-        return None if text is None else Digest(bytes.fromhex(text))
-    except (ValueError, Misconfiguration):
-        raise Misconfiguration("--head", text, "give the 64 hex digits of a head") from None
 
 
 def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import click
 
 from precad import __version__
 from precad.cli.start import said
-from precad.common.errors import PrecadError, missing
+from precad.common.errors import PrecadError
 
 COMMANDS = {
     "demo": "demo",
@@ -49,14 +49,9 @@ class ErrorsInOneLine(click.Group):
         """Run the command. A PrecadError is one line, and exit 2 for a wrong value, else 1."""
         try:
             return super().invoke(ctx)
-        except ModuleNotFoundError as error:
+        except (PrecadError, ModuleNotFoundError) as error:
             name = ctx.invoked_subcommand or ""
-            lacking = missing(error, f"precad {name}", EXTRAS.get(name))
-            if lacking is None:
-                raise
-            sys.exit(said(lacking))
-        except PrecadError as error:
-            sys.exit(said(error))
+            sys.exit(said(error, f"precad {name}", EXTRAS.get(name)))
 
 
 class _OnDemand(ErrorsInOneLine):
@@ -84,8 +79,3 @@ class _OnDemand(ErrorsInOneLine):
 )
 def app() -> None:
     """Train one model together without showing anyone your records."""
-
-
-def run() -> None:
-    """Take the command line apart and do what it says."""
-    app()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_or
 import click
 
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
 
 PATH = click.Path(path_type=Path)
 
@@ -72,6 +73,14 @@ def _option(field: "Field[Any]", kind: Any, text: str, *names: str) -> Callable[
     if field.default is not MISSING:
         declared["default"] = field.default
     return click.option(*(names or ("--" + field.name.replace("_", "-"),)), field.name, **declared)
+
+
+def digest_of(text: str) -> Digest:
+    """Return the digest of 64 hexadecimal digits; a type of options. Raises Misconfiguration."""
+    try:
+        return Digest(bytes.fromhex(text))
+    except (ValueError, Misconfiguration):
+        raise Misconfiguration("digest", text, "give its 64 hexadecimal digits, as shown") from None
 
 
 _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")

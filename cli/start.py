@@ -22,17 +22,28 @@ def main() -> None:
     match sys.argv[1:]:
         case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:
             keep_freed_buffers(PIECES)
-            sys.exit(_serve(part, config))
+            sys.exit(_serve(part, Path(config)))
     keep_freed_buffers()
-    from precad.cli.main import run  # noqa: PLC0415
+    from precad.cli.main import app  # noqa: PLC0415
 
-    run()
+    app()
 
 
-def said(error: PrecadError) -> int:
-    """The exit status after an error was said in one line: 2 for a wrong value, else 1."""
-    print(f"precad: {error}", file=sys.stderr)  # noqa: T201
-    return 2 if isinstance(error, Misconfiguration) else 1
+def said(
+    error: PrecadError | ModuleNotFoundError, command: str = "", extra: str | None = None
+) -> int:
+    """Return the exit status after an error was said in one line: 2 for a wrong value, else 1.
+
+    Args:
+        error: what went wrong; a package that no extra brings is a bug, and is raised again.
+        command: what was called.
+        extra: what has all that it needs.
+    """
+    found = missing(error, command, extra) if isinstance(error, ModuleNotFoundError) else error
+    if found is None:
+        raise error
+    print(f"precad: {found}", file=sys.stderr)  # noqa: T201
+    return 2 if isinstance(found, Misconfiguration) else 1
 
 
 def serve(part: str, config: Path) -> int:
@@ -53,13 +64,8 @@ def serve(part: str, config: Path) -> int:
     return int(asyncio.run(process.serve(process.SETTINGS.load(config))))
 
 
-def _serve(part: str, config: str) -> int:
+def _serve(part: str, config: Path) -> int:
     try:
-        return serve(part, Path(config))
-    except PrecadError as error:
-        return said(error)
-    except ModuleNotFoundError as error:
-        lacking = missing(error, "precad serve", "server")
-        if lacking is None:
-            raise
-        return said(lacking)
+        return serve(part, config)
+    except (PrecadError, ModuleNotFoundError) as error:
+        return said(error, "precad serve", "server")
