@@ -10,7 +10,6 @@ import click
 from precad.cli.options import digest_of, json_option, print_json
 from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
 from precad.common.terminal import Table, say
 
 if TYPE_CHECKING:
@@ -61,16 +60,14 @@ def show(state: str, client: str | None, as_json: bool) -> None:
 
 @ledger.command()
 @state_argument
-@click.option(
-    "--head", type=digest_of, help="A head noted earlier, in hex: it must still be in the chain."
-)
+@click.option("--head", help="A head noted earlier, in hex: it must still be in the chain.")
 @click.option(
     "--against",
     metavar="OTHER",
     help="The other server's state folder, or its database's URL: must hold the same.",
 )
 @json_option
-def verify(state: str, head: Digest | None, against: str | None, as_json: bool) -> None:
+def verify(state: str, head: str | None, against: str | None, as_json: bool) -> None:
     """Recompute the ledger's chain, and hold the rounds against it. Exit 1 where it is broken.
 
     Every entry's hash covers its content, its charges and the hash before it. Note the head that
@@ -81,7 +78,7 @@ def verify(state: str, head: Digest | None, against: str | None, as_json: bool) 
     """
     from precad.aggregator.store import audit_ledger, compare_ledgers  # noqa: PLC0415
 
-    audit = audit_ledger(_url(state), head)
+    audit = audit_ledger(_url(state), None if head is None else digest_of(head))
     if against is not None:
         findings = (*audit.findings, *compare_ledgers(_url(state), _url(against)))
         audit = replace(audit, findings=findings)
