@@ -24,9 +24,8 @@ from scipy.stats import binom  # noqa: E402
 from precad.accounting.events import poisson_gaussian  # noqa: E402
 from precad.accounting.gdp import clt_mu  # noqa: E402
 from precad.certify import exact_groups, renyi  # noqa: E402
-from precad.certify.closed_form import GaussianDP  # noqa: E402
 from precad.certify.exact_groups import ExactGroups  # noqa: E402
-from precad.certify.guarantee import Guarantee  # noqa: E402
+from precad.certify.guarantee import GaussianDP, Guarantee  # noqa: E402
 from precad.certify.intervals import ConfidenceBudget, simuem, votes_of  # noqa: E402
 from precad.certify.prediction import certify_predictions  # noqa: E402
 from precad.certify.renyi import RenyiGroups  # noqa: E402

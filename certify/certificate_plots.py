@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from precad.certify.curves import Booleans, Floats
-from precad.certify.prediction import PredictionCertificates, certified_accuracy
-from precad.certify.smoothing import SmoothingCertificates
+from precad.certify.prediction import (
+    PredictionCertificates,
+    SmoothingCertificates,
+    certified_accuracy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

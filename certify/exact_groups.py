@@ -14,9 +14,8 @@ import numpy as np
 from precad.accounting.calibrate import spent
 from precad.accounting.events import SampledGaussian, require_bound
 from precad.accounting.exact import Profile, group_profiles
-from precad.certify.closed_form import ApproximateDP
 from precad.certify.curves import Curves, Floats, Identity
-from precad.certify.guarantee import Direction, Guarantee
+from precad.certify.guarantee import ApproximateDP, Direction, Guarantee
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precad.accounting.exact import largest_count
-from precad.certify.closed_form import GaussianDP
 from precad.certify.curves import Floats, probabilities
-from precad.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
+from precad.certify.guarantee import BOTH, Direction, GaussianDP, Guarantee, require_guarantee
 from precad.certify.intervals import ScoreBound, mean_half_width
 from precad.certify.prediction import LARGEST_GROUP
 from precad.common.checks import count, positive

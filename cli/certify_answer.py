@@ -17,10 +17,11 @@ from precad.certify.prediction import (
     Abstained,
     PredictionCertificates,
     Result,
+    average_certified_radius,
     certified_accuracy,
     certify_predictions,
+    certify_smoothing,
 )
-from precad.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
 from precad.cli.certify_inputs import (
     DIRECTIONS,

@@ -17,13 +17,13 @@ from precad.accounting.events import (
     require_rounds,
 )
 from precad.accounting.gdp import GdpCltAccountant
-from precad.certify.closed_form import GaussianDP
 from precad.certify.curves import Booleans, Integers
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
 from precad.certify.guarantee import (
     BOTH,
     Direction,
+    GaussianDP,
     Guarantee,
     Redrawn,
     Replacements,

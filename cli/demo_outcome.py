@@ -21,8 +21,11 @@ from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
-from precad.certify.prediction import certified_accuracy
-from precad.certify.smoothing import average_certified_radius, certify_smoothing
+from precad.certify.prediction import (
+    average_certified_radius,
+    certified_accuracy,
+    certify_smoothing,
+)
 from precad.cli.demo_scenario import Scenario
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
 from precad.client.gradients.torch_models import build

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load as tensors_of
 
-from precad.certify.prediction import certified_accuracy
-from precad.certify.smoothing import average_certified_radius
+from precad.certify.prediction import average_certified_radius, certified_accuracy
 from precad.client.gradients.noisy_votes import Sampling
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import ObjectiveSection

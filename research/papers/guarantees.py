@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from precad.accounting.events import SampledGaussian
-from precad.certify.closed_form import GaussianDP
 from precad.certify.curves import Floats
 from precad.certify.exact_groups import ExactGroups
-from precad.certify.guarantee import Direction, Guarantee, Replacements
+from precad.certify.guarantee import Direction, GaussianDP, Guarantee, Replacements
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.certify.prediction import certified_accuracy, certify_predictions
 from precad.certify.renyi import RenyiGroups

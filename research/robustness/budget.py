@@ -16,7 +16,7 @@ from precad.accounting.calibrate import spent
 from precad.accounting.events import AccountantName, poisson_gaussian
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.inefficacy import attack_bounds
-from precad.certify.smoothing import average_certified_radius
+from precad.certify.prediction import average_certified_radius
 from precad.client.gradients.noisy_votes import Sampling
 from research.datasets import load
 from research.papers.dpcert_models import SETTINGS, training_of

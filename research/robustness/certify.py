@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from precad.certify.intervals import ConfidenceBudget
-from precad.certify.smoothing import SmoothingCertificates, certify_smoothing
+from precad.certify.prediction import SmoothingCertificates, certify_smoothing
 from precad.client.gradients.noisy_votes import Sampling, sample_votes
 from precad.simulation.datasets import DataSet
 from research.robustness.train import Training, Weights, train

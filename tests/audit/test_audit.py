@@ -25,7 +25,7 @@ from precad.audit.one_run import (
     refutes,
 )
 from precad.audit.verdict import Statement, Verdict, guess
-from precad.certify.closed_form import GaussianDP
+from precad.certify.guarantee import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration

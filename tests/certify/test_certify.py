@@ -36,11 +36,12 @@ from research.printed.printed_privacy import (
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
 from precad.accounting.guarantees import PrivacyStatement
-from precad.certify.closed_form import ApproximateDP, GaussianDP
 from precad.certify.curves import Curves, Integers
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import (
+    ApproximateDP,
     Direction,
+    GaussianDP,
     Guarantee,
     Replacements,
     ValidationAllowance,
@@ -59,11 +60,12 @@ from precad.certify.intervals import (
 from precad.certify.prediction import (
     Certified,
     PredictionCertificates,
+    SmoothingCertificates,
     certify_prediction,
     certify_predictions,
+    certify_smoothing,
 )
 from precad.certify.renyi import RenyiGroups
-from precad.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
 
 MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from precad.certify.intervals import ConfidenceBudget
-from precad.certify.smoothing import certify_smoothing
+from precad.certify.prediction import certify_smoothing
 from precad.client.gradients.noisy_votes import Sampling, sample_votes
 from precad.common.errors import Misconfiguration
 from precad.simulation.datasets import load

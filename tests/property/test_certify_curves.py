@@ -10,12 +10,14 @@ from research.papers.general_groups import Iterated, RenyiDP
 from scipy.special import log_ndtr, ndtr
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.certify.closed_form import ApproximateDP, GaussianCurves, GaussianDP
 from precad.certify.curves import Booleans, Floats, Integers
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import (
     BOTH,
+    ApproximateDP,
     Direction,
+    GaussianCurves,
+    GaussianDP,
     Guarantee,
     Replacements,
     ValidationAllowance,

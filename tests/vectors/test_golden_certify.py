@@ -18,9 +18,8 @@ from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.gdp import clt_mu, delta_of_epsilon, largest_clip_ratio, tolerated_group_mu
 from precad.accounting.losses import Shift, group_shift, log_binomial
-from precad.certify.closed_form import ApproximateDP, GaussianDP
 from precad.certify.exact_groups import ExactGroups
-from precad.certify.guarantee import Direction, Guarantee
+from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee
 from precad.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
 from precad.certify.intervals import (
     ConfidenceBudget,
@@ -29,7 +28,14 @@ from precad.certify.intervals import (
     hoeffding_half_width,
     simuem,
 )
-from precad.certify.prediction import Abstained, Certified, certified_accuracy, certify_prediction
+from precad.certify.prediction import (
+    Abstained,
+    Certified,
+    average_certified_radius,
+    certified_accuracy,
+    certify_prediction,
+    certify_smoothing,
+)
 from precad.certify.renyi import (
     ORDERS,
     RenyiGroups,
@@ -37,7 +43,6 @@ from precad.certify.renyi import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
-from precad.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.client.gradients.objectives import macer_hinge
 from precad.common.encode import RECORD_MARGIN, clip_record_adaptively
 
