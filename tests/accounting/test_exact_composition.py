@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pytest
 from scipy.optimize import brentq
+from scipy.special import logsumexp
+from scipy.stats import binom, norm
 
 from precad.accounting import composition, gdp
 from precad.accounting.events import BeyondReach, SampledGaussian, poisson_gaussian
-from precad.accounting.exact import ExactAccountant
+from precad.accounting.exact import ExactAccountant, group_profiles
 
 NOBODY_LEFT_OUT = 1 - 1e-12
 """A rate that is composed like any other and has the truth of the Gaussian."""
@@ -129,3 +131,30 @@ def test_an_epsilon_that_next_to_no_loss_reaches_is_bounded_without_a_warning() 
     accountant = ExactAccountant()
     accountant.compose(poisson_gaussian(rate=0.2, noise_multiplier=2 * 2**0.5 * 8.5, count=60))
     assert 0.0 <= accountant.delta(8.0) <= 1e-30
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "group"),
+    [(0.05, 1.0, 6), (0.01, 8.0, 100), (0.3, 4.0, 6), (1e-3, 0.5, 3), (0.5, 30.0, 40)],
+)
+def test_a_groups_profile_dominates_the_mixture_of_gaussians_and_stays_near(
+    rate: float, sigma: float, group: int
+) -> None:
+    """One round, in both directions, against the definition at the threshold on x."""
+    sizes = np.arange(group + 1)
+    weights = binom.pmf(sizes, group, rate)
+    x = np.linspace(-4 * sigma, float(sizes @ weights) + 6 * sigma, 60)
+    terms = np.log(weights) + (2 * np.outer(x, sizes) - sizes**2) / (2 * sigma**2)
+    losses = logsumexp(terms, axis=1)
+    moved = (x[:, None] - sizes) / sigma
+    with_group, without = norm.sf(moved) @ weights, norm.sf(x / sigma)
+    below_with, below_without = norm.cdf(moved) @ weights, norm.cdf(x / sigma)
+    forward, reverse = group_profiles(poisson_gaussian(rate=rate, noise_multiplier=sigma), group)
+    for (epsilons, deltas), at, truth in (
+        (forward, losses, with_group - np.exp(losses) * without),
+        (reverse, -losses, below_without - np.exp(-losses) * below_with),
+    ):
+        # δ is convex in e^ε, so between two points of the profile the chord is above it.
+        stated = np.interp(np.exp(at), np.exp(epsilons), deltas, left=1.0)
+        assert (stated >= truth - 1e-12).all()
+        assert (stated <= truth + 1e-3).all()
