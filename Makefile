@@ -89,7 +89,7 @@ bench: $(TOOLS) ## the benchmarks; results go to benchmarks/results (ARGS=…)
 	PYTHONPATH=src:. $(BIN)/python -m benchmarks.rounds --series --output benchmarks/results/bench.json $(ARGS)
 	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 
-noise: $(READY) ## goodness of fit of the noise, 10^8 samples at four scales; goes on where it was broken off
+noise: $(READY) ## goodness of fit of the noise, 10^8 samples at four scales
 	PYTHONPATH=src:. $(BIN)/python -m tests.rig.noise_run --output benchmarks/results/noise_fit.json
 
 mutants: $(READY) ## small changes of what must be right, for each a test that fails; goes on (ARGS="--minutes 30")

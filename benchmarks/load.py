@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.rig.crowd.client import SERVERS, LoadClient
-from tests.rig.crowd.crowd import Crowd, Played, Script, expected_sum
-from tests.rig.crowd.memory import forget_peak, open_files, peak_resident_mib, resident_mib
-from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 
+from benchmarks.crowd.client import SERVERS, LoadClient
+from benchmarks.crowd.crowd import Crowd, Played, Script, expected_sum
+from benchmarks.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
+from benchmarks.crowd.resident import forget_peak, open_files, peak_resident_mib, resident_mib
 from precad.aggregator.rpc.connections import connections_for
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.rig.crowd.memory import file_resident_mib, peak_resident_mib
 
+from benchmarks.crowd.resident import file_resident_mib, peak_resident_mib
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task

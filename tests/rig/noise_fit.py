@@ -1,7 +1,7 @@
 """How well samples fit N_Z(0, s²), counted in pieces: memory doesn't grow with the samples."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -77,9 +77,6 @@ class Tally:
         self.negative += int((drawn < 0).sum())
         self.largest = max(self.largest, int(np.abs(drawn).max()))
         self.beyond_six += int((np.abs(z) > 6).sum())
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def p_values(self, bins: Bins) -> dict[str, float]:
         """The probability of something as extreme, by test."""

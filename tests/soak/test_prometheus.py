@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,8 +19,6 @@ from typing import Any
 import pytest
 from tests.faults.process_invariants import kill_all
 from tests.faults.processes import ENDLESS, FaultyDeployment, Forks
-from tests.rig.board import answers, page
-from tests.rig.browser import Scheme, browsing, faults
 from tests.rig.waiting import until
 
 from precad.cli.local_deployment import free_addresses
@@ -32,7 +29,6 @@ DASHBOARD = ROOT / "deploy" / "monitoring" / "dashboard.json"
 CASES = ROOT / "tests" / "peers" / "alerts.yml"
 PARTS = ("dealer", "server-a", "server-b")
 EPSILON_LIMIT = 1.5
-SCHEMES: tuple[Scheme, ...] = ("dark", "light")
 
 
 def program(name: str) -> str:
@@ -139,8 +135,8 @@ def watched(tmp_path: Path, forks: Forks) -> Iterator[Watched]:
         kill_all(deployment)
 
 
-def expressions() -> dict[str, str]:
-    """The dashboard's questions, by panel, with all that a person may choose there."""
+def questions() -> dict[str, str]:
+    """The dashboard's, by panel, with all that a person may choose there."""
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     return {
         f"{panel['title']}, {target['refId']}": target["expr"].replace("$instance", ".*")
@@ -149,10 +145,10 @@ def expressions() -> dict[str, str]:
     }
 
 
-def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_is_drawn(
-    watched: Watched, tmp_path: Path
+def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer(
+    watched: Watched,
 ) -> None:
-    deployment, began = watched.deployment, time.time()
+    deployment = watched.deployment
     watched.wait("all three parts are scraped", lambda: watched.up() == len(PARTS))
     watched.wait("a round is done", lambda: deployment.done() >= 1)
     watched.wait("all is well", lambda: not watched.firing())
@@ -170,30 +166,6 @@ def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_is_drawn(
     [lower, higher] = sorted(float(part["value"][1]) for part in parts)
     assert 0.9 < higher <= 1.0
     assert lower > 0.0
-    asked = expressions()
+    asked = questions()
     assert len(asked) > 30
     assert [panel for panel, question in asked.items() if not watched.result(question)] == []
-    # A question is answered for the whole run too, as a panel asks it, with numbers.
-    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    found = answers(watched.web, dashboard, began, time.time())
-    for panel in dashboard["panels"]:
-        lines = found.get(panel["id"], [])
-        assert (panel["type"] == "row") == (lines == []), panel["title"]
-        assert all(line.points and line.legend for line in lines), panel["title"]
-        lasts = panel["type"] == "timeseries"
-        assert not lasts or any(len(line.points) > 1 for line in lines), panel["title"]
-    board = tmp_path / "panels.html"
-    board.write_text(page(dashboard, found), encoding="utf-8")
-    with browsing(tmp_path) as seen:
-        for scheme in SCHEMES:
-            seen.open(board.as_uri(), scheme=scheme)
-            assert {kind: names for kind, names in faults(seen).items() if names} == {}
-            assert seen.errors() == []
-            assert seen.requests() == [board.as_uri()]
-            seen.picture(tmp_path / f"panels-{scheme}.png")
-        # What is drawn is read out too: each panel, with its lines' names and newest values.
-        alts = seen.run("[...document.querySelectorAll('[role=img]')].map(e => e.ariaLabel)")
-    drawn = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
-    for panel, alt in zip(drawn, alts, strict=True):
-        assert alt.startswith(f"{panel['title']}: ")
-        assert all(line.legend in alt for line in found[panel["id"]])

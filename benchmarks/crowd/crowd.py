@@ -10,9 +10,9 @@ from typing import Self
 
 import grpc
 import numpy as np
-from tests.rig.crowd.client import LoadClient
-from tests.rig.crowd.misdeeds import COUNTED, Misdeed, Scene, single
 
+from benchmarks.crowd.client import LoadClient
+from benchmarks.crowd.misdeeds import COUNTED, Misdeed, Scene, single
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
 from precad.common.ring import RingVector
