@@ -4,7 +4,7 @@ The deployment is shared by all tests of this folder: its training has rounds en
 test plays as many as it wants. A round that nobody plays stays open for the next test.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,16 +55,10 @@ class Running:
     def task(self) -> Task:
         return self.deployment.task
 
-    def play(
-        self,
-        acts: Mapping[int, Act | RingVector],
-        rest: Act | RingVector,
-        leave: Collection[int] = (),
-    ) -> Played:
+    def play(self, acts: Mapping[int, Act | RingVector], rest: Act | RingVector) -> Played:
         """Play a round: what the clients with these numbers do, and what the others do.
 
-        A vector stands for an honest submission of it. Those who ``leave`` then are not waited
-        for, hear nothing of the end and are back afterwards.
+        A vector stands for an honest submission of it.
         """
         # Most of its time must be left, whatever the machine has to do besides.
         event = self.clients[0].opened(after=self._last, fresh_s=COLLECT_S / 2, timeout_s=COLLECT_S)
@@ -80,18 +74,11 @@ class Running:
 
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(act, range(len(self.clients))))
-        for number in leave:
-            self.clients[number].close()
         outcome = {}
-        for number, client in enumerate(self.clients):
-            if number in leave:
-                continue
+        for client in self.clients:
             over = client.over(event.attempt, COLLECT_S)
             assert over.counted == (over.rejection == "")
             outcome[client.servers.client.name] = COUNTED if over.counted else over.rejection
-        for number in leave:
-            self.clients[number] = light_client(self.deployment, self.deployment.clients[number])
-            self.clients[number].join()
         return Played(event, outcome)
 
     def stranger(self, name: str, **changes: Any) -> Servers:

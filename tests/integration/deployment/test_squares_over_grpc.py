@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,51 +119,6 @@ def test_fifty_squares_asked_for_at_once_by_both_servers(
             for half in both.of.values():
                 assert half.seed.reveal().hex() not in caplog.text
                 assert repr(half.seed.reveal())[2:-1] not in caplog.text
-
-
-def test_halves_that_do_not_fit_are_refused_at_both_servers_and_others_go_on(
-    dealing: Dealing,
-) -> None:
-    with dealing() as site, site.squares() as at:
-        unlike, closed, good = (site.halves(name) for name in ("unlike", "closed", "good"))
-        other = site.halves("unlike")
-        of_b = (
-            (unlike, replace(unlike.of[B], commitment_a=other.of[A].commitment_a)),
-            # Server B can't ask in server A's name: its half is B's, whatever it holds.
-            (closed, closed.of[A]),
-            (good, good.of[B]),
-        )
-        for both, half in of_b:
-            at[A].ask(both.of[A])
-            at[B].ask(half)
-        for both, why in ((unlike, "different commitments"), (closed, "server-b's seed doesn't")):
-            for role in SERVERS:
-                for wait in (at[role].row_key, at[role].share):
-                    with pytest.raises(PeerViolation, match=why):
-                        wait(both.context)
-        assert at[A].row_key(good.context) == at[B].row_key(good.context)
-
-
-def test_a_context_is_dealt_once_and_an_older_attempt_not_at_all(dealing: Dealing) -> None:
-    with dealing() as site:
-        both, old = site.halves("x", 5), site.halves("y", 4)
-        for again in (False, True):
-            with site.squares(5) as at:
-                for role in SERVERS:
-                    at[role].ask(both.of[role])
-                for role in SERVERS:
-                    if again:
-                        with pytest.raises(PeerUnavailable, match="is dealt for once"):
-                            at[role].share(both.context)
-                    else:
-                        at[role].share(both.context)
-        with site.squares(4) as at:
-            at[A].ask(old.of[A])
-            with pytest.raises(PeerUnavailable, match="attempt 4 is dealt for once"):
-                at[A].row_key(old.context)
-        # What a server learns when it joins.
-        site.dealers[A].join()
-        assert site.dealers[A].newest_attempt == 5
 
 
 def test_a_stream_that_ends_takes_its_halves_along(dealing: Dealing) -> None:
