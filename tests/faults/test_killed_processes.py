@@ -6,9 +6,6 @@ deaths is played in simulated time (`test_crash_points.py`), and by real process
 `tests/soak/test_crash_matrix.py`.
 """
 
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,25 +64,3 @@ def test_killed_and_cut_off_the_training_goes_on(
     assert len(parts.restarts) == deaths
     kill_all(parts)
     check(parts)
-
-
-def test_a_killed_process_says_nothing_more(forks: Forks, tmp_path: Path) -> None:
-    """The harness itself: a process dies by SIGKILL where it is told to, and nowhere else."""
-    deployment = FaultyDeployment(tmp_path, forks, 1)
-    deployment.order([Order.parse("dealer before DealerRole.key_for")])
-    deployment.start("dealer")
-    assert deployment.processes["dealer"].poll() is None
-    assert deployment.open_orders() == ["dealer before DealerRole.key_for"]
-    os.kill(deployment.processes["dealer"].pid, signal.SIGKILL)
-    assert deployment.processes["dealer"].wait() == -signal.SIGKILL
-    kill_all(deployment)
-
-
-def test_a_process_that_gets_an_ended_ones_number_is_no_ended_one() -> None:
-    """On a machine that starts many: it was started again, beside itself."""
-    forks = Forks.__new__(Forks)
-    forks._changed, forks._started, forks._ended = threading.Condition(), {}, {}
-    forks._listen([b'{"started": "server-a", "pid": 7}', b'{"ended": 7, "status": -9}'])
-    assert forks.status(7) == -signal.SIGKILL
-    forks._listen([b'{"started": "ward-0", "pid": 7}'])
-    assert forks.status(7) is None

@@ -164,17 +164,6 @@ def test_contributing_names_make_targets_that_exist() -> None:
     assert named == targets() - {"help"}
 
 
-def test_make_help_lists_every_target() -> None:
-    said = subprocess.run(
-        ["make", "--no-print-directory", "-C", ROOT, "help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    listed = [line.split()[:2] for line in said.stdout.splitlines()]
-    assert sorted(listed) == sorted(["make", target] for target in targets())
-
-
 def test_the_licence_is_whole_and_the_one_that_the_package_names(project: dict[str, Any]) -> None:
     assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_SHA256
     assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])

@@ -1,7 +1,6 @@
 """Every command in docs/ and README is typed by a test, or its page says what that would need."""
 
 import re
-import runpy
 import shlex
 from pathlib import Path
 from typing import Any
@@ -37,17 +36,6 @@ def players(page: str) -> list[Path]:
 @pytest.mark.parametrize("page", [each for each in pages.pages() if typed(each)])
 def test_a_page_with_commands_has_a_test_that_types_them(page: str) -> None:
     assert players(page), [place(each) for each in typed(page)]
-
-
-def test_the_ceremony_and_the_quick_start_type_what_is_found_here() -> None:
-    """Their tests read them by rules of their own; the others' take `tests.rig.pages.typed`."""
-    ceremony, start = (
-        runpy.run_path(str(players(f"docs/{name}.md")[0])) for name in ("ceremony", "quick-start")
-    )
-    fenced = [line for kind, _, text in ceremony["FENCED"] if kind == "sh" for line in [text]]
-    lines = [line for text in fenced for line in text.splitlines()]
-    assert lines == [each.text for each in typed("docs/ceremony.md")]
-    assert sorted(start["TYPED"]) == sorted(each.text for each in typed("docs/quick-start.md"))
 
 
 def require_taken(command: str) -> None:

@@ -106,10 +106,6 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one()
     assert not loaded & {"dp_accounting", "scipy.signal", "scipy.stats", *others}
 
 
-def test_a_dealer_loads_no_accounting() -> None:
-    assert accounting(loaded_by("import precad.dealer.process")) == set()
-
-
 def test_who_expands_a_mask_loads_nothing_else_of_a_submission() -> None:
     loaded = loaded_by("import precad.common.share.mask")
     shared = {n.removeprefix("precad.common") for n in loaded if n.startswith("precad.common")}

@@ -20,6 +20,9 @@ PROGRAMS = (
 )
 _MARK = re.compile(r"^<!-- (all commands need|needs): (.+) -->$")
 _FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?$')
+_WRITTEN = re.compile(
+    r'^```toml title="(\w+) writes ([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL
+)
 _COMMENT = re.compile(r"\s+# .*$")
 _INDENT = "    "
 
@@ -71,6 +74,11 @@ def commands(page: str) -> list[Command]:
 def typed(page: str) -> list[Command]:
     """Those that a test is to type."""
     return [each for each in commands(page) if not each.needs]
+
+
+def written(page: str) -> list[tuple[str, str, str]]:
+    """Files that somebody is to write: who, its name, its text."""
+    return _WRITTEN.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
 def pages() -> list[str]:

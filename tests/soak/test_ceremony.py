@@ -7,22 +7,19 @@ import csv
 import hashlib
 import os
 import random
-import re
-import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.rig.organisations import NAMES, PORTS, Organisation, organisations
+from tests.rig.organisations import NAMES, Organisation, organisations
+from tests.rig.pages import typed, written
 from tests.rig.waiting import until
 
 from precad.common.identity.credentials import Identity
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "ceremony.md").read_text(encoding="utf-8")
-FENCED = re.findall(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL)
+PAGE = "docs/ceremony.md"
 KEYS = (b"PRIVATE KEY-----",)
 PARTIES = {
     "North": {"server-a", "north-ward"},
@@ -72,20 +69,12 @@ def packed(archive: Path) -> Iterator[bytes]:
 
 def play(all_of_them: dict[str, Organisation], folder: Path) -> int:
     """Type everything. Returns how many commands."""
-    typed = 0
-    for kind, title, text in FENCED:
-        name, *rest = title.split()
-        if kind == "toml":
-            assert rest[0] == "writes"
-            all_of_them[name].write(rest[1], text)
-            continue
-        assert kind == "sh"
-        assert not rest
-        for line in text.splitlines():
-            all_of_them[name].type(line)
-            check_no_key_travels(folder)
-            typed += 1
-    return typed
+    for name, file, text in written(PAGE):
+        all_of_them[name].write(file, text)
+    for command in typed(PAGE):
+        all_of_them[command.title].type(command.text)
+        check_no_key_travels(folder)
+    return len(typed(PAGE))
 
 
 @pytest.mark.timeout(1200)
@@ -115,49 +104,3 @@ def test_three_organisations_train_after_the_page_alone(tmp_path: Path, form: st
     assert not [kit for kit in kits if any(mark in d for d in packed(kit) for mark in KEYS)]
     for kit in kits:
         assert hashlib.sha256(kit.read_bytes()).hexdigest() in said
-
-
-def can_make_namespaces() -> bool:
-    """Asked of the system and not of the rig: root with its capabilities can."""
-    name = f"precad-probe-{os.getpid()}"
-    try:
-        made = subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True)
-    except FileNotFoundError:
-        return False
-    if made.returncode == 0:
-        subprocess.run(["ip", "netns", "delete", name], check=True)
-    return made.returncode == 0
-
-
-def test_where_namespaces_can_be_made_the_organisations_are_apart(tmp_path: Path) -> None:
-    with organisations(tmp_path) as (all_of_them, network):
-        assert network.separate == can_make_namespaces()
-        spaces = set()
-        for each in all_of_them.values():
-            each.type("readlink /proc/self/ns/net")
-            spaces.add(each.seen[-1])
-            if network.separate:
-                each.type("getent hosts south.example")
-        assert len(spaces) == (len(NAMES) if network.separate else 1)
-
-
-def test_on_one_loopback_each_organisation_has_an_address_and_ports_that_are_free(
-    tmp_path: Path,
-) -> None:
-    with organisations(tmp_path, apart=False) as (_, network):
-        hosts = {network.here(host) for host in network.hosts.values()}
-        assert hosts == {f"127.0.1.{number}" for number in (1, 2, 3)}
-        ports = {network.here(port) for port in PORTS}
-        assert len(ports) == len(PORTS)
-        assert not ports & set(PORTS)
-        # Nothing that the page says stays behind.
-        for _, _, text in FENCED:
-            assert ".example" not in network.here(text)
-
-
-def test_a_key_that_lies_in_two_folders_is_seen(tmp_path: Path) -> None:
-    for folder in ("North", "South"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "key.pem").write_bytes(b"-----BEGIN PRIVATE KEY-----\nx\n")
-    with pytest.raises(AssertionError):
-        check_no_key_travels(tmp_path)

@@ -1,6 +1,8 @@
 """Commands of documents that no other test plays: typed to the letter, each page in a folder."""
 
+import csv
 import os
+import random
 import re
 import signal
 import subprocess
@@ -47,7 +49,7 @@ class Shell:
         for name, address in self.names.items():
             text = text.replace(name, address)
         if text.startswith(SERVES):
-            return self._serve(text)
+            return self._serve(text.removesuffix("&"))
         done = subprocess.run(
             ["bash", "-c", text],
             cwd=self.folder,
@@ -62,16 +64,14 @@ class Shell:
     def _serve(self, text: str) -> str:
         log = self.folder / f"served-{len(self._background)}"
         with log.open("wb") as output:
-            self._background.append(
-                subprocess.Popen(
-                    ["bash", "-c", f"exec {text}"],
-                    cwd=self.folder,
-                    env=self._environment,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {text}"],
+                cwd=self.folder,
+                env=self._environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
-        process = self._background[-1]
+        self._background.append(process)
         until(
             lambda: " on port " in log.read_text("utf-8") or process.poll() is not None,
             lambda: log.read_text("utf-8"),
@@ -96,10 +96,15 @@ def shell(folder: Path) -> Iterator[Shell]:
         made.close()
 
 
-def play(page: str, at: Shell, before: Callable[[Command], None] = lambda _: None) -> list[str]:
+def play(
+    page: str,
+    at: Shell,
+    before: Callable[[Command], None] = lambda _: None,
+    order: Callable[[Command], int] = lambda _: 0,
+) -> list[str]:
     """Type all of a page's commands that aren't marked; what each printed."""
     said = []
-    for command in typed(page):
+    for command in sorted(typed(page), key=order):
         before(command)
         said.append(at.type(command))
         assert command.says in said[-1] or page in COMMENTED, command
@@ -107,7 +112,7 @@ def play(page: str, at: Shell, before: Callable[[Command], None] = lambda _: Non
     return said
 
 
-COMMENTED = ("README.md", "docs/identity.md")
+COMMENTED = ("README.md", "docs/identity.md", "docs/quick-start.md")
 """Their comments explain, and aren't what is printed."""
 
 
@@ -212,3 +217,59 @@ def test_reports_are_made_of_a_run_and_of_both_servers(tmp_path: Path) -> None:
         play("docs/report.md", at)
     assert (tmp_path / "training.html").stat().st_size > 10_000
     assert (tmp_path / "report.json").is_file()
+
+
+# --- the quick start: from tables of text to predictions ----------------------------------------
+
+START = "docs/quick-start.md"
+MOST_COMMANDS, MOST_LINES = 8, 25
+UNITS = ("surgery", "medicine", "icu", "ambulance")
+
+
+def patient(rng: random.Random) -> tuple[list[str], str]:
+    """A row without its target, and the target; some values are missing."""
+    age, pressure, unit = rng.gauss(62, 14), rng.gauss(132, 20), rng.choice(UNITS)
+    risk = (age - 62) / 14 + (pressure - 132) / 20 + (1 if unit in UNITS[2:] else -1)
+    cells = zip((f"{age:.0f}", f"{pressure:.0f}", unit), ("", "NA", ""), strict=True)
+    row = [mark if rng.random() < 0.04 else cell for cell, mark in cells]
+    return row, "yes" if risk > 0 else "no"
+
+
+def write(path: Path, rows: list[list[str]], *names: str) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["age", "pressure", "unit", *names], *rows])
+
+
+def test_the_quick_start_is_short_and_ends_in_predictions(tmp_path: Path) -> None:
+    text = (ROOT / START).read_text(encoding="utf-8")
+    fences = dict(re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)[::-1])
+    files = {"columns.toml": fences["toml"], "nets.py": fences["python"]}
+    lines = sum(bool(line.strip()) for each in files.values() for line in each.splitlines())
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    commands = sum(len(each.splitlines()) for each in blocks)
+    assert commands <= MOST_COMMANDS
+    assert lines + commands <= MOST_LINES
+    for name, each in files.items():
+        (tmp_path / name).write_text(each, encoding="utf-8")
+    rng = random.Random(5)
+    for ward in (1, 2, 3):
+        patients = [patient(rng) for _ in range(400)]
+        write(tmp_path / f"ward-{ward}.csv", [[*row, said] for row, said in patients], "readmitted")
+    others = [patient(rng) for _ in range(500)]
+    write(tmp_path / "new.csv", [row for row, _ in others])
+
+    def order(command: Command) -> int:
+        """What the page has where something is wrong, to look before enrolling, comes then."""
+        joins = next(each.line for each in typed(START) if each.text.startswith("precad join"))
+        looks = command.text.startswith(("precad doctor", "precad task check"))
+        return joins - 1 if looks else command.line
+
+    with shell(tmp_path) as at:
+        play(START, at, order=order)
+    with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        said = [row["class"] for row in csv.DictReader(file)]
+    for owner in ("ward-1", "ward-2", "ward-3"):
+        assert (tmp_path / "run" / "state" / owner / "model.safetensors").is_file()
+    # Patients nobody trained on: far better than guessing.
+    right = sum(each == truth for each, (_, truth) in zip(said, others, strict=True))
+    assert right > 0.75 * len(others)

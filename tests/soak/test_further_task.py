@@ -1,7 +1,6 @@
 """docs/several-tasks.md, typed to the letter: a further task by kits, beside one that trains."""
 
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,12 @@ from typing import Any
 import pytest
 from tests.rig.consortium import set_up, task
 from tests.rig.organisations import Organisation, organisations
-from tests.rig.pages import ROOT, Command, typed
+from tests.rig.pages import Command, typed, written
 from tests.rig.waiting import until
 
 from precad.cli.local_deployment import task_to_toml
 
 PAGE = "docs/several-tasks.md"
-WRITTEN = re.compile(r'^```toml title="(\w+) writes ([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 ROUNDS = 3
 
 
@@ -38,7 +36,7 @@ def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(tmp_path:
         values = task().model_dump(mode="json", exclude_none=True)
         values |= {"name": "clinics", "training": values["training"] | {"rounds": ROUNDS}}
         west.write("clinics.toml", task_to_toml(type(task()).parse(values)))
-        [(who, name, text)] = WRITTEN.findall((ROOT / PAGE).read_text(encoding="utf-8"))
+        [(who, name, text)] = written(PAGE)
         all_of_them[who].write(name, text)
         until(lambda: status(west, "north.example:7301")["version"] >= 1)
         keys = {path: path.read_bytes() for path in tmp_path.glob("*/*/keys/*")}
