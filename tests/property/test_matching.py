@@ -116,15 +116,6 @@ def test_every_pair_of_outcomes_has_one_reason(
         assert a.rejections == {NAMES[0]: found[0] if found else missing}
 
 
-@pytest.mark.parametrize("other", [Claim(1), Claim(0, 1), Claim(0, 0, 1), Claim(1, 1, 1)])
-def test_one_difference_is_unmatched_on_both(other: Claim) -> None:
-    for pair in ((Claim(0), other), (other, Claim(0))):
-        a, b = both([pair])
-        assert a.rejections == b.rejections == {NAMES[0]: Rejection.UNMATCHED}
-        assert not a.submissions
-        assert not b.submissions
-
-
 class NotedBody(HeldBody):
     """A body that says when it was discarded."""
 

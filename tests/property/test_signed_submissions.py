@@ -81,7 +81,7 @@ changes = st.one_of(
     st.tuples(st.just("client"), st.sampled_from([TWO, ClientId("ward-10"), ClientId("w")])),
     st.tuples(st.just("model"), digests.map(Digest)),
     st.tuples(st.just("nonce"), st.binary(min_size=32, max_size=32)),
-    st.tuples(st.sampled_from([0, 1, 2]), digests.map(Digest)),
+    st.tuples(st.sampled_from([0, 1, 2]), digests.map(Digest) | st.sampled_from(A_B_H)),
 )
 
 
@@ -102,16 +102,6 @@ def test_a_signature_holds_for_no_other_field(
         return
     other = signed_bytes(context, *named)
     assert reason_of(lambda: server.check(signature, other)) is Rejection.BAD_SIGNATURE
-
-
-@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0)])
-def test_commitments_and_body_digest_are_not_interchangeable(
-    one: CertificateSigner, server: CertificateVerifier, order: tuple[int, int, int]
-) -> None:
-    signature = one.sign(signed_bytes(CONTEXT, *A_B_H))
-    first, second, third = order
-    turned = signed_bytes(CONTEXT, A_B_H[first], A_B_H[second], A_B_H[third])
-    assert reason_of(lambda: server.check(signature, turned)) is Rejection.BAD_SIGNATURE
 
 
 @FIXED

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
 import grpc.aio
 import pytest
 from tests.rig.loop import LoopThread
@@ -109,16 +108,16 @@ MakeSite = Callable[..., Site]
 def make_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeSite]:
     """``make_site(task, "ward-1", …)``: keys for these clients, and room for servers."""
     sites: list[Site] = []
+    with LoopThread() as loop:
 
-    def make(task: Task, *clients: str) -> Site:
-        folder = tmp_path_factory.mktemp("site")
-        (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-        create_local_keys(folder / "keys", clients)
-        sites.append(Site(folder, task, LoopThread()))
-        return sites[-1]
+        def make(task: Task, *clients: str) -> Site:
+            folder = tmp_path_factory.mktemp("site")
+            (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+            create_local_keys(folder / "keys", clients)
+            sites.append(Site(folder, task, loop))
+            return sites[-1]
 
-    yield make
-    for site in sites:
-        for running in list(site.started):
-            site.stop(running)
-        site.loop.stop()
+        yield make
+        for site in sites:
+            for running in list(site.started):
+                site.stop(running)
