@@ -1,5 +1,6 @@
 """The package as it is handed out: built from a copy, installed alone, and trained with."""
 
+import fcntl
 import json
 import math
 import os
@@ -11,13 +12,13 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pytest
 from click.testing import CliRunner
 from tests.rig.demo import Demo, check_every_run, demo
-from tests.rig.once import made_once
 
 import precad
 from precad.cli.main import app
@@ -37,6 +38,33 @@ WHERE = """
 import importlib.metadata, json, precad, sys
 print(json.dumps([precad.__file__, importlib.metadata.version("precad"), sys.path]))
 """
+
+MADE = ".made"
+"""Names a folder that is whole."""
+
+
+def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that all tests of a run share, and that none may change.
+
+    Args:
+        folders: of any of the processes that run tests.
+        name: the folder's.
+        make: fills the empty folder. Others wait meanwhile; where it fails, the next one tries.
+    """
+    own = folders.getbasetemp()
+    # Under pytest-xdist each process has a folder of its own, in one that they share.
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    number = 0
+    with (shared / f"{name}.lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        while (folder := shared / f"{name}-{number}").exists():
+            if (folder / MADE).exists():
+                return folder
+            number += 1
+        folder.mkdir()
+        make(folder)
+        (folder / MADE).touch()
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
