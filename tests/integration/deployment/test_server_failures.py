@@ -2,7 +2,7 @@
 deadlines, with status 1 and words that say what, where and what to do; so do the clients."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -117,9 +117,6 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy"
     error = why(deployment, "server-a")
     assert f"the dealer at {deployment.addresses['dealer']}" in error
     assert "check that it runs, its address" in error
-
-
-Wrong = Callable[[str, str], str]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 COUNTED = "counted"
 Pair = tuple[Submission, Submission]
 Receipts = tuple[Receipt, Receipt]
-Act = Callable[[LightClient, RoundOpen], object]
 
 
 class Cast:
