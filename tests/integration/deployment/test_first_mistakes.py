@@ -206,7 +206,8 @@ class Clinic:
             good[name] = str(deployment.folder / good[name])
         good |= {"state": str(folder / "state"), "epsilon_limit": 4.0}
         ward = Ward(folder, good, deployment.folder / "keys")
-        MISTAKES.get(mistake, lambda _: None)(ward)
+        if mistake in MISTAKES:
+            MISTAKES[mistake](ward)
         config = ward.write("ward.toml", to_toml(ward.settings))
         # Machines of tests are busy.
         command = ("doctor", "--json", "--wait", WAIT_S, "--config", config)

@@ -5,7 +5,7 @@ which are waited for: ``tests/faults/test_clients_that_fail.py``.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
