@@ -130,10 +130,15 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     """That all records can be used, in a sentence. Raises Misconfiguration: one can't."""
     from torch.nn import functional  # noqa: PLC0415
 
-    from precad.client.check_before_enrolling import look_at_owner  # noqa: PLC0415
+    from precad.client.check_before_enrolling import (  # noqa: PLC0415
+        Kind,
+        look_at_columns,
+        look_at_owner,
+    )
     from precad.client.gradients.local_update import most_records  # noqa: PLC0415
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
+    from precad.client.records.columns import ColumnNotes  # noqa: PLC0415
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
@@ -144,7 +149,10 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
             "the task has no [data] that says what a table's columns become: give a .npz file with "
             "arrays x and y, or let precad doctor read it by the [columns] of the owner's settings",
         )
-    records = as_records(read_records(data, made.data))
+    notes: list[ColumnNotes] = []
+    records = as_records(read_records(data, made.data, notes=notes))
+    for each in look_at_columns(notes):
+        click.echo(f"{'!' if each.kind is Kind.NOTE else '✓'} {each.text}", err=True)
     if model is None and made.model.architecture not in BUILT_IN:
         return (
             f"{len(records):,} records of shape {list(records.inputs.shape[1:])}; give --model to "

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -32,6 +32,7 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 
 if TYPE_CHECKING:
+    from precad.client.records.columns import ColumnNotes
     from precad.client.records.torch_records import Records
 
 Value = TypeVar("Value")
@@ -96,6 +97,10 @@ class Findings(list[Finding]):
         return tuple(finding for finding in self if finding.kind is Kind.BAD)
 
 
+_COLUMNS_SHOWN = 20
+_MOST_SHARE = 0.01
+"""Of the records: where more are filled or unlisted, the task may not fit this table."""
+
 # --- the owner ---------------------------------------------------------------------------------
 
 
@@ -119,6 +124,22 @@ def look_at_owner(
     if findings.passes("model and loss", lambda: rehearse(model, loss, records, task, most)):
         findings.good("model and loss", f"take every record; {task.dimension:,} parameters")
         _look_at_pace(findings, task, records, record_rate, model, loss)
+    return findings
+
+
+def look_at_columns(notes: "Sequence[ColumnNotes]") -> Findings:
+    """What became of a table's cells: a sentence for each column where it isn't what they say."""
+    findings = Findings()
+    said = [(note, text) for note in notes if (text := note.sentence())]
+    for note, text in sorted(said, key=lambda each: -each[0].share)[:_COLUMNS_SHOWN]:
+        if note.share > _MOST_SHARE or note.far:
+            findings.note("data", f"{text}: is that meant?")
+        else:
+            findings.good("data", text)
+    if notes and not said:
+        findings.good("data", f"no cell of {len(notes):,} columns is missing or unlisted")
+    elif len(said) > _COLUMNS_SHOWN:
+        findings.note("data", f"{len(said) - _COLUMNS_SHOWN:,} more columns have such cells")
     return findings
 
 

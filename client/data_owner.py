@@ -18,7 +18,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
 from precad.client.participation import Evaluation, Observer, Participation
 from precad.client.pending_update import Pending
-from precad.client.records.columns import Columns
+from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.read_records import read_records
 from precad.client.records.torch_records import Records, as_records
 from precad.client.reporter import OnRound, Reporter
@@ -109,10 +109,11 @@ class DataOwner:
         self.task = task if isinstance(task, Task) else Task.load(Path(task))
         self.client = ClientId(client)
 
-        def read(given: Any) -> Records:
-            return as_records(read_records(given, self.task.data, columns))
+        def read(given: Any, notes: list[ColumnNotes] | None = None) -> Records:
+            return as_records(read_records(given, self.task.data, columns, notes))
 
-        self._records = read(data)
+        self._column_notes: list[ColumnNotes] = []
+        self._records = read(data, self._column_notes)
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
         self._held_out = None if held_out is None else _named("held_out", read, held_out)
@@ -151,6 +152,7 @@ class DataOwner:
         )
         findings = before.Findings()
         findings.passes("identity", lambda: before.check_name(self.client, self._identity))
+        findings.extend(before.look_at_columns(self._column_notes))
         claim = self.task, self.client, self._records, self._record_rate
         findings.extend(before.look_at_owner(*claim, self._model, self._loss, self._most))
         if self._held_out is not None:

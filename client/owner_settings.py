@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, SecretStr
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.own_account import OwnAccount
-from precad.client.records.columns import Columns
+from precad.client.records.columns import ColumnNotes, Columns
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -201,13 +201,16 @@ def _look_at_training(
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
-    def records(path: Path) -> Any:
-        return as_records(read_records(path, task.data, settings.columns))
+    notes: list[ColumnNotes] = []
+
+    def records(path: Path, notes: list[ColumnNotes] | None = None) -> Any:
+        return as_records(read_records(path, task.data, settings.columns, notes))
 
     def model() -> Any:
         return settings.own_model() or build(task.model)
 
-    found = findings.attempt("data", lambda: records(settings.data))
+    found = findings.attempt("data", lambda: records(settings.data, notes))
+    findings.extend(before.look_at_columns(notes))
     module = findings.attempt("model", model)
     loss = findings.attempt("loss", lambda: settings.own_loss() or functional.cross_entropy)
     rate = findings.attempt("settings", lambda: _rate(settings, task))

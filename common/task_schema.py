@@ -4,6 +4,9 @@ Whether the numbers of several sections fit together is for `precad.common.task`
 """
 
 import math
+import re
+import unicodedata
+from collections import Counter
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -56,6 +59,20 @@ class ModelSection(Section):
     where their name ends in weight (scales), else 0 (biases)."""
     initial_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Public: everybody computes the same initial model from it."""
+
+
+def level_text(text: str) -> str:
+    """A level as it is compared: NFC, no blanks around it, `true` for `True`, `2` for `2.0`."""
+    plain = unicodedata.normalize("NFC", text).strip()
+    if plain.lower() in {"true", "false"}:
+        return plain.lower()
+    if _WITH_POINT.fullmatch(plain):
+        plain = plain.rstrip("0").rstrip(".")
+        return "0" if plain == "-0" else plain
+    return plain
+
+
+_WITH_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
 class Column(Section):
@@ -120,10 +137,10 @@ _PLAIN = {name: field.get_default() for name, field in Column.model_fields.items
 def _wrong_columns(section: DataSection) -> Misconfiguration | None:
     """The first thing that one column, or two of them, can't mean."""
     every = (*section.columns, section.target)
-    names = [column.name for column in every]
+    names = Counter(column.name for column in every)
     for column in every:
         field, levels = f"data, column {column.name}", column.levels
-        if names.count(column.name) > 1:
+        if names[column.name] > 1:
             return Misconfiguration(field, column.name, "stands there twice; name each column once")
         foreign = _NUMERIC if column.kind == "categorical" else _CATEGORICAL
         # By value: a file that a program wrote has every field.
@@ -131,8 +148,11 @@ def _wrong_columns(section: DataSection) -> Misconfiguration | None:
             return Misconfiguration(
                 field, beside[0], f"isn't for a {column.kind} column; leave out"
             )
-        if column.kind == "categorical" and len(set(levels)) != max(1, len(levels)):
-            return Misconfiguration(field, list(levels), "list each level once, and at least one")
+        if column.kind == "categorical" and not levels:
+            return Misconfiguration(field, [], "list at least one level")
+        read = Counter(map(level_text, levels))
+        if alike := [level for level in levels if read[level_text(level)] > 1]:
+            return Misconfiguration(field, alike, "are read alike: list each level once")
         if both := set(levels) & set(section.missing):
             return Misconfiguration(
                 field, min(both), "is a level here and means a missing value in data.missing"

@@ -24,6 +24,7 @@ from precad.accounting.guarantees import AccountantName, guarantees
 from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S, STRANGERS
 from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, Limits
 from precad.cli.task_file import meaning, table_of
+from precad.client.records.cells import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
@@ -293,6 +294,11 @@ def install_sizes() -> str:
     return table(["extra", "MB", "of it modules compiled by pip", "packages", "seconds"], rows)
 
 
+def readings() -> str:
+    """What each kind of cell becomes."""
+    return table(["in a table", "in a numeric column", "in a categorical one"], READINGS)
+
+
 TAKES = {float: "number", int: "whole number", str: "text", bool: "true or false"}
 BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 LENGTHS = {"min_length": "at least", "max_length": "at most"}
@@ -356,6 +362,7 @@ def plain(value: Any) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    "readings": readings,
     "task-reference": task_reference,
     "demo-guarantees": demo_guarantees,
     "limits": limits,

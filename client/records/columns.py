@@ -6,15 +6,16 @@ alone, so reading costs no privacy.
 """
 
 import math
-from decimal import Decimal
-from numbers import Real
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.client.records.table import Table
+from precad.client.records.cells import level_of, loses_digits
+from precad.client.records.table import Table, name_of
 from precad.common.checks import refusal
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import Column, DataSection
@@ -22,12 +23,67 @@ from precad.common.task_schema import Column, DataSection
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 8
 _MEND = "mend it or leave the record out"
+_TEXT = "keep such codes as whole numbers or as text"
+_TRUTH = {"true": 1.0, "false": 0.0}
+_EXAMPLES = 3
+_FAR = 30.0
+"""Scales from the centre: nothing measured lies so far out, a sentinel or a date's number does."""
+
+
+@dataclass(slots=True)
+class ColumnNotes:
+    """Which of a column's cells don't count as what stands in them; for its owner's eyes alone."""
+
+    column: Column
+    records: int = 0
+    filled: int = 0
+    """Cells without a value, which count as the column's fill."""
+    unlisted: int = 0
+    """Levels that the task doesn't list; they share one input."""
+    examples: list[str] = field(default_factory=list)
+    """Some of these levels, the most frequent first."""
+    farthest: float = 0.0
+    """Numeric: the value farthest from the centre, before scaling."""
+
+    @property
+    def far(self) -> bool:
+        """Whether a number lies so far out that it may mean something else, like 999 or a date."""
+        column = self.column
+        own = (column.centre, column.scale) != (0.0, 1.0)
+        return own and abs(self.farthest - column.centre) > _FAR * column.scale
+
+    @property
+    def share(self) -> float:
+        """Of the records, how many are filled or unlisted."""
+        return (self.filled + self.unlisted) / max(1, self.records)
+
+    def sentence(self) -> str:
+        """What its owner is told; empty where every cell is what it says."""
+        found = []
+        if self.filled:
+            found.append(f"{self.filled:,} of {self.records:,} cells are missing and were filled")
+        if self.unlisted:
+            some = ", ".join(map(repr, self.examples))
+            found.append(
+                f"{self.unlisted:,} of {self.records:,} have a level that the task doesn't list "
+                f"({some})"
+            )
+        if self.far:
+            found.append(
+                f"{self.farthest:g} lies {_FAR:g} scales or more from the centre "
+                f"{self.column.centre:g}"
+            )
+        return f"column {self.column.name}: {'; '.join(found)}" if found else ""
 
 
 def inputs_of(
-    table: Table, section: DataSection, rename: dict[str, str], decimal: str = "."
+    table: Table,
+    section: DataSection,
+    rename: dict[str, str],
+    decimal: str = ".",
+    notes: list[ColumnNotes] | None = None,
 ) -> NDArray[np.float32]:
-    """All records' inputs, ``[n, section.features] float32``.
+    """All records' inputs, ``[n, section.features] float32``; one note a column is added.
 
     Raises Misconfiguration: a column isn't there, or a cell can't be used; names record and column.
     """
@@ -41,6 +97,8 @@ def inputs_of(
         else:
             rows[:, start] = cells.numbers()
         start += column.inputs
+        if notes is not None:
+            notes.append(cells.notes)
     return rows
 
 
@@ -71,9 +129,11 @@ class _Cells:
         self._table = table
         self._column = column
         self._is_target = column is section.target
-        self._marks = frozenset(section.missing)
+        self._marks = frozenset(map(str.strip, section.missing))
         self._decimal = decimal
-        self._cells = table.cells(rename.get(column.name, column.name))
+        renamed = {name_of(ours): theirs for ours, theirs in rename.items()}
+        self._cells = table.cells(renamed.get(name_of(column.name), column.name))
+        self.notes = ColumnNotes(column, len(table))
 
     def numbers(self) -> NDArray[np.float64]:
         """(value − centre)/scale, ``[n] float64``, finite as float32 too."""
@@ -94,14 +154,18 @@ class _Cells:
                 "; text becomes numbers by a categorical column in the task's [data]",
             )
         if column.fill is not None:
+            self.notes.filled = int(empty.sum())
             values[empty] = column.fill
         else:
             self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill"))
         with np.errstate(over="ignore"):
-            scaled: NDArray[np.float64] = (values - column.centre) / column.scale
+            # No −0: text and numbers would differ in it.
+            scaled: NDArray[np.float64] = (values - column.centre) / column.scale + 0.0
         self._refuse_first(
             ~(np.abs(scaled) <= _LARGEST), "must be finite, as float32 too: " + _MEND
         )
+        if len(scaled):
+            self.notes.farthest = float(values[int(np.argmax(np.abs(scaled)))])
         return scaled
 
     def codes(self, unknown: int | None) -> NDArray[np.int64]:
@@ -110,40 +174,42 @@ class _Cells:
         Without ``unknown`` another level is refused.
         """
         column = self._column
-        places = {level: place for place, level in enumerate(column.levels)}
+        places = {level_of(level): place for place, level in enumerate(column.levels)}
         cells = self._cells.tolist() if isinstance(self._cells, np.ndarray) else self._cells
         empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+        large = np.fromiter(map(loses_digits, cells), np.bool_, len(cells))
+        self._refuse_first(large, "is a number with a point that may have lost digits: " + _TEXT)
         if column.fill_level is None:
             self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill_level"))
-        codes = np.fromiter(
-            (
-                places.get(str(column.fill_level) if gone else _text(cell), -1)
-                for cell, gone in zip(cells, empty, strict=True)
-            ),
-            np.int64,
-            len(cells),
-        )
+        filling = level_of(str(column.fill_level))
+        levels = [
+            filling if gone else level_of(cell) for cell, gone in zip(cells, empty, strict=True)
+        ]
+        codes = np.fromiter((places.get(level, -1) for level in levels), np.int64, len(cells))
         if unknown is None:
-            levels = ", ".join(column.levels[:_SHOWN])
-            levels += ", …" if len(column.levels) > _SHOWN else ""
-            self._refuse_first(codes < 0, f"is none of the task's levels ({levels}): {_MEND}")
+            listed = ", ".join(column.levels[:_SHOWN])
+            listed += ", …" if len(column.levels) > _SHOWN else ""
+            self._refuse_first(codes < 0, f"is none of the task's levels ({listed}): {_MEND}")
         else:
+            others = Counter(levels[place] for place in np.flatnonzero((codes < 0) & ~empty))
+            notes = self.notes
+            notes.filled, notes.unlisted = int(empty.sum()), others.total()
+            notes.examples = [level for level, _ in others.most_common(_EXAMPLES)]
             codes[codes < 0] = unknown
         return codes
 
     def _missing(self, cell: object) -> bool:
-        """Whether there is no value: None, NaN, a library's own mark, or a text that means it."""
+        """Whether there is no value: None, NaN, or a text that means it."""
         if isinstance(cell, str):
             return cell.strip() in self._marks
-        if isinstance(cell, Real | Decimal):
-            return math.isnan(cell)
-        # pandas' marks, without pandas.
-        return cell is None or type(cell).__name__ in {"NAType", "NaTType"}
+        return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
     def _number(self, cell: Any) -> float:
         """NaN where it is none."""
         if isinstance(cell, str):
             text = cell.strip()
+            if text.lower() in _TRUTH:
+                return _TRUTH[text.lower()]
             if self._decimal != ".":
                 if "." in text:
                     return math.nan
@@ -154,7 +220,7 @@ class _Cells:
             except ValueError:
                 return math.nan
         try:
-            return float(cell) if isinstance(cell, Real | Decimal) else math.nan
+            return float(cell)
         except OverflowError:
             return math.inf
 
@@ -175,17 +241,6 @@ class _Cells:
                 cell,
                 remedy + also + others,
             )
-
-
-def _text(cell: object) -> str:
-    """A level as the task writes it: without blanks around it, whole numbers without a point."""
-    if isinstance(cell, str):
-        return cell.strip()
-    if isinstance(cell, bool | np.bool_):
-        return "true" if cell else "false"
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell)
 
 
 _RECIPE = (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.records.columns import Columns, inputs_of, targets_of
+from precad.client.records.columns import ColumnNotes, Columns, inputs_of, targets_of
 from precad.client.records.table import Table, is_frame, of_csv, of_frame, of_parquet
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
@@ -21,7 +21,10 @@ _FORMS = "give a .npz file with arrays x and y, a .csv or a .parquet file"
 
 
 def read_records(
-    data: Any, recipe: DataSection | None = None, columns: Columns | None = None
+    data: Any,
+    recipe: DataSection | None = None,
+    columns: Columns | None = None,
+    notes: list[ColumnNotes] | None = None,
 ) -> Any:
     """What ``as_records`` takes: a table's inputs and targets, or the data as they are.
 
@@ -30,6 +33,7 @@ def read_records(
             anything else is given back.
         recipe: the task's ``data``.
         columns: what the owner says of the columns.
+        notes: a table's columns add what became of their cells.
 
     Returns:
         ``([n, …], [n])`` arrays; for anything else ``data`` itself.
@@ -45,7 +49,7 @@ def read_records(
         return data
     mine = columns or Columns()
     section = mine.section(recipe)
-    inputs = inputs_of(table, section, mine.rename, mine.decimal)
+    inputs = inputs_of(table, section, mine.rename, mine.decimal, notes)
     targets = targets_of(table, section, mine.rename, mine.decimal)
     if recipe is None and not np.any(targets % 1):
         # Labels, as far as anybody can tell.

@@ -1,18 +1,15 @@
 """A table as columns of cells: from CSV, from Parquet, from a frame of any library."""
 
 import csv
+import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from precad.client.records.cells import Cells, of_column
 from precad.common.errors import Misconfiguration
-
-Cells: TypeAlias = Sequence[Any] | NDArray[Any]
-"""Text, numbers, truth values, and whatever a library has for a missing one; or a NumPy array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +18,12 @@ class Table:
 
     Attributes:
         source: the file, or what the frame is, for errors.
-        columns: cells by column.
+        columns: by name, in the form NFC and without blanks around it; as their library has them.
         lines: of a text file: the line in which each record ends.
     """
 
     source: str
-    columns: Mapping[str, Cells] = field(repr=False)
+    columns: Mapping[str, Any] = field(repr=False)
     lines: Sequence[int] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -34,18 +31,24 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def cells(self, name: str) -> Cells:
-        """One column. Raises Misconfiguration: there is none of this name."""
-        if name not in self.columns:
+        """One column, read. Raises Misconfiguration: there is none, or a cell means nothing."""
+        found = name_of(name)
+        if found not in self.columns:
             raise Misconfiguration(
                 f"data, column {name}",
                 self.source,
                 f"has no such column; it has {', '.join(map(str, list(self.columns)[:12]))}",
             )
-        return self.columns[name]
+        return of_column(self.columns[found], name)
 
     def place(self, record: int) -> str:
         """Where a record stands, in words."""
         return f"record {record}" + (f" (line {self.lines[record]})" if self.lines else "")
+
+
+def name_of(column: object) -> str:
+    """A column's name as it is compared: the same letters, however they are composed."""
+    return unicodedata.normalize("NFC", str(column)).strip()
 
 
 def of_csv(path: Path, separator: str) -> Table:
@@ -59,7 +62,7 @@ def of_csv(path: Path, separator: str) -> Table:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=separator, strict=True)
-            names = [name.strip() for name in next(reader, [])]
+            names = [name_of(name) for name in next(reader, [])]
             _check_names(path, names, separator)
             for row in reader:
                 if not row:
@@ -83,9 +86,7 @@ def of_csv(path: Path, separator: str) -> Table:
 
 
 def _check_names(path: Path, names: list[str], separator: str) -> None:
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise Misconfiguration("data", str(path), f"names a column twice: {min(twice)!r}")
+    _require_once(names, str(path))
     if len(names) == 1:
         other = next((each for each in ";\t|," if each != separator and each in names[0]), None)
         if other is not None:
@@ -94,6 +95,12 @@ def _check_names(path: Path, names: list[str], separator: str) -> None:
                 separator,
                 f"the first line of {path} has {other!r} between its names: give that",
             )
+
+
+def _require_once(names: Sequence[str], source: str) -> None:
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    if twice:
+        raise Misconfiguration("data", source, f"names a column twice: {min(twice)!r}")
 
 
 def of_parquet(path: Path) -> Table:
@@ -112,44 +119,32 @@ def of_parquet(path: Path) -> Table:
 
 
 def is_frame(data: Any) -> bool:
-    """Whether ``data`` has columns by name, as the frames of pandas, Polars and Arrow do."""
+    """Whether ``data`` has columns by name, as the frames of pandas, Polars and Arrow do.
+
+    Raises Misconfiguration: it is one that isn't computed yet.
+    """
     if isinstance(data, Mapping):
         return True
+    if hasattr(data, "collect") and hasattr(data, "collect_schema"):
+        raise Misconfiguration("data", type(data).__name__, "isn't computed yet: give .collect()")
     return hasattr(data, "columns") and hasattr(data, "__getitem__") and hasattr(data, "shape")
 
 
 def of_frame(frame: Any, source: str | None = None) -> Table:
-    """A frame of pandas, Polars or Arrow, or a mapping from names to columns; copied.
+    """A frame of pandas, Polars or Arrow, or a mapping from names to columns.
 
     Raises Misconfiguration: a name twice, columns of different lengths, or no records.
     """
-    names = list(frame) if isinstance(frame, Mapping) else _names(frame)
+    # Arrow's columns are the columns themselves.
+    names = getattr(frame, "column_names", None)
+    names = list(frame if isinstance(frame, Mapping) else names or frame.columns)
     source = type(frame).__name__ if source is None else source
-    if len({str(name) for name in names}) != len(names):
-        raise Misconfiguration("data", source, "names a column twice")
-    columns = {str(name): _cells(frame[name]) for name in names}
-    if len({len(cells) for cells in columns.values()}) > 1:
+    _require_once([name_of(name) for name in names], source)
+    columns = {name_of(name): frame[name] for name in names}
+    lengths = {len(column) if hasattr(column, "__len__") else -1 for column in columns.values()}
+    if len(lengths) > 1:
         raise Misconfiguration("data", source, "has columns of different lengths")
     table = Table(source, columns)
     if len(table) == 0:
         raise Misconfiguration("data", source, "has no records")
     return table
-
-
-def _names(frame: Any) -> list[Any]:
-    # Arrow's columns are the columns themselves.
-    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
-
-
-def _cells(column: Any) -> Cells:
-    """As an array of numbers where it is one, else as Python's own values."""
-    if isinstance(column, np.ndarray) or getattr(column, "dtype", None) in _NUMPY_NUMBERS:
-        found = np.array(column)
-        return found if found.dtype.kind in "biuf" else found.tolist()
-    for name in ("to_pylist", "to_list", "tolist"):
-        if hasattr(column, name):
-            return list(getattr(column, name)())
-    return list(column)
-
-
-_NUMPY_NUMBERS = tuple(np.dtype(kind) for kind in "?bhilqBHILQefd")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from precad.common.errors import Misconfiguration
 
@@ -57,6 +57,12 @@ def as_records(data: Any) -> Records:
     """
     if isinstance(data, Records):
         return data
+    if isinstance(data, DataLoader):
+        raise Misconfiguration(
+            "data",
+            type(data).__name__,
+            "its items are batches, and each record is drawn by itself: give its .dataset",
+        )
     if isinstance(data, tuple | list) and len(data) == _PAIR:
         return Records(*data)
     return Records(*_decoded(data))
@@ -159,6 +165,11 @@ def _parts(item: Any, index: int) -> list[torch.Tensor]:
 
 def _checked(name: str, values: Any) -> torch.Tensor:
     """A copy as float32 or int64, with every value in range."""
+    if np.ma.is_masked(values):
+        record = int(np.argwhere(np.ma.getmaskarray(values))[0][0])
+        raise Misconfiguration(
+            f"data, {name} of record {record}", "masked", f"has no value: {MEND}"
+        )
     if not isinstance(values, torch.Tensor) and hasattr(values, "to_numpy"):
         values = np.array(values.to_numpy())  # a frame's, or a column's
         if values.dtype.kind == "O":
@@ -170,6 +181,8 @@ def _checked(name: str, values: Any) -> torch.Tensor:
             )
     try:
         tensor = torch.as_tensor(values).detach().cpu()
+        if tensor.layout is not torch.strided:
+            raise TypeError("a sparse tensor: give .to_dense()")
     except (TypeError, ValueError, RuntimeError) as error:
         raise Misconfiguration(
             f"data, {name}s", type(values).__name__, f"must be an array of numbers ({error})"
