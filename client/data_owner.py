@@ -141,10 +141,9 @@ class DataOwner:
         """What may keep this owner from taking part, found before it enrols: a sentence each.
 
         Looks at every record with the model and the loss, the claim, the limit, the state folder,
-        both servers, their task, the clocks, and whether the name is in use. The servers, which may
-        take
-        ``wait_s`` to answer, see a connection and one call, whatever the records are. ``wrong`` of
-        the result has what must be mended. Raises none of our errors.
+        both servers (for ``wait_s``), their task, the clocks, and whether the name is in use. The
+        servers see a connection and one call, whatever the records are. ``wrong`` of the result
+        has what must be mended. Raises none of our errors.
         """
         addresses = dict(zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True))
         servers = before.look_at_servers(
@@ -179,8 +178,7 @@ class DataOwner:
 
         Raises:
             Misconfiguration: model, loss and records don't go together (see `rehearse`), or another
-                process uses the state folder: before a server is called. Later no record makes this
-                raise.
+                process uses the state folder; before a server is called, and never later.
             TaskMismatch: a server runs another task.
             PeerUnavailable: a server isn't there.
             PeerViolation: the servers show different models, or one has forgotten what it signed.

@@ -151,9 +151,8 @@ class OwnAccount:
     Args:
         task: gives σ, δ and T.
         record_rate: p_i.
-        epsilon_limit: of record-level ε with one server corrupted, for the sum over all tasks of
-        the
-            account; None for the account's own, if it has one.
+        epsilon_limit: of record-level ε with one server corrupted, for the sum over all tasks;
+            None for the account's own, if it has one.
         path: the account's file; None counts in memory.
         client: who takes part; may be left out where these records do so under one name.
 
