@@ -109,21 +109,21 @@ def test_a_built_in_model_is_rebuilt_from_its_description(
     assert again(x).shape == module(x).shape
 
 
-def test_an_unknown_architecture_asks_for_the_model() -> None:
-    with pytest.raises(Misconfiguration, match="give the model yourself"):
-        build(section(logistic(2, 2), "resnet"))
-
-
-@pytest.mark.parametrize("architecture", ["logistic", "mlp"])
-def test_shapes_of_another_architecture_are_refused(architecture: str) -> None:
-    with pytest.raises(Misconfiguration):
-        build(section(nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))), architecture))
-
-
-def test_layers_that_do_not_fit_each_other_are_refused() -> None:
-    wrong = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(6, 3))
-    with pytest.raises(Misconfiguration, match=r"3.weight\[3, 5\]"):
-        build(section(wrong, "mlp"))
+@pytest.mark.parametrize(
+    ("module", "architecture", "said"),
+    [
+        (logistic(2, 2), "resnet", "give the model yourself"),
+        (nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))), "mlp", "don't belong to mlp"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(6, 3)),
+            "mlp",
+            r"3.weight\[3, 5\]",
+        ),
+    ],
+)
+def test_what_is_not_built_in_is_refused(module: nn.Module, architecture: str, said: str) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        build(section(module, architecture))
 
 
 def test_a_vector_becomes_the_models_parameters_in_order() -> None:
