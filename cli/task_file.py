@@ -6,7 +6,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,7 +19,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.task_schema import DataSection
 
-MOST_OWNERS = 100_000
+_MOST_OWNERS = 100_000
 """The most that a task takes."""
 _PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
 _FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
@@ -82,8 +81,9 @@ def planned(wishes: Wishes) -> tuple[Task, str]:
     made = Task.parse(values)
     most = math.floor(made.enrolment.max_expected_records / made.privacy.record_rate)
     record = planned_guarantees(made)[0]
+    owners = "" if wishes.owners is None else f"{wishes.owners}x"
     head = (
-        f"Planned for owners of {sizes_text(sizes)} records: ε = {record.epsilon:.3g} "
+        f"Planned for owners of {owners}{wishes.records} records: ε = {record.epsilon:.3g} "
         f"at δ = {wishes.delta:g} for a record against one curious server. training.learning_rate "
         "is a rule of thumb: try others on public data with precad simulate. An owner may hold up "
         f"to {most:,} records, twice the most that was planned for "
@@ -214,8 +214,8 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
             raise Misconfiguration(
                 "records", text, f"'{part.strip()}': give 1 or more, owners and records alike"
             )
-        if len(sizes) + owners > MOST_OWNERS:
-            raise Misconfiguration("records", text, f"a task takes at most {MOST_OWNERS:,} owners")
+        if len(sizes) + owners > _MOST_OWNERS:
+            raise Misconfiguration("records", text, f"a task takes at most {_MOST_OWNERS:,} owners")
         sizes += [size] * owners
     if wishes.owners is None:
         return tuple(sizes)
@@ -223,15 +223,9 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
         raise Misconfiguration(
             "owners", wishes.owners, "--records counts the owners: leave --owners out"
         )
-    if checks.count("owners", wishes.owners, 1) > MOST_OWNERS:
-        raise Misconfiguration("owners", wishes.owners, f"a task takes at most {MOST_OWNERS:,}")
+    if checks.count("owners", wishes.owners, 1) > _MOST_OWNERS:
+        raise Misconfiguration("owners", wishes.owners, f"a task takes at most {_MOST_OWNERS:,}")
     return tuple(sizes * wishes.owners)
-
-
-def sizes_text(sizes: tuple[int, ...]) -> str:
-    """The shortest text of these sizes in their order, as ``--records`` takes it."""
-    runs = [(len(list(run)), size) for size, run in groupby(sizes)]
-    return ",".join(str(size) if owners == 1 else f"{owners}x{size}" for owners, size in runs)
 
 
 # --- the file ----------------------------------------------------------------------------------
