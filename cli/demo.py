@@ -4,84 +4,55 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import click
 
 from precad.cli import forked
-from precad.cli.options import PATH, json_option, print_json
+from precad.cli.options import AsJson, asks, print_json
 from precad.common.terminal import say
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRequest:
-    """What is asked for; the options' defaults."""
+    """What `precad demo` is asked."""
 
-    dataset: str = "digits"
-    data: Path | None = None
-    model: str = "logistic"
-    clients: int = 10
-    rounds: int | None = None
-    client_rate: float = 1.0
-    attack: str | None = None
-    attackers: int | None = None
-    validation: str = "crypten"
-    objective: str | None = None
-    seed: int = 1
-    output: Path | None = None
-    as_json: bool = False
+    dataset: Annotated[str, "digits or breast-cancer; or mnist, whose files are in --data."] = (
+        "digits"
+    )
+    data: Annotated[Path | None, "Folder with the data set's files; nothing is downloaded."] = None
+    model: Annotated[str, "logistic or mlp; with mnist also cnn."] = "logistic"
+    clients: Annotated[int, "How many data owners.", click.IntRange(min=1)] = 10
+    rounds: Annotated[int | None, "T; about 60 unless given.", click.IntRange(min=1)] = None
+    client_rate: Annotated[
+        float, "q: the chance that an owner is drawn for a round.", click.FloatRange(max=1)
+    ] = 1.0
+    attack: Annotated[
+        str | None,
+        "wraparound (huge, but its square wraps to 0), oversize (twice the bound), "
+        "garbage (random vectors and broken uploads) or dropout (vanishes).",
+    ] = None
+    attackers: Annotated[int | None, "How many data owners attack; 1 unless given."] = None
+    validation: Annotated[
+        Literal["crypten", "fss"],
+        "How norms are checked: crypten, or fss, function secret sharing, where a server "
+        "that departs from the protocol learns no more.",
+    ] = "crypten"
+    objective: Annotated[
+        str | None,
+        "Of a record: dp-gaussian or another of docs/robustness.md. The model is then "
+        "certified against changed inputs too.",
+    ] = None
+    seed: Annotated[int, "Of the partition; noise has none.", click.IntRange(min=0)] = 1
+    output: Annotated[
+        Path | None, "Folder for model, plot and logs; precad-demo/<time> unless given."
+    ] = None
+    as_json: AsJson = False
 
 
 @click.command()
-@click.option(
-    "--dataset",
-    default=DemoRequest.dataset,
-    help="digits or breast-cancer; or mnist, whose files are in --data.",
-)
-@click.option("--data", type=PATH, help="Folder with the data set's files; nothing is downloaded.")
-@click.option("--model", default=DemoRequest.model, help="logistic or mlp; with mnist also cnn.")
-@click.option(
-    "--clients",
-    type=click.IntRange(min=1),
-    default=DemoRequest.clients,
-    help="How many data owners.",
-)
-@click.option("--rounds", type=click.IntRange(min=1), help="T; about 60 unless given.")
-@click.option(
-    "--client-rate",
-    type=click.FloatRange(max=1),
-    default=DemoRequest.client_rate,
-    help="q: the chance that a data owner is drawn for a round.",
-)
-@click.option(
-    "--attack",
-    help="wraparound (huge, but its square wraps to 0), oversize (twice the bound), "
-    "garbage (random vectors and broken uploads) or dropout (vanishes).",
-)
-@click.option("--attackers", type=int, help="How many data owners attack; 1 unless given.")
-@click.option(
-    "--validation",
-    type=click.Choice(["crypten", "fss"]),
-    default=DemoRequest.validation,
-    help="How norms are checked: crypten, or fss, function secret sharing, where a server "
-    "that departs from the protocol learns no more.",
-)
-@click.option(
-    "--objective",
-    help="Of a record: dp-gaussian or another of docs/robustness.md. The model is then "
-    "certified against changed inputs too.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=DemoRequest.seed,
-    help="Of the partition of the data; noise has none.",
-)
-@click.option(
-    "--output", type=PATH, help="Folder for model, plot and logs; precad-demo/<time> unless given."
-)
-@json_option
-def demo(**given: Any) -> None:
+@asks(DemoRequest)
+def demo(request: DemoRequest) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
 
     Ten data owners with uneven shares of scikit-learn's handwritten digits, two servers and a
@@ -93,7 +64,6 @@ def demo(**given: Any) -> None:
 
         precad demo --attack wraparound --attackers 3
     """
-    request = DemoRequest(**given)
     out = sys.stderr if request.as_json else sys.stdout
     say(sys.stderr, "precad demo: loading torch and the data …")
     # Seconds of torch: not before the options are known to be wanted.

@@ -35,7 +35,7 @@ def asks(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[.
 
     Args:
         request: a dataclass whose fields are ``Annotated[type, help]``; after the help may follow
-            the option's own names, or ``ARGUMENT``.
+            the option's own names, a type of click's, or ``ARGUMENT``.
     """
     hints = get_type_hints(request, include_extras=True)
 
@@ -52,8 +52,9 @@ def asks(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[.
     return decorate
 
 
-def _option(field: "Field[Any]", kind: Any, text: str, *names: str) -> Callable[..., Any]:
+def _option(field: "Field[Any]", kind: Any, text: str, *more: Any) -> Callable[..., Any]:
     """The option, or the argument, of one field."""
+    names = tuple(each for each in more if isinstance(each, str))
     several, parts = get_origin(kind) is tuple, get_args(kind)
     plain = kind
     if parts and get_origin(kind) is not Literal:
@@ -63,6 +64,9 @@ def _option(field: "Field[Any]", kind: Any, text: str, *names: str) -> Callable[
         declared["type"] = click.Choice(get_args(plain))
     elif plain is Path:
         declared["type"] = PATH
+    for each in more:
+        if isinstance(each, click.ParamType):
+            declared["type"] = each
     if names == (ARGUMENT,):
         declared |= {"nargs": -1} if several else {"required": NoneType not in parts}
         return click.argument(field.name, **declared)

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.options import PATH, json_option, print_json, writable_picture
+from precad.cli.options import ARGUMENT, AsJson, asks, print_json, writable_picture
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say
 
@@ -20,58 +20,43 @@ SHOWN_ROUNDS = 10
 PLAIN_EVERY = 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRequest:
-    """What is asked for."""
+    """What `precad simulate` is asked."""
 
-    task: Path
-    dataset: str
-    data: Path | None
-    clients: int | None
-    rounds: int | None
-    model: str | None
-    attack: str | None
-    attackers: int | None
-    per_client: bool
-    seed: int | None
-    device: str
-    plot: Path | None
-    save: Path | None
-    as_json: bool
+    task: Annotated[Path, "The task file.", ARGUMENT]
+    dataset: Annotated[
+        str, "digits or breast-cancer; or one of --data: mnist, fashion-mnist, …"
+    ] = "digits"
+    data: Annotated[Path | None, "Folder with the data set's files; nothing is downloaded."]
+    clients: Annotated[
+        int | None, "n: how many owners the records are dealt to.", click.IntRange(min=1)
+    ]
+    rounds: Annotated[int | None, "T; the task's unless given.", click.IntRange(min=1)]
+    model: Annotated[
+        str | None, "A model of your own, MODULE:NAME, where the task's isn't built in."
+    ]
+    attack: Annotated[
+        str | None,
+        "flip (against the cohort, within the bound), wraparound, oversize, garbage, or "
+        "a function of your own, MODULE:NAME.",
+    ]
+    attackers: Annotated[
+        int | None, "How many clients attack; 1 unless given.", click.IntRange(min=1)
+    ]
+    per_client: Annotated[bool, "A real owner's code for each; slower, exact to the bit."]
+    seed: Annotated[
+        int | None, "Repeats a simulation; no real run takes one.", click.IntRange(min=0)
+    ]
+    device: Annotated[str, "Where gradients are computed: cpu, cuda."] = "cpu"
+    plot: Annotated[Path | None, "Picture of accuracy and ε by round: .png, .pdf or .svg."]
+    save: Annotated[Path | None, "Rounds and summary as JSON."]
+    as_json: AsJson
 
 
 @click.command()
-@click.argument("task", type=PATH, help="The task file.")
-@click.option(
-    "--dataset",
-    default="digits",
-    help="digits or breast-cancer; or one of --data: mnist, fashion-mnist, …",
-)
-@click.option("--data", type=PATH, help="Folder with the data set's files; nothing is downloaded.")
-@click.option(
-    "--clients", type=click.IntRange(min=1), help="n: how many owners the records are dealt to."
-)
-@click.option("--rounds", type=click.IntRange(min=1), help="T; the task's unless given.")
-@click.option("--model", help="A model of your own, MODULE:NAME, where the task's isn't built in.")
-@click.option(
-    "--attack",
-    help="flip (against the cohort, within the bound), wraparound, oversize, garbage, or "
-    "a function of your own, MODULE:NAME.",
-)
-@click.option(
-    "--attackers", type=click.IntRange(min=1), help="How many clients attack; 1 unless given."
-)
-@click.option(
-    "--per-client", is_flag=True, help="A real owner's code for each; slower, exact to the bit."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), help="Repeats a simulation; no real run takes one."
-)
-@click.option("--device", default="cpu", help="Where gradients are computed: cpu, cuda.")
-@click.option("--plot", type=PATH, help="Picture of accuracy and ε by round: .png, .pdf or .svg.")
-@click.option("--save", type=PATH, help="Rounds and summary as JSON.")
-@json_option
-def simulate(**given: Any) -> None:
+@asks(SimulationRequest)
+def simulate(request: SimulationRequest) -> None:
     """Play a task's whole training in one process: no servers, no TLS, no secrecy.
 
     The same gradients, clips, validation rule, noise, denominator and
@@ -82,7 +67,6 @@ def simulate(**given: Any) -> None:
 
         precad simulate task.toml --attack flip --attackers 50 --plot run.png
     """
-    request = SimulationRequest(**given)
     if request.plot is not None:
         writable_picture(request.plot)
     if request.save is not None and not request.save.parent.is_dir():
