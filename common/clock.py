@@ -117,8 +117,7 @@ class Retries:
     def wait(self, error: Exception) -> None:
         """Wait before the next try; the last wait is cut to what is left.
 
-        Raises:
-            Exception: ``error``, when the time is over.
+        Raises Exception: ``error``, when the time is over.
         """
         if self._since is None:
             self._since = self._clock.now()

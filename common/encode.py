@@ -33,8 +33,7 @@ def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDAr
     Returns:
         ``[records, d] float64``; rows within the bound are unchanged.
 
-    Raises:
-        Misconfiguration: a gradient holds NaN or an infinity.
+    Raises Misconfiguration: a gradient holds NaN or an infinity.
     """
     relative, unit, lengths = _relative(gradients)
     bound = record_clip * RECORD_MARGIN
@@ -62,8 +61,7 @@ def clip_record_adaptively(
     Returns:
         ``[records, d] float64``.
 
-    Raises:
-        Misconfiguration: a gradient holds NaN or an infinity.
+    Raises Misconfiguration: a gradient holds NaN or an infinity.
     """
     relative, unit, lengths = _relative(gradients)
     with np.errstate(over="ignore"):
@@ -109,8 +107,7 @@ def clip_update(total: RingVector, bound: int, fractional_bits: int) -> RingVect
         float64 lets the scaled sum slip over β, it is scaled by 1−2^−20 up to three times more,
         and then zero.
 
-    Raises:
-        Misconfiguration: β < 1, which no task has.
+    Raises Misconfiguration: β < 1, which no task has.
     """
     if bound < 1:
         raise Misconfiguration("bound", bound, "β must be at least 1")

@@ -28,8 +28,7 @@ def write_file(
 ) -> None:
     """Write ``path``, one of ``data`` after the other, in place of an older file if ``replace``.
 
-    Raises:
-        FileExistsError: it exists and may not be replaced; two writers can't both succeed.
+    Raises FileExistsError: it exists and may not be replaced; two writers can't both succeed.
     """
     _put(path, data, mode, replace=replace)
     _sync_folder(path.parent)
@@ -102,8 +101,7 @@ def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
         folder: exists; nothing is written to it.
         elsewhere: what to do on a system without such locks, for the error.
 
-    Raises:
-        Misconfiguration: the system has no such locks.
+    Raises Misconfiguration: the system has no such locks.
     """
     if sys.platform == "win32":
         raise Misconfiguration("folder", str(folder), f"this system can't lock it; {elsewhere}")
@@ -134,8 +132,7 @@ def writing(path: Path) -> Iterator[None]:
 def state_lock(folder: Path | None) -> Iterator[None]:
     """Lock ``folder`` for the block, or refuse; the system lets go when the process ends.
 
-    Raises:
-        Misconfiguration: another process has it.
+    Raises Misconfiguration: another process has it.
     """
     if folder is None:
         yield

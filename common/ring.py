@@ -41,8 +41,7 @@ def byte_view(x: RingVector) -> memoryview:
 def from_bytes(data: bytes | bytearray | memoryview) -> RingVector:
     """Inverse of ``to_bytes``; a copy that may be written to.
 
-    Raises:
-        ValueError: the length isn't a multiple of 8.
+    Raises ValueError: the length isn't a multiple of 8.
     """
     return np.frombuffer(data, dtype="<i8").astype(np.int64)
 
@@ -50,7 +49,6 @@ def from_bytes(data: bytes | bytearray | memoryview) -> RingVector:
 def view_words(data: bytes | bytearray | memoryview) -> RingVector:
     """``data`` read as ``from_bytes`` does, without a copy: it may not be written to.
 
-    Raises:
-        ValueError: the length isn't a multiple of 8.
+    Raises ValueError: the length isn't a multiple of 8.
     """
     return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)

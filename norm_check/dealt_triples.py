@@ -151,8 +151,7 @@ class SpentTriples(Protocol):
     def spend(self, attempt: int, batch: int) -> None:
         """Mark as used, durably, before anything masked with it is opened.
 
-        Raises:
-            PeerViolation: this attempt's batch was used before, whatever its shape.
+        Raises PeerViolation: this attempt's batch was used before, whatever its shape.
         """
 
 
@@ -175,8 +174,7 @@ class DealtRandomness:
         key: 32 bytes that this server shares with the dealer.
         corrections: ``[request.correction_words] int64`` for B, empty for A.
 
-    Raises:
-        PeerViolation: the dealer sent another number of correction words.
+    Raises PeerViolation: the dealer sent another number of correction words.
     """
 
     def __init__(

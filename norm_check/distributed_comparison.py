@@ -54,8 +54,7 @@ def generate(
         roots: ``[2, N, 2] uint64``, uniform, and never used before: two keys from one root show
             at which bit two α first differ. ``comparison_keys.draw_roots`` makes them.
 
-    Raises:
-        ValueError: shapes, α or n don't fit: a caller's mistake.
+    Raises ValueError: shapes, α or n don't fit: a caller's mistake.
     """
     if not LEAST_BITS <= bits <= MOST_BITS:
         raise ValueError(f"words of {bits} bits: {LEAST_BITS} to {MOST_BITS} may be compared")
@@ -186,8 +185,7 @@ def evaluate(keys: DcfKeys, points: Words) -> Bits:
     Returns:
         ``[q, N] uint8``, 0 or 1.
 
-    Raises:
-        ValueError: the points don't fit the keys: a caller's mistake.
+    Raises ValueError: the points don't fit the keys: a caller's mistake.
     """
     if points.shape[1:] != (keys.gates,):
         raise ValueError(f"points of shape {points.shape} for {keys.gates} gates")
@@ -287,8 +285,7 @@ def evaluate_intervals(keys: DcfKeys, points: Words, low: Words, high: Words) ->
     Returns:
         ``[N] uint8``: in an interval 1 at exactly one server, outside the same at both.
 
-    Raises:
-        ValueError: shapes differ, a word is too large, or an interval holds every word.
+    Raises ValueError: shapes differ, a word is too large, or an interval holds every word.
     """
     mask = modulus_mask(keys.bits)
     if not points.shape == low.shape == high.shape == (keys.gates,):

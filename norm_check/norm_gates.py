@@ -55,8 +55,7 @@ def evaluate_gates(keys: DcfKeys, points: RingVector, bound: int) -> Bits:
         ``[n, k + 1] uint8``, 0 or 1. The servers' bits differ where a gate holds; what one of
         them has is the complement of what the other has, for every honest submission.
 
-    Raises:
-        ValueError: the points don't fit the keys: a caller's mistake.
+    Raises ValueError: the points don't fit the keys: a caller's mistake.
     """
     low, high = np.empty_like(points), np.empty_like(points)
     low[:, :-1], high[:, :-1] = -TAU * bound, TAU * bound
@@ -99,8 +98,7 @@ def verdicts(own: bytes, other: bytes, gates: int) -> NDArray[np.bool_]:
     Returns:
         ``[n] bool``, the same at both servers.
 
-    Raises:
-        PeerViolation: the other server's message has another length, or bits behind its last.
+    Raises PeerViolation: the other server's message has another length, or bits behind its last.
     """
     width = submission_bytes(gates)
     if len(other) != len(own):

@@ -47,8 +47,7 @@ class Rows:
         Args:
             words: ``[n] int64``; n is a multiple of 64 but in the last piece.
 
-        Raises:
-            ValueError: the piece doesn't fit behind those absorbed before.
+        Raises ValueError: the piece doesn't fit behind those absorbed before.
         """
         after = self._absorbed + words.size
         if after > self._dimension:
@@ -74,8 +73,7 @@ class Rows:
     def z(self) -> RingVector:
         """This share's projections mod 2^64, ``[k] int64``.
 
-        Raises:
-            ValueError: words are missing.
+        Raises ValueError: words are missing.
         """
         if self._absorbed < self._dimension:
             raise ValueError(f"only {self._absorbed} of {self._dimension} words were absorbed")

@@ -55,8 +55,7 @@ def match(
     Args:
         early: matched before; they are on neither list.
 
-    Raises:
-        PeerViolation: the other server's list isn't over this attempt's cohort.
+    Raises PeerViolation: the other server's list isn't over this attempt's cohort.
     """
     other = theirs.of(rest_of(opened, early))
     submissions: dict[ClientId, Submission] = {}

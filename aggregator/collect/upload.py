@@ -205,8 +205,7 @@ class Upload:
     def add(self, piece: bytes | memoryview) -> None:
         """The next bytes of the body.
 
-        Raises:
-            RejectedSubmission: more bytes than a body has, or the upload was abandoned.
+        Raises RejectedSubmission: more bytes than a body has, or the upload was abandoned.
         """
         self._require_alive()
         if self._received + len(piece) > self._awaited:

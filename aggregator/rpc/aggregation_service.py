@@ -114,8 +114,7 @@ class AggregationService(AggregationServicer):
     async def _account(self, claim: Enrolment) -> None:
         """What rounds will ask of this rate; only clients with rates as new wait for it.
 
-        Raises:
-            Misconfiguration: the task doesn't allow the claim, or no account can be given of it.
+        Raises Misconfiguration: the task doesn't allow the claim, or no account can be given of it.
         """
         task = self._session.task
         claim.check(task)

@@ -128,8 +128,7 @@ def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareReq
 def answer_from_wire(reply: pb.SquareAnswer, *, gates: bool) -> Answer:
     """One of the dealer's answers.
 
-    Raises:
-        PeerViolation: there is none in it, or not what this task's check needs.
+    Raises PeerViolation: there is none in it, or not what this task's check needs.
     """
     match reply.WhichOneof("answer"):
         case "row_key":

@@ -63,8 +63,7 @@ class OpenCalls:
     def begin(self, caller: Principal) -> None:
         """One more call begins, of whatever kind.
 
-        Raises:
-            TooManyCalls: the caller asks too often.
+        Raises TooManyCalls: the caller asks too often.
         """
         now = self._clock.now()
         begun, at = self._begun.get(caller, (0.0, now))
@@ -81,11 +80,7 @@ class OpenCalls:
 
     @contextmanager
     def one_more(self, caller: Principal, call: Call) -> Iterator[None]:
-        """Keep one call open.
-
-        Raises:
-            TooManyCalls: the caller has as many as it may.
-        """
+        """Keep one call open. Raises TooManyCalls: the caller has as many as it may."""
         key, most = (caller, call), self.limits.most(call)
         if self._open[key] >= most:
             raise TooManyCalls(
@@ -174,8 +169,7 @@ async def in_time(
     Args:
         slot: the upload's; it ends while a piece is waited for too long.
 
-    Raises:
-        RejectedSubmission: TRUNCATED, when either has passed.
+    Raises RejectedSubmission: TRUNCATED, when either has passed.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + total_s

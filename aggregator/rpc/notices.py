@@ -103,8 +103,7 @@ def _notice(event: Event, client: ClientId) -> pb.Notice:
 def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
     """What the attempt that is open now has cost ``client`` so far.
 
-    Raises:
-        NotOnOffer: the attempt isn't open here.
+    Raises NotOnOffer: the attempt isn't open here.
     """
     if session.inbox.attempt != attempt:
         raise NotOnOffer(f"attempt {attempt} isn't open")
@@ -130,8 +129,7 @@ def statement_of(
         shown: this server's last statement to it; what it says counts, forgotten or not.
         opening: what it last signed for an attempt of this client's: that attempt was.
 
-    Raises:
-        PeerViolation: what is shown isn't this server's.
+    Raises PeerViolation: what is shown isn't this server's.
     """
     said = session.last_signed
     if shown is not None and not said.knows(client, "statement", _bytes(shown)):

@@ -86,8 +86,7 @@ class DialledTransport(_Receiving):
     Args:
         why: looks at what keeps the connection from coming about.
 
-    Raises:
-        PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows a reason.
+    Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows a reason.
     """
 
     def __init__(
@@ -262,8 +261,7 @@ def frame_to_wire(frame: Frame) -> bytes:
 def frame_from_wire(message: bytes) -> Frame:
     """Inverse of ``frame_to_wire``; the payload is a view of ``message``.
 
-    Raises:
-        Misconfiguration: it is no frame, or its digest has the wrong length.
+    Raises Misconfiguration: it is no frame, or its digest has the wrong length.
     """
     payload, rest = _split(message)
     try:

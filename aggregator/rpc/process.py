@@ -79,8 +79,7 @@ async def run_server(
         The process's exit status: 0 after a finished training, and where it was told to stop
         (SIGTERM, SIGINT) in the middle of one; 1 after a training that couldn't go on.
 
-    Raises:
-        Misconfiguration: settings, task, identity or state can't be used.
+    Raises Misconfiguration: settings, task, identity or state can't be used.
     """
     dump_stacks_on_signal()
     # Asked here, so that a wrong name stops the server now and not in its first round.

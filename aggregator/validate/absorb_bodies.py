@@ -137,8 +137,7 @@ class Dropped(Exception):
 def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingVector]:
     """B's part: send the body, and yield each piece of b, ``[≤ 2^16] int64``, as it goes.
 
-    Raises:
-        Dropped: the spool can't be read; A has been told.
+    Raises Dropped: the spool can't be read; A has been told.
     """
     try:
         if submission.body is None:

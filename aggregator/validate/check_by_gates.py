@@ -88,8 +88,7 @@ class _Noted:
 def dealt_keys(dealt: DealtGates, places: Sequence[int], role: Role, task: Task) -> DcfKeys:
     """Keys for ``role``, of the submissions at ``places`` of those that were dealt together.
 
-    Raises:
-        PeerViolation: they aren't as they must be; nothing of them is evaluated.
+    Raises PeerViolation: they aren't as they must be; nothing of them is evaluated.
     """
     party, gates = (Role.SERVER_A, Role.SERVER_B).index(role), task.projections + 1
     try:

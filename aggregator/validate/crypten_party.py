@@ -118,8 +118,7 @@ class DealtProvider:
     ) -> tuple[Any, Any, Any]:
         """Binary sharings of random a, b and of c = a & b.
 
-        Raises:
-            UnexpectedDemand: the shapes aren't the next ones dealt, or nothing is left.
+        Raises UnexpectedDemand: the shapes aren't the next ones dealt, or nothing is left.
         """
         triple = next(self._triples, None)
         if triple is None:

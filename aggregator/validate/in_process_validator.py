@@ -186,8 +186,7 @@ def check_of(server: Server, attempt: int) -> Check:
 def load_check(task: Task) -> None:
     """Load what the task's check needs: torch and CrypTen take seconds, which no round has.
 
-    Raises:
-        ModuleNotFoundError: the check by shares is asked for, and they aren't installed.
+    Raises ModuleNotFoundError: the check by shares is asked for, and they aren't installed.
     """
     if task.validation != "fss":
         import torch  # noqa: F401, PLC0415

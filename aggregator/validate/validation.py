@@ -49,8 +49,7 @@ class Validator(Protocol):
     def ready(self) -> None:
         """Both servers ask before the attempt counts as opened; returns when ``decide`` can begin.
 
-        Raises:
-            PeerUnavailable: nobody was there to validate in time, or the other server is gone.
+        Raises PeerUnavailable: nobody was there to validate in time, or the other server is gone.
         """
 
     def decide(self) -> Verdicts:

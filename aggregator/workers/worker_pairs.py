@@ -411,8 +411,7 @@ class ValidationWorkers:
     Args:
         other_server: at A: server B's address.
 
-    Raises:
-        Misconfiguration: the ports aren't there, or Ray isn't installed.
+    Raises Misconfiguration: the ports aren't there, or Ray isn't installed.
     """
 
     def __init__(self, session: Session, settings: ServerSettings, other_server: str = "") -> None:

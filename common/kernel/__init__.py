@@ -62,8 +62,7 @@ def sharings(library: Path | None) -> dict[str, Sharing]:
 def chosen(available: Collection[str], wanted: str) -> str:
     """The name of the kernel that is used: the one that is wanted, or the first, the best.
 
-    Raises:
-        Misconfiguration: the wanted one isn't available.
+    Raises Misconfiguration: the wanted one isn't available.
     """
     if wanted and wanted not in available:
         names = ", ".join(available)

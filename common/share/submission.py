@@ -65,8 +65,7 @@ class Body(Protocol):
 
         Each piece is good until the next one is asked for.
 
-        Raises:
-            BodyUnreadable: it was kept in a file that is gone or was changed.
+        Raises BodyUnreadable: it was kept in a file that is gone or was changed.
         """
 
     def discard(self) -> None:

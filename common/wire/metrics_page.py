@@ -84,8 +84,7 @@ def metrics_page(collect: Callable[[], Iterable[Metric]], address: str) -> Itera
         collect: the present values; called in threads.
         address: ``host:port``; port 0 takes a free one, which the log says.
 
-    Raises:
-        Misconfiguration: nothing can listen there.
+    Raises Misconfiguration: nothing can listen there.
     """
     host, _, port = address.rpartition(":")
     registry = CollectorRegistry()

@@ -109,8 +109,7 @@ class OperatorConnection:
         Returns:
             The newest attempt that the word reaches to.
 
-        Raises:
-            PeerViolation: there is no such word, or another version is open.
+        Raises PeerViolation: there is no such word, or another version is open.
         """
         task = self.status().task_digest
         request = pb.AllowRequest(task_digest=task, word=word, version=version)

@@ -16,8 +16,7 @@ def encode(name: str, values: Mapping[str, Any]) -> bytes:
     Args:
         values: by field; a message within as a mapping, bytes also as hex, None for what is absent.
 
-    Raises:
-        ValueError: a value doesn't fit its field, or there is no such field.
+    Raises ValueError: a value doesn't fit its field, or there is no such field.
     """
     message = getattr(pb, name)()
     _fill(message, values)
@@ -28,8 +27,7 @@ def encode(name: str, values: Mapping[str, Any]) -> bytes:
 def decode(name: str, data: bytes) -> dict[str, Any]:
     """Return the values of message ``name`` by field; of optional ones those that are there.
 
-    Raises:
-        PeerViolation: it isn't such a message, or holds anything besides its fields.
+    Raises PeerViolation: it isn't such a message, or holds anything besides its fields.
     """
     try:
         message = getattr(pb, name).FromString(data)

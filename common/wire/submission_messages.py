@@ -48,8 +48,7 @@ def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
 def header_from_wire(message: pb.SubmissionHeader, role: Role) -> Submission:
     """Inverse of ``header_to_wire``: what ``role`` gets, without the body.
 
-    Raises:
-        RejectedSubmission: malformed or unsigned.
+    Raises RejectedSubmission: malformed or unsigned.
     """
     try:
         context = SubmissionContext(
