@@ -18,11 +18,11 @@ from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES
 from precad.norm_check.dealing import Dealing
 from precad.norm_check.dealt_triples import DealRequest, DealtRandomness
-from precad.protos import precad_pb2 as pb
 
 log = logging.getLogger("precad")
 
-Report = Callable[[pb.WorkReport], None]
+Report = Callable[..., None]
+"""Takes one field of a WorkReport (protos/precad.proto) by its name, messages as mappings."""
 _LOOK_S = 0.5
 _AT_ONCE = 64
 """Submissions that the dealer is asked about together."""
@@ -74,6 +74,16 @@ class WorkerPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """What the server says first."""
+
+    attempt: int
+    pair: int
+    dealer_key: Secret = field(repr=False)
+    nonces: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """One submission for this worker."""
 
@@ -97,7 +107,7 @@ class Attempt:
         self,
         task: Task,
         role: Role,
-        begin: pb.WorkBegin,
+        begin: Begin,
         dealing: Dealing,
         reach: Callable[[], AbstractContextManager[FrameTransport]],
         report: Report,
@@ -127,12 +137,10 @@ class Attempt:
             pass
         except PrecadError as error:
             violation = isinstance(error, PeerViolation)
-            failure = pb.WorkFailure(violation=violation, text=str(error))
-            self._report(pb.WorkReport(failure=failure))
+            self._report(failure={"violation": violation, "text": str(error)})
         except Exception:
             log.exception("a bug stopped a worker's attempt")
-            failure = pb.WorkFailure(text="internal error of a worker; see its log")
-            self._report(pb.WorkReport(failure=failure))
+            self._report(failure={"text": "internal error of a worker; see its log"})
 
     def _tried(self) -> bool:
         """Whether the link was of this attempt: at B an older one may still lie around."""
@@ -158,26 +166,24 @@ class Attempt:
         step = f"workers/{self._begin.pair}"
         if link.exchange(step, self._begin.nonces) != self._begin.nonces:
             raise PeerViolation("the other server's worker is of another link")
-        self._report(pb.WorkReport(linked=True))
+        self._report(linked=True)
         return link
 
     def _play(self, link: PeerLink) -> None:
         begin, recorded, counted = self._begin, Recorded(), set[ClientId]()
-        key = Secret(begin.dealer_key)
-        part = WorkerPart(self._task, self._role, link, self._dealing, key, begin.nonces, recorded)
+        dealt = self._dealing, begin.dealer_key, begin.nonces
+        part = WorkerPart(self._task, self._role, link, *dealt, recorded)
         with InProcess(part, begin.attempt, counted, iter(recorded)) as validator:
             while (orders := self._next(link))[-1] is not None:
                 validator.take(self._note(orders, counted, recorded))
             validator.take(self._note(orders, counted, recorded))
             verdicts = validator.decide()
         for client, reason in verdicts.rejections.items():
-            rejection = pb.WorkRejection(client=client.name, reason=reason.value)
-            self._report(pb.WorkReport(rejection=rejection))
+            self._report(rejection={"client": client.name, "reason": reason.value})
         data = memoryview(to_bytes(verdicts.share_sum))
         for start in range(0, len(data), PIECE_BYTES):
-            piece = bytes(data[start : start + PIECE_BYTES])
-            self._report(pb.WorkReport(share_sum=piece))
-        self._report(pb.WorkReport(done=pb.WorkDone(bytes_sent=link.bytes_sent)))
+            self._report(share_sum=bytes(data[start : start + PIECE_BYTES]))
+        self._report(done={"bytes_sent": link.bytes_sent})
 
     def _next(self, link: PeerLink) -> list[Order]:
         """All orders that wait, at least one; a decision is the last.

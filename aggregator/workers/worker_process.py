@@ -20,6 +20,7 @@ from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -33,7 +34,7 @@ from precad.aggregator.rpc.peer_transport import (
     dial,
 )
 from precad.aggregator.validate.in_process_validator import load_check
-from precad.aggregator.workers.worker_attempt import Attempt, Taken
+from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
@@ -133,8 +134,8 @@ class Working(WorkingServicer):
         loop = asyncio.get_running_loop()
         reports: asyncio.Queue[pb.WorkReport | None] = asyncio.Queue()
 
-        def report(what: pb.WorkReport | None) -> None:
-            loop.call_soon_threadsafe(reports.put_nowait, what)
+        def report(**what: Any) -> None:
+            loop.call_soon_threadsafe(reports.put_nowait, pb.WorkReport(**what))
 
         async with Refusing(context):
             require(context, self.identity, self.role)
@@ -148,7 +149,9 @@ class Working(WorkingServicer):
                 # The server has joined, for itself and all of its workers.
                 dealer.epoch = begin.epoch
                 reach = _Reach(self, begin.peer)
-                attempt = Attempt(self.task, self.role, begin, dealer, reach.reach, report)
+                key = Secret(begin.dealer_key)
+                said = Begin(begin.attempt, begin.pair, key, begin.nonces)
+                attempt = Attempt(self.task, self.role, said, dealer, reach.reach, report)
                 bodies = _Bodies(self, disk, attempt)
                 reading = asyncio.create_task(bodies.read(request_iterator))
                 running = asyncio.ensure_future(asyncio.to_thread(attempt.run))

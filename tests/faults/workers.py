@@ -19,10 +19,11 @@ from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.validate.validation import Validator
 from precad.aggregator.workers import worker_pairs
-from precad.aggregator.workers.worker_attempt import Attempt, Taken
+from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerLink, WorkerPairs
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
+from precad.common.secret import Secret
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
@@ -77,7 +78,8 @@ class SimulatedWorkerLink(WorkerLink):
 
         dealing = DealerCalls(world, role)
         dealing._epoch = int.from_bytes(begin.epoch, "big")
-        self._part = Attempt(task, role, begin, dealing, cast("Any", reach), self._note)
+        said = Begin(begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces)
+        self._part = Attempt(task, role, said, dealing, cast("Any", reach), self._report)
         self._part._orders = cast("Any", Orders(world.turns))
         world.turns.spawn(f"{self._worker.party}: attempt", self._worker, self._part.run)
 
@@ -89,6 +91,9 @@ class SimulatedWorkerLink(WorkerLink):
 
     def close(self) -> None:
         self._turns.kill(self._worker)
+
+    def _report(self, **what: Any) -> None:
+        self._note(pb.WorkReport(**what))
 
     def _note(self, report: pb.WorkReport) -> None:
         try:

@@ -73,7 +73,7 @@ IMPURE = (
 MESSAGES = {
     *(f"aggregator/rpc/{name}.py" for name in ("aggregation_service", "dealer_client", "notices")),
     *(f"aggregator/rpc/{name}.py" for name in ("operation_service", "peer_transport")),
-    *(f"aggregator/workers/worker_{name}.py" for name in ("attempt", "pairs", "process")),
+    *(f"aggregator/workers/worker_{name}.py" for name in ("pairs", "process")),
     "client/connection.py",
     "dealer/dealing_service.py",
 }
