@@ -69,6 +69,7 @@ def test_workers_end_with_their_server(training: tuple[LocalDeployment, Crowd]) 
     workers = workers_of(deployment, "server-b")
     assert len(workers) == WORKERS
     server.kill()
+    server.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "their end")
     deployment.start_server("server-b")
 
