@@ -51,8 +51,12 @@ PARTS = (
     "client/server_statements.py",
 )
 LEFT_OUT = ("plots.py", "/migrations/", "__init__.py")
+KINDS = (
+    *("accounting", "aggregator", "certify", "client", "common", "norm_check"),
+    *("property", "vectors", "contract"),
+)
 TESTS = (
-    *(f"{kind}/**/test_*.py" for kind in ("unit", "property", "vectors", "contract")),
+    *(f"{kind}/**/test_*.py" for kind in KINDS),
     *(f"integration/{part}test_*.py" for part in ("", "store/", "validation/")),
 )
 NOT_THESE = ("document", "_command", "test_cli", "test_two_processes", "test_browser")

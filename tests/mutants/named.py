@@ -107,8 +107,8 @@ SURVIVORS = (
     Named(
         "the report's δ lacks its terms",
         "cli/report_sources.py",
-        "return said.rejection_delta + (said.advantage_delta or 0.0)",
-        "return said.rejection_delta",
+        "else said.rejection_delta + (said.advantage_delta or 0.0)",
+        "else said.rejection_delta",
         REPORT,
     ),
 )

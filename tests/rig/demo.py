@@ -13,35 +13,11 @@ import precad
 from precad.common.model import load_model
 from precad.common.task import Task
 
-KEYS = {
-    "dataset",
-    "model",
-    "dim",
-    "clients",
-    "attackers",
-    "version",
-    "accuracy",
-    "epsilon_exact_server",
-    "epsilon_exact_clients",
-    "epsilon_clt_server",
-    "delta",
-    "accepted",
-    "rejected",
-    "honest_rejected",
-    "model_digest_a",
-    "model_digest_b",
-    "seconds",
-    "bytes",
-}
 STEPS = ("making keys", "server A start", "enrol", "round   1/", "the training is over", "done")
-LINKS = {
-    "clients to server-a",
-    "clients to server-b",
-    "server-a to clients",
-    "server-a to server-b",
-    "server-b to server-a",
-    "dealer to server-b",
-}
+LINKS = (
+    *("clients to server-a", "clients to server-b", "server-a to clients"),
+    *("server-a to server-b", "server-b to server-a", "dealer to server-b"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +81,6 @@ def check_files(run: Demo) -> None:
 def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> None:
     """What holds whatever the data, the model and the attack."""
     said = run.summary
-    assert set(said) >= KEYS
     assert (said["version"], said["clients"], said["attackers"]) == (rounds, clients, attackers)
     assert said["honest_rejected"] == 0
     assert said["model_digest_a"] == said["model_digest_b"]
@@ -116,7 +91,6 @@ def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> 
     assert said["epsilon_clt_server"] < said["epsilon_exact_server"]
     assert 0 <= said["accuracy"] <= 1
     assert said["participations"] == rounds
-    assert set(said["bytes"]) >= LINKS
     assert all(said["bytes"][link] > 0 for link in LINKS)
     check_history(run)
     # It says what it does from the first second on.
