@@ -4,12 +4,15 @@ Refusing is still the owner's own affair here. Later it would be public, so late
 """
 
 import copy
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn import functional
 
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records, synthetic
@@ -40,6 +43,7 @@ def rehearse(
     Raises Misconfiguration: see ``RecordGradients``; a label is no class of the model; a record's
     loss raises or isn't finite; the loss or the model mixes records.
     """
+    _check_weights(loss, records)
     chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
     try:
@@ -52,6 +56,29 @@ def rehearse(
     _check_gradient(gradients, model, records, task)
     _check_losses(gradients, model, records, task)
     _check_batches(gradients, model, loss, records, task)
+
+
+def _check_weights(loss: Loss, records: Records) -> None:
+    """Class weights in a mean over one label cancel: w·l/w = l, whatever w is."""
+    given: Any = (
+        loss.keywords if isinstance(loss, functools.partial) else getattr(loss, "__dict__", {})
+    )
+    own = loss.func if isinstance(loss, functools.partial) else type(loss)
+    averages = given.get("reduction", "mean") == "mean" and records.targets.ndim == 1
+    weight = given.get("weight", getattr(loss, "weight", None))
+    if own in _WEIGHTED and averages and weight is not None:
+        raise Misconfiguration(
+            "loss",
+            f"{own.__name__} with weights",
+            "class weights cancel in one record's weighted mean and would do nothing: give "
+            "reduction='sum' too, and they count",
+        )
+
+
+_WEIGHTED: tuple[Any, ...] = (
+    *(nn.CrossEntropyLoss, functional.cross_entropy),
+    *(nn.NLLLoss, functional.nll_loss),
+)
 
 
 def _check_labels(gradients: RecordGradients, records: Records) -> None:

@@ -16,6 +16,7 @@ from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 
 N = 20
+WEIGHTS = torch.tensor([0.1, 1.0, 5.0])
 
 
 def linear(outputs: int = 3) -> nn.Module:
@@ -198,13 +199,28 @@ def masked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "loss",
     [
-        nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0])),
-        nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0]), reduction="sum"),
+        nn.CrossEntropyLoss(weight=WEIGHTS, reduction="sum"),
+        functools.partial(functional.cross_entropy, weight=WEIGHTS, reduction="sum"),
         masked,
     ],
 )
 def test_means_that_are_weighted_by_labels_are_losses_of_records(loss: Any) -> None:
     check(linear(), loss, X, np.maximum(Y, 1))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(weight=WEIGHTS),
+        nn.NLLLoss(weight=WEIGHTS),
+        functools.partial(functional.cross_entropy, weight=WEIGHTS),
+        functools.partial(functional.nll_loss, weight=WEIGHTS, reduction="mean"),
+    ],
+)
+def test_class_weights_that_would_do_nothing_are_refused(loss: Any) -> None:
+    """A record's weighted mean is w·l/w: the model was the same to the bit, and nobody said so."""
+    with pytest.raises(Misconfiguration, match=r"weights cancel in one record's.*reduction='sum'"):
+        check(linear(), loss, X, Y)
 
 
 @_FALLBACK
