@@ -86,20 +86,6 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
             assert document["mu"] is None
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("participations", -1),
-        ("sensitivity_ratio", -1.0),
-        ("sensitivity_ratio", 0.0),
-    ],
-)
-def test_a_wrong_value_that_the_command_does_not_take_is_named(field: str, value: float) -> None:
-    with pytest.raises(Misconfiguration) as refused:
-        stated(DEMO | {field: value})
-    assert refused.value.field == field
-
-
 @pytest.mark.parametrize(("limit", "ceiling"), [(4.0, 1000), (4.0, 50), (0.5, 1000), (0.0, 10)])
 def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> None:
     step: dict[str, Any] = {"record_rate": 0.2, "noise_multiplier": 2.0, "delta": 1e-5}

@@ -172,9 +172,6 @@ def test_a_reproduction_never_becomes_a_certificate(printed: Reproduction[Any]) 
         fewest_attackers(0.5, 1.0, 2.0, printed)  # type: ignore[arg-type]
 
 
-# Mechanism and divergences
-
-
 # Intervals
 
 

@@ -131,13 +131,6 @@ def test_the_worked_example_of_the_documents() -> None:
     assert five.clip_and_noise(1.0, 0.5, 0.01, 1000)[1] == pytest.approx(1 / 0.706, rel=1e-3)
 
 
-def test_json_is_json_even_where_a_mu_leaves_floating_point() -> None:
-    arguments = ["--record-clip", "3", "--client-clip", "3000", "--dimension", "7850"]
-    found = document("plan", *SCHEDULE, *arguments, "--noise-multiplier", "0.9")
-    assert found["robustness"]["client_mu"] is None
-    assert set(found["robustness"]["certified"].values()) == {0}
-
-
 @pytest.fixture
 def large_task(tmp_path: Path) -> str:
     path = tmp_path / "task.toml"

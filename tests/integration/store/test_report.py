@@ -343,21 +343,15 @@ def test_what_was_certified_of_changed_inputs_is_in_the_same_report(
     assert "certificates of changed inputs" in ended.output
 
 
-def test_a_bound_is_rounded_away_from_what_it_bounds() -> None:
+def test_a_bound_is_rounded_away_from_what_it_bounds_and_no_protection_is_called_that() -> None:
     assert (least(0.12399), most(0.12301)) == ("12.3%", "12.4%")
     said = Guarantee(
         protects="record", against="anyone", epsilon=1.0, delta=1e-5, added_delta=0.0,
         participations=60, basis="counted", limit=None, found_of_100=21.2,
     )  # fmt: skip
     assert "at most 22 of 100" in guarantee_sentence(said)
-
-
-def test_no_protection_is_called_that() -> None:
-    said = Guarantee(
-        protects="owner", against="anyone", epsilon=1732.0, delta=1e-5, added_delta=1.0,
-        participations=60, basis="counted", limit=None, found_of_100=100.0,
-    )  # fmt: skip
-    assert "is not protected" in guarantee_sentence(said)
+    none = said.model_copy(update={"protects": "owner", "epsilon": 1732.0, "found_of_100": 100.0})
+    assert "is not protected" in guarantee_sentence(none)
 
 
 @pytest.mark.parametrize("validation", ["crypten", "fss"])
