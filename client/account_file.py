@@ -195,6 +195,9 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
             return None
         raise unreadable
     kind, *words = text.split(" ")
+    # A field without a value is a dash.
+    if not all(words):
+        raise unreadable
     if kind == _OLD_CHARGE:
         kind, words = _CHARGE, [*words, _NONE]
     try:
