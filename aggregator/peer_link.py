@@ -79,14 +79,7 @@ PIECE_BYTES = 1 << 18
 
 
 class PeerLink:
-    """One server's end of the link. Not thread-safe: one thread plays the protocol.
-
-    Args:
-        transport: carries the frames.
-        task: digest that every frame carries.
-        max_message_bytes: refuse longer messages while they arrive.
-        timeout_s: longest wait for one frame.
-    """
+    """One server's end of the link. Not thread-safe: one thread plays the protocol."""
 
     def __init__(
         self, transport: FrameTransport, task: Digest, *, max_message_bytes: int, timeout_s: float
@@ -144,10 +137,6 @@ class PeerLink:
 
     def receive_into(self, step: str, out: memoryview) -> None:
         """As ``receive``, for a message of a known length.
-
-        Args:
-            step: names the message.
-            out: takes its bytes, writable.
 
         Raises:
             PeerViolation: also when the message hasn't as many bytes as ``out``.

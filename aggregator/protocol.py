@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +21,14 @@ from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rounds.client_lists import HeldList
-from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of
-from precad.aggregator.rounds.server_signatures import ServerSignatures
+from precad.aggregator.rounds.joint_coin import draw
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import answer, propose
 from precad.aggregator.rounds.states import Finished, Opened
+from precad.aggregator.server_messages import ServerSignatures
+from precad.aggregator.store import Store
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import model_digest
@@ -41,9 +41,6 @@ from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.local_dealing import LocalDealing
 
-if TYPE_CHECKING:
-    from precad.aggregator.store import Store
-
 MAX_MESSAGE_BYTES = 1 << 28
 
 
@@ -53,10 +50,10 @@ def run_round(
     theta: NDArray[np.float64],
     updates: Mapping[ClientId, RingVector],
     *,
-    store: Callable[[Role], "Store"],
+    store: Callable[[Role], Store],
     signers: Mapping[ClientId, Signer],
     verifier: Verifier,
-    seals: Callable[[Role], ServerSignatures],
+    signatures: Callable[[Role], ServerSignatures],
     attempt: int = 0,
     noise: Callable[[Role], NoiseSource] | None = None,
 ) -> tuple[Finished, Finished]:
@@ -70,7 +67,7 @@ def run_round(
         store: each server's, empty; for the task and the role.
         signers: each of these clients' pen.
         verifier: how both servers check what was signed.
-        seals: each server's own pen, and its eye for what servers signed.
+        signatures: each server's own pen, and its eye for what servers signed.
         attempt: t.
         noise: each server's noise; the task's discrete Gaussian unless given.
 
@@ -109,10 +106,11 @@ def run_round(
             dealer_key=dealer.key_for(role),
             set_secret=agree_set_secret(link, role, task),
             nonces=agree_nonces(link, role),
-            seals=seals(role),
+            signatures=signatures(role),
             coin_key=CoinKey(Secret.random()),
             noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
             store=store(role),
+            cap=PrivacyCap(task),
         )
         inbox = Inbox(role, task, verifier, Path(spools) / role.value)
 
@@ -120,8 +118,7 @@ def run_round(
             inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
 
         # Select: a joint coin; A proposes, B checks.
-        coin = agree_coin(aggregator, attempt)
-        drawn = cohort_of(coin, roster, task.privacy.client_rate, attempt)
+        drawn = draw(aggregator, attempt)
         opened: Opened | None
         if role is Role.SERVER_A:
             opened = propose(aggregator, attempt, attempt, drawn, model)

@@ -1,7 +1,6 @@
 """From validated shares to the next model: sum, noise, charge, release, reconstruct."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +8,6 @@ from numpy.typing import NDArray
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.history import history_after
-from precad.aggregator.rounds.server_messages import HeadBody, ModelBody, SealMessage, SetCheck
 from precad.aggregator.rounds.states import (
     Counted,
     Finished,
@@ -20,6 +17,9 @@ from precad.aggregator.rounds.states import (
     Sent,
     Summed,
 )
+from precad.aggregator.server_messages import HeadBody, ModelBody, SetCheck, exchange
+from precad.aggregator.store import Store
+from precad.aggregator.store.ledger import history_after
 from precad.aggregator.validate.in_process_validator import InProcess
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
 from precad.common.errors import PeerViolation
@@ -29,15 +29,11 @@ from precad.common.keystream import derive, encode_context
 from precad.common.model import apply_update, model_digest
 from precad.common.ring import RingVector, byte_view
 
-if TYPE_CHECKING:
-    from precad.aggregator.store import Store
-
 
 def agree(link: PeerLink, step: str, digest: Digest, count: int) -> None:
     """Compare a digest and a count with the other server's. Raises PeerViolation."""
     own = SetCheck(digest=str(digest), count=count)
-    theirs = SetCheck.from_bytes(link.exchange(step, own.to_bytes()))
-    if theirs != own:
+    if (theirs := exchange(link, step, own)) != own:
         raise PeerViolation(
             f"the servers disagree at step {step!r}: ours {own.digest} ({own.count}), "
             f"theirs {theirs.digest} ({theirs.count}); nothing more is released"
@@ -105,7 +101,7 @@ def add_noise(summed: Summed, noise: NoiseSource) -> Noised:
     return Noised(summed.counted, noisy)
 
 
-def prepare(store: "Store", noised: Noised) -> Prepared:
+def prepare(store: Store, noised: Noised) -> Prepared:
     """Charge the ledger and persist the noisy share, in one. Nothing leaves yet.
 
     Raises:
@@ -128,20 +124,18 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
     Raises:
         PeerViolation: the other server prepared something else, or its ledger holds other facts.
     """
-    link, store, seals = aggregator.link, aggregator.store, aggregator.seals
+    link, store, signatures = aggregator.link, aggregator.store, aggregator.signatures
     own = _head(aggregator, prepared)
-    mine = seals.write(SignedKind.HEAD, own)
-    theirs = SealMessage.from_bytes(link.exchange("head", mine.to_bytes()))
-    head = seals.read(seals.other, SignedKind.HEAD, theirs, HeadBody)
+    theirs, head = signatures.exchange(link, "head", SignedKind.HEAD, own)
     if _common(head) != _common(own):
         raise PeerViolation(
             f"the servers disagree on what they have prepared: here {_common(own)}, there "
             f"{_common(head)}; nothing more is released"
         )
     store.attempts.countersign(own.attempt, head, theirs)
-    signed = seals.write(SignedKind.COUNTERSIGNATURE, head)
-    answer = SealMessage.from_bytes(link.exchange("countersignature", signed.to_bytes()))
-    if seals.read(seals.other, SignedKind.COUNTERSIGNATURE, answer, HeadBody) != own:
+    kind = SignedKind.COUNTERSIGNATURE
+    answer, countersigned = signatures.exchange(link, "countersignature", kind, head)
+    if countersigned != own:
         raise PeerViolation("the other server countersigned another head than this server's")
     store.attempts.sent(own.attempt, answer)
     return Sent(prepared.counted, prepared.noisy_share)
@@ -183,16 +177,14 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
     Raises:
         PeerViolation: the other server's share has the wrong size, or its next model differs.
     """
-    link, seals = aggregator.link, aggregator.seals
+    link, signatures = aggregator.link, aggregator.signatures
     link.send("noisy-share", byte_view(sent.noisy_share))
     other_share = np.empty(aggregator.task.dimension, dtype="<i8")
     link.receive_into("noisy-share", byte_view(other_share))
     finished = step(aggregator, sent, theta, other_share.astype(np.int64, copy=False))
     version = finished.opened.version + 1
     own = ModelBody(task=str(aggregator.task.digest), version=version, digest=str(finished.model))
-    answer = link.exchange("model", seals.write(SignedKind.MODEL, own).to_bytes())
-    theirs = SealMessage.from_bytes(answer)
-    found = seals.read(seals.other, SignedKind.MODEL, theirs, ModelBody)
+    theirs, found = signatures.exchange(link, "model", SignedKind.MODEL, own)
     if found != own:
         raise PeerViolation(
             f"the servers computed different models of version {version}: {own.digest} here, "

@@ -25,16 +25,11 @@ from precad.aggregator.collect import Inbox, matching
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.rounds.client_lists import HeldList, Places
-from precad.aggregator.rounds.history import history_after
-from precad.aggregator.rounds.server_messages import (
-    Cohort,
-    EnrolmentEntry,
-    RosterProposal,
-    Verdict,
-)
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.rpc.notices import notice_of
+from precad.aggregator.server_messages import Cohort, EnrolmentEntry, RosterProposal, Verdict
 from precad.aggregator.store import open_store
+from precad.aggregator.store.ledger import history_after
 from precad.aggregator.store.schema import enrolment
 from precad.aggregator.training.event_log import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role

@@ -31,8 +31,7 @@ from benchmarks.rounds.hardware import hardware
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import FrameTransport, memory_pair
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.joint_coin import CoinKey
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.notices import opening_of, statement_of
 from precad.aggregator.store import open_store
@@ -40,7 +39,7 @@ from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import Event, EventLog, RoundDone, RoundOpened
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.training_loop import Dealer, Outside, train
+from precad.aggregator.training.training_loop import Dealer, Peers, train
 from precad.aggregator.validate.validation import Validation, Verdicts
 from precad.common.clock import CLOCK
 from precad.common.files import write_file
@@ -312,7 +311,7 @@ def play(
 
         session = owners.sessions[role]
         part = Leader(session) if role is Role.SERVER_A else Helper(session)
-        train(session, part, Outside(peers, Noise(role), valid))
+        train(session, part, Peers(peers, Noise(role), valid))
 
     with ThreadPoolExecutor(2) as threads:
         for _ in threads.map(serve, SERVERS):

@@ -1,6 +1,5 @@
 """`precad enrol`: the operator lets clients in, one token each."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -78,7 +77,7 @@ def token(
     that nobody else reads; it goes into the client's settings as `token = "…"`. Run this as the
     server's user; a running server takes new tokens at once.
     """
-    from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest  # noqa: PLC0415
+    from precad.aggregator.enrol.admission import ByToken, new_token, token_digest  # noqa: PLC0415
 
     if (digest or client) and count > 1:
         raise Misconfiguration("count", count, "leave it out beside --digest or --client")
@@ -88,7 +87,7 @@ def token(
     made = [] if digest else [new_token() for _ in range(len(named) or count)]
     digests = [*digest] or [token_digest(each) for each in made]
     for folder in state:
-        book = TokenBook(folder)
+        book = ByToken(folder)
         for accepted, whose in zip(digests, named or [None] * len(digests), strict=True):
             book.add(accepted, whose)
     if as_json:
@@ -103,12 +102,16 @@ def token(
 @json_option
 def show(state: tuple[Path, ...], as_json: bool) -> None:
     """A server's tokens, by digest, and whose they became."""
-    from precad.aggregator.enrol.tokens import TokenBook  # noqa: PLC0415
+    from precad.aggregator.enrol.admission import ByToken  # noqa: PLC0415
 
-    states = {str(folder): TokenBook(folder).states() for folder in state}
+    tokens = {str(folder): ByToken(folder).owners() for folder in state}
     if as_json:
-        print_json({folder: [asdict(each) for each in found] for folder, found in states.items()})
+        listing = {
+            folder: [{"digest": digest, "client": client} for digest, client in found.items()]
+            for folder, found in tokens.items()
+        }
+        print_json(listing)
         return
-    for folder, found in states.items():
-        for each in found:
-            click.echo(f"{folder} {each.digest} {each.client or 'unused'}")
+    for folder, found in tokens.items():
+        for digest, client in found.items():
+            click.echo(f"{folder} {digest} {client or 'unused'}")

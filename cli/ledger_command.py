@@ -13,7 +13,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.terminal import Table, say
 
 if TYPE_CHECKING:
-    from precad.aggregator.store import LedgerView
+    from precad.aggregator.store import TrainingSummary
 
 
 @click.group()
@@ -48,9 +48,9 @@ def show(state: str, client: str | None, as_json: bool) -> None:
     CAP is what the task's epsilon_limit allows within its rounds. AGAIN counts versions that may
     have been released more than once (1 + m times each): such a one is a single step with σ/√(1+m).
     """
-    from precad.aggregator.store import read_ledger  # noqa: PLC0415
+    from precad.aggregator.store import read_training  # noqa: PLC0415
 
-    view = read_ledger(_url(state))
+    view = read_training(_url(state))
     document = _document(view, client)
     if as_json:
         print_json(document, indent=2)
@@ -109,21 +109,19 @@ def _url(state: str) -> str:
     return f"sqlite:///{database.resolve()}"
 
 
-def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
+def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
     from precad.aggregator.rounds.privacy_cap import (  # noqa: PLC0415
+        PrivacyCap,
         epsilon_spent,
-        participation_cap,
-        participations_left,
     )
 
-    privacy = view.task.privacy
+    privacy, cap = view.task.privacy, PrivacyCap(view.task)
     shown = [c for c in view.clients if only is None or c.client.name == only]
     if only is not None and not shown:
         raise Misconfiguration("--client", only, "is neither enrolled nor charged here")
     clients: list[dict[str, Any]] = []
     for row in shown:
-        cap = participation_cap(view.task, row.record_rate)
         epsilon = epsilon_spent(view.task, row.record_rate, row.participations, row.again)
         clients.append(
             {
@@ -132,10 +130,8 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
                 "participations": row.participations,
                 "released_again": {str(m): count for m, count in sorted(row.again.items())},
                 "epsilon": epsilon,
-                "cap": cap,
-                "remaining": participations_left(
-                    view.task, row.record_rate, row.participations, row.again
-                ),
+                "cap": cap.most(row.record_rate),
+                "remaining": cap.left(row.record_rate, row.participations, row.again),
             }
         )
     return {
@@ -150,7 +146,7 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
             "clients": len(clients),
             "participations": sum(c.participations for c in shown),
             "epsilon_max": max((c["epsilon"] for c in clients), default=0.0),
-            "rounds_released": view.released,
+            "rounds_released": len(view.versions),
             "attempts_written_off": view.written_off,
             "rounds": view.task.training.rounds,
         },

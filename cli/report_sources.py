@@ -12,9 +12,9 @@ from precad import __version__
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName, SampledGaussian
 from precad.accounting.guarantees import PrivacyStatement, guarantees
-from precad.aggregator.rounds.privacy_cap import participation_cap
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.store import audit_ledger, compare_ledgers
-from precad.aggregator.store.course import Course, read_course
+from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
@@ -53,7 +53,7 @@ class Sources:
     """
 
     names: str
-    course: Course
+    course: TrainingSummary
     ledgers: dict[Role, str]
     data: str | None = None
     accuracies: dict[int, float] = field(default_factory=dict)
@@ -84,9 +84,9 @@ class Sources:
         if len(folders) > 1:
             raise Misconfiguration("RUN", str(folders[1]), "a report is of one run; give one")
         names = " ".join(given)
-        found: dict[Role, tuple[str, Course]] = {}
+        found: dict[Role, tuple[str, TrainingSummary]] = {}
         for url in dict.fromkeys(urls):
-            course = read_course(url)
+            course = read_training(url)
             if course.role in found:
                 remedy = f"is {course.role.value}'s, as another is; give one database of each"
                 raise Misconfiguration("RUN", names, remedy)
@@ -221,7 +221,7 @@ def gather(sources: Sources) -> Report:
     return shown.model_copy(update={"robustness": _robustness(run, 1 - shown.accuracy)})
 
 
-def _run(course: Course, most: int, released: int) -> Run:
+def _run(course: TrainingSummary, most: int, released: int) -> Run:
     """So many rounds, for a client with so many participations; each with the most repeats of any.
 
     A version that was charged and isn't released counts too: its share may have left.
@@ -231,12 +231,12 @@ def _run(course: Course, most: int, released: int) -> Run:
     return replace(run, noise_multiplier=noise)
 
 
-def _guarantees(course: Course, run: Run) -> list[Guarantee]:
+def _guarantees(course: TrainingSummary, run: Run) -> list[Guarantee]:
     task, exact = course.task, (AccountantName.EXACT,)
     delta = task.privacy.delta
     stated = [(run, each) for each in guarantees(run, delta, accountants=exact)]
     if run.malicious_server:
-        cap = participation_cap(task, task.privacy.record_rate)
+        cap = PrivacyCap(task).most(task.privacy.record_rate)
         capped = run.at_cap(run.rounds if cap is None else cap)
         one = (Adversary.ONE_SERVER,)
         stated += [(capped, each) for each in guarantees(capped, delta, one, exact)]
@@ -270,7 +270,7 @@ def _found(run: Run, said: PrivacyStatement) -> float:
     return 100 * max(float(curve.upper(WRONGLY_NAMED)) for curve in curves)
 
 
-def _rounds(course: Course, measured: dict[int, float]) -> list[Round]:
+def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[Round]:
     total = len(course.versions)
     step = max(1, total // POINTS)
     task, exact = course.task, (AccountantName.EXACT,)

@@ -15,7 +15,7 @@ LOADED = (
     "precad.server_a.process",
     "precad.server_b.process",
     "precad.aggregator.validate.crypten_import",
-    "precad.aggregator.store.upgrade",
+    "alembic.command",
     "precad.aggregator.workers.worker_placement",
     "precad.client.data_owner",
     "precad.client.gradients.local_update",

@@ -1696,7 +1696,7 @@ class SquareAnswer(_message.Message):
 Global___SquareAnswer: _TypeAlias = SquareAnswer  # noqa: Y015
 
 @_typing.final
-class SealMessage(_message.Message):
+class SignedMessage(_message.Message):
     """---- between the two servers, each a whole message of the link (LinkFrame) ----
 
     A body that a server signed: one of the bodies below.
@@ -1727,7 +1727,7 @@ class SealMessage(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SealMessage: _TypeAlias = SealMessage  # noqa: Y015
+Global___SignedMessage: _TypeAlias = SignedMessage  # noqa: Y015
 
 @_typing.final
 class CoinCommitment(_message.Message):
@@ -1795,17 +1795,17 @@ class CoinState(_message.Message):
     discard: _builtins.bool
     """The sender's operators gave their word to take new coins."""
     @_builtins.property
-    def commitment(self) -> Global___SealMessage: ...
+    def commitment(self) -> Global___SignedMessage: ...
     @_builtins.property
-    def held(self) -> Global___SealMessage:
+    def held(self) -> Global___SignedMessage:
         """The other server's opening, where the sender keeps one: it gives lost bytes back."""
 
     def __init__(
         self,
         *,
-        commitment: Global___SealMessage | None = ...,
+        commitment: Global___SignedMessage | None = ...,
         known: _builtins.bytes | None = ...,
-        held: Global___SealMessage | None = ...,
+        held: Global___SignedMessage | None = ...,
         discard: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_known", b"_known", "commitment", b"commitment", "held", b"held", "known", b"known"]  # noqa: Y015
@@ -1824,11 +1824,11 @@ class CoinReveal(_message.Message):
 
     OPENING_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def opening(self) -> Global___SealMessage: ...
+    def opening(self) -> Global___SignedMessage: ...
     def __init__(
         self,
         *,
-        opening: Global___SealMessage | None = ...,
+        opening: Global___SignedMessage | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -2082,13 +2082,13 @@ class Evidence(_message.Message):
 
     VERSIONS_FIELD_NUMBER: _builtins.int
     FACTS_FIELD_NUMBER: _builtins.int
-    SEALED_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     versions: _builtins.int
     @_builtins.property
     def facts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fact]: ...
     @_builtins.property
-    def sealed(self) -> Global___SealMessage: ...
+    def signed(self) -> Global___SignedMessage: ...
     @_builtins.property
     def pending(self) -> Global___Fact: ...
     def __init__(
@@ -2096,12 +2096,12 @@ class Evidence(_message.Message):
         *,
         versions: _builtins.int = ...,
         facts: _abc.Iterable[Global___Fact] | None = ...,
-        sealed: Global___SealMessage | None = ...,
+        signed: Global___SignedMessage | None = ...,
         pending: Global___Fact | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending", "sealed", b"sealed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending", "signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "pending", b"pending", "sealed", b"sealed", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "pending", b"pending", "signed", b"signed", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2112,23 +2112,23 @@ class ModelTransfer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
-    SEALED_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     @_builtins.property
-    def sealed(self) -> Global___SealMessage: ...
+    def signed(self) -> Global___SignedMessage: ...
     @_builtins.property
-    def own(self) -> Global___SealMessage: ...
+    def own(self) -> Global___SignedMessage: ...
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
-        sealed: Global___SealMessage | None = ...,
-        own: Global___SealMessage | None = ...,
+        signed: Global___SignedMessage | None = ...,
+        own: Global___SignedMessage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["own", b"own", "sealed", b"sealed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["own", b"own", "signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["own", b"own", "sealed", b"sealed", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["own", b"own", "signed", b"signed", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2183,20 +2183,20 @@ class RosterProposal(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
-    SEALED_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolmentEntry]: ...
     @_builtins.property
-    def sealed(self) -> Global___SealMessage: ...
+    def signed(self) -> Global___SignedMessage: ...
     def __init__(
         self,
         *,
         entries: _abc.Iterable[Global___EnrolmentEntry] | None = ...,
-        sealed: Global___SealMessage | None = ...,
+        signed: Global___SignedMessage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sealed", b"sealed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2207,23 +2207,23 @@ class RosterAnswer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
-    SEALED_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolmentEntry]: ...
     @_builtins.property
-    def sealed(self) -> Global___SealMessage: ...
+    def signed(self) -> Global___SignedMessage: ...
     def __init__(
         self,
         *,
         entries: _abc.Iterable[Global___EnrolmentEntry] | None = ...,
-        sealed: Global___SealMessage | None = ...,
+        signed: Global___SignedMessage | None = ...,
         refusal: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sealed", b"sealed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "refusal", b"refusal", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

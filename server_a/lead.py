@@ -7,15 +7,13 @@ from precad.aggregator.collect.matching import Closed, describe
 from precad.aggregator.enrol.agreement import propose_roster
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.client_lists import HeldList
-from precad.aggregator.rounds.joint_coin import cohort_of
+from precad.aggregator.rounds.joint_coin import draw
 from precad.aggregator.rounds.start_attempt import propose, require_enough, say_over
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.event_log import RoundOpened
-from precad.aggregator.training.reconcile import seals_of
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.training_loop import Outside, persist, train
+from precad.aggregator.training.training_loop import Peers, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
@@ -26,11 +24,11 @@ _LOOK_S = 0.5
 """Between looks at whether server B is still there, while clients enrol."""
 
 
-def lead(session: Session, outside: Outside) -> None:
+def lead(session: Session, peers: Peers) -> None:
     """Play a whole training as server A. Raises PrecadError when it can't go on."""
     leader = Leader(session)
     try:
-        persist(session, lambda: train(session, leader, outside))
+        persist(session, lambda: train(session, leader, peers))
     except PeerUnavailable as error:
         if not session.finished:
             raise
@@ -55,7 +53,7 @@ class Leader:
                 session.register.wait_for(enough, min(ends, session.clock.now() + _LOOK_S))
                 link.require_alive()
             require_enough(session.register.roster(), least)
-        roster = propose_roster(link, session.register, session.task, seals_of(session))
+        roster = propose_roster(link, session.register, session.task, session.signatures)
         log.info("roster is frozen with %d clients", len(roster))
 
     def open(self, aggregator: Aggregator) -> Opened | None:
@@ -65,10 +63,7 @@ class Leader:
         if session.finished:
             say_over(aggregator, progress.next_attempt, current.digest)
             return None
-        # Once per version, whatever breaks: who cuts links draws nobody anew.
-        coin = agree_coin(aggregator, current.version)
-        rate = session.task.privacy.client_rate
-        drawn = cohort_of(coin, aggregator.roster, rate, current.version)
+        drawn = draw(aggregator, current.version)
         # Owners may have shown later attempts since the servers met.
         progress.next_attempt = max(progress.next_attempt, session.store.attempts.next_number())
         # B opens its inbox before A announces anything: no honest client can be early.

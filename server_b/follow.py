@@ -7,23 +7,21 @@ from precad.aggregator.collect.matching import Closed, describe, rest_of
 from precad.aggregator.enrol.agreement import accept_roster
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.client_lists import HeldList
-from precad.aggregator.rounds.joint_coin import cohort_of
+from precad.aggregator.rounds.joint_coin import draw
 from precad.aggregator.rounds.start_attempt import answer
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.event_log import RoundOpened
-from precad.aggregator.training.reconcile import seals_of
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.training_loop import Outside, note_done, persist, train
+from precad.aggregator.training.training_loop import Peers, note_done, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import Digest
 
 log = logging.getLogger("precad")
 
 
-def follow(session: Session, outside: Outside) -> None:
+def follow(session: Session, peers: Peers) -> None:
     """Play a whole training as server B. Raises PrecadError when it can't go on.
 
     With the final model kept, the training is over for this server, whether or not A has said
@@ -33,7 +31,7 @@ def follow(session: Session, outside: Outside) -> None:
 
     def attempt() -> None:
         try:
-            train(session, helper, outside)
+            train(session, helper, peers)
         except PeerUnavailable as error:
             if not session.finished:
                 raise
@@ -42,7 +40,7 @@ def follow(session: Session, outside: Outside) -> None:
     def answer_on() -> None:
         while True:
             try:
-                train(session, helper, outside)
+                train(session, helper, peers)
             except PeerUnavailable:
                 continue
             except PrecadError:
@@ -64,27 +62,21 @@ class Helper:
 
     def agree_roster(self, link: PeerLink) -> None:
         """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
-        register, task = self._session.register, self._session.task
-        session = self._session
-        ends = session.started + session.enrolling.seconds
-        patience = max(task.deadlines.enrol, ends - session.clock.now()) + task.deadlines.peer
-        accept_roster(link, register, task, seals_of(self._session), patience)
+        session, deadlines = self._session, self._session.task.deadlines
+        left = session.started + session.enrolling.seconds - session.clock.now()
+        patience = max(deadlines.enrol, left) + deadlines.peer
+        accept_roster(link, session.register, session.task, session.signatures, patience)
 
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Check A's proposal. Raises PeerViolation, also when A ends the training early."""
         session = self._session
         current = session.model_store.current
-        version = current.version
-        drawn: tuple[ClientId, ...] = ()
-        if not session.finished:
-            coin = agree_coin(aggregator, version)
-            rate = session.task.privacy.client_rate
-            drawn = cohort_of(coin, aggregator.roster, rate, version)
+        drawn = () if session.finished else draw(aggregator, current.version)
 
         def take(opened: Opened) -> None:
             session.inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
 
-        opened = answer(aggregator, version, drawn, current.digest, before_agreeing=take)
+        opened = answer(aggregator, current.version, drawn, current.digest, before_agreeing=take)
         if opened is None:
             if not session.finished:
                 raise PeerViolation(f"server A ended the training after {current.version} rounds")

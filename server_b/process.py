@@ -5,7 +5,7 @@ from contextlib import closing
 import grpc
 
 from precad.aggregator.rpc.peer_transport import add_link_to_server
-from precad.aggregator.rpc.process import PeerService, outside_of, run_server
+from precad.aggregator.rpc.process import PeerService, peers_of, run_server
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
@@ -23,8 +23,8 @@ async def serve(settings: ServerBSettings) -> int:
         services.append(PeerService(session))
         add_link_to_server(services[0].link, server)
 
-    def conduct(session: Session) -> None:
+    def training_loop(session: Session) -> None:
         with closing(ValidationWorkers(session, settings)) as workers:
-            follow(session, outside_of(session, settings.dealer, services[0].reach, workers))
+            follow(session, peers_of(session, settings.dealer, services[0].reach, workers))
 
-    return await run_server(Role.SERVER_B, settings, conduct, add_peer_service)
+    return await run_server(Role.SERVER_B, settings, training_loop, add_peer_service)

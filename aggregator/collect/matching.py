@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
+from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
 from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.server_messages import Ask
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role

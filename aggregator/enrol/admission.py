@@ -1,25 +1,35 @@
-"""Who may enrol: anyone with a client's certificate, those on a list, or who brings a token.
+"""Who may enrol, and until when: anyone with a client's certificate, a list, or one-time tokens.
 
 Whatever the way, the task's caps hold, and nobody enrols once the roster is frozen.
 """
 
+import base64
+import binascii
+import contextlib
+import hmac
+import re
+import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from pathlib import Path
 
-from precad.aggregator.enrol.tokens import TokenBook
 from precad.aggregator.settings import ServerSettings
 from precad.common.errors import AccessDenied, Misconfiguration
-from precad.common.identifiers import ClientId
+from precad.common.files import write_file
+from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import encode_context
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 
-class Admission(Protocol):
-    """Who may enrol. Asked once for each new client, after its claim passed the task's caps."""
+class Admission:
+    """Lets every client that the authority named take part."""
 
     def __call__(self, claim: Enrolment, token: str, /) -> None:
-        """Let a claim with its token pass, or raise AccessDenied."""
+        """Let a claim with its token pass, or raise AccessDenied.
+
+        Asked once for each new client, after its claim passed the task's caps.
+        """
 
     def foresee(self, client: ClientId, token: str) -> None:
         """Raise AccessDenied where a call would, whatever is claimed; nothing is changed by it.
@@ -28,38 +38,19 @@ class Admission(Protocol):
         """
 
     def invited(self) -> list[ClientId]:
-        """Whom the operator let in by name; for operators."""
-
-    def unused_tokens(self) -> int:
-        """How many tokens are still anybody's who brings them."""
-
-
-class Anybody:
-    """Every client that the authority named may take part."""
-
-    def __call__(self, _claim: Enrolment, _token: str, /) -> None:
-        """Passes."""
-
-    def foresee(self, client: ClientId, token: str) -> None:
-        """Passes."""
-
-    def invited(self) -> list[ClientId]:
-        """Nobody by name."""
+        """Return whom the operator let in by name; for operators."""
         return []
 
     def unused_tokens(self) -> int:
-        """None."""
+        """Return how many tokens are still anybody's who brings them."""
         return 0
 
 
-anybody = Anybody()
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Admission):
     """Only clients on the operator's list, with the records and the rate that it says."""
 
-    roster: Roster
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
 
     def __call__(self, claim: Enrolment, _token: str, /) -> None:
         """Compare the claim with the list's."""
@@ -78,49 +69,147 @@ class Listed:
             raise AccessDenied(f"client {client} isn't on the operator's roster")
 
     def invited(self) -> list[ClientId]:
-        """Everybody on the list."""
+        """Return everybody on the list."""
         return list(self.roster)
 
-    def unused_tokens(self) -> int:
-        """None."""
-        return 0
+
+TOKEN_BYTES = 32
+TOKENS_FOLDER = "tokens"
+_TEXT_LENGTH = 52
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class ByToken:
-    """Who brings a one-time token of the operator's; it becomes that client's."""
+def new_token() -> str:
+    """Return 32 bytes from the operating system's CSPRNG, as 52 characters of base32."""
+    return base64.b32encode(secrets.token_bytes(TOKEN_BYTES)).decode().rstrip("=")
 
-    tokens: TokenBook
+
+def token_digest(token: str) -> Digest:
+    """Return what servers keep of a token: SHA-256, useless to whoever reads it.
+
+    Raises:
+        AccessDenied: not a token. The text isn't repeated.
+    """
+    text = token.strip()
+    if len(text) != _TEXT_LENGTH or not text.isascii():
+        raise AccessDenied(f"a token has {_TEXT_LENGTH} characters of base32: copy the whole")
+    try:
+        raw = base64.b32decode(text + "====", casefold=True)
+    except binascii.Error:
+        raise AccessDenied(
+            "a token is base32, letters and the digits 2 to 7: copy it as it is"
+        ) from None
+    return Digest.of(encode_context("enrolment-token", raw))
+
+
+class ByToken(Admission):
+    """Who brings a one-time token of the operator's; it becomes that client's.
+
+    One file per token in the state folder, named by the token's digest, so that the operator can
+    add some while the server runs. A second file beside it names the client: whom the token was
+    made for, or who used it first; it appears whole or not at all, and never changes.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / TOKENS_FOLDER
 
     def __call__(self, claim: Enrolment, token: str, /) -> None:
         """Bind the token to the client."""
-        self.tokens.redeem(_brought(claim.client, token), claim.client)
+        self.redeem(token, claim.client)
+
+    def redeem(self, token: str, client: ClientId) -> None:
+        """Bind a token to ``client``, for good; the same client may come again.
+
+        Raises:
+            AccessDenied: no such token, or another client's.
+        """
+        known = self._known(client, token)
+        self._bind(known, client)
+        self._check_owner(known, client)
 
     def foresee(self, client: ClientId, token: str) -> None:
         """Look at the token, which stays as it is."""
-        self.tokens.look(_brought(client, token), client)
+        known = self._known(client, token)
+        if self._owner(known) is not None:
+            self._check_owner(known, client)
 
     def invited(self) -> list[ClientId]:
-        """Whose the tokens are that are somebody's, by name."""
-        owned = {state.client for state in self.tokens.states() if state.client is not None}
+        """Return whose the tokens are that are somebody's, by name."""
+        owned = {owner for owner in self.owners().values() if owner is not None}
         return [ClientId(name) for name in sorted(owned)]
 
     def unused_tokens(self) -> int:
-        """Those that nobody was named for and nobody brought."""
-        return sum(state.client is None for state in self.tokens.states())
+        """Return how many nobody was named for and nobody brought."""
+        return sum(owner is None for owner in self.owners().values())
 
+    def add(self, digest: Digest, client: ClientId | None = None) -> None:
+        """Accept the token of that digest, once. Adding it again changes nothing.
 
-def _brought(client: ClientId, token: str) -> str:
-    if not token:
-        raise AccessDenied(
-            f"client {client} brings no token; ask the operator for one and put "
-            'token = "…" in the settings'
-        )
-    return token
+        Raises:
+            Misconfiguration: it is another client's already, or the folder can't be written to.
+        """
+        known = str(digest)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if client is not None:
+                # Before the token is known here: nobody else can bring it meanwhile.
+                self._bind(known, client)
+                if self._owner(known) != client.name:
+                    raise Misconfiguration(
+                        "client", client.name, "this token is another client's: make a new one"
+                    )
+            (self._folder / known).touch(mode=0o600)
+        except OSError as error:
+            raise Misconfiguration(
+                "state", str(self._folder), f"can't be written to ({error.strerror})"
+            ) from None
+
+    def owners(self) -> dict[str, str | None]:
+        """Return whose each token is, by digest; None while it is anybody's who brings it."""
+        return {digest: self._owner(digest) for digest in sorted(self._digests())}
+
+    def _known(self, client: ClientId, token: str) -> str:
+        if not token:
+            raise AccessDenied(
+                f"client {client} brings no token; ask the operator for one and put "
+                'token = "…" in the settings'
+            )
+        offered, known = str(token_digest(token)), ""
+        # Every digest is compared, each in constant time: how long it takes tells nothing.
+        for digest in self._digests():
+            if hmac.compare_digest(digest, offered):
+                known = digest
+        if not known:
+            raise AccessDenied("this server knows no such token; ask the operator for another")
+        return known
+
+    def _bind(self, known: str, client: ClientId) -> None:
+        # Two that bring it can't both win.
+        with contextlib.suppress(FileExistsError):
+            write_file(self._binding(known), client.name.encode(), replace=False)
+
+    def _check_owner(self, known: str, client: ClientId) -> None:
+        if self._owner(known) != client.name:
+            raise AccessDenied("this token is another client's; ask the operator for one")
+
+    def _digests(self) -> list[str]:
+        try:
+            return [path.name for path in self._folder.iterdir() if _DIGEST.fullmatch(path.name)]
+        except FileNotFoundError:
+            return []
+
+    def _owner(self, digest: str) -> str | None:
+        try:
+            return self._binding(digest).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _binding(self, digest: str) -> Path:
+        return self._folder / f"{digest}.client"
 
 
 def admission_of(settings: ServerSettings, task: Task) -> Admission:
-    """What a server's settings say.
+    """Return who may enrol by a server's settings.
 
     Raises:
         Misconfiguration: the roster is missing, superfluous or can't be used for the task.
@@ -131,16 +220,13 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
         )
     match settings.enrolment:
         case "open":
-            return anybody
+            return Admission()
         case "token":
-            return ByToken(TokenBook(settings.state))
+            return ByToken(settings.state)
         case "roster":
             if settings.roster is None:
                 raise Misconfiguration("roster", None, "name the operator's roster file")
             return Listed(Roster.load(settings.roster, task))
-
-
-# How long enrolment is open: the task's deadline, or the operators' date; or until enough came.
 
 
 LONGEST_S = 366 * 86_400.0
@@ -149,7 +235,7 @@ LONGEST_S = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From a server's start."""
+    """How long enrolment is open, from a server's start."""
 
     seconds: float
     enough: int
@@ -162,7 +248,7 @@ def window_of(
     quorum: int | None = None,
     now: datetime | None = None,
 ) -> Window:
-    """What the task and a server's settings say.
+    """Return how long enrolment is open by the task and a server's settings.
 
     Args:
         task: its deadline, its most and least owners.

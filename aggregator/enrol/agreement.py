@@ -2,18 +2,18 @@
 
 import logging
 import secrets
-from typing import Protocol
 
+from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.server_messages import (
+from precad.aggregator.rounds.start_attempt import require_enough
+from precad.aggregator.server_messages import (
     EnrolmentEntry,
     RosterAnswer,
     RosterBody,
     RosterProposal,
-    SealMessage,
+    ServerSignatures,
+    SignedMessage,
 )
-from precad.aggregator.rounds.server_signatures import ServerSignatures
-from precad.aggregator.rounds.start_attempt import require_enough
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind
@@ -51,27 +51,9 @@ def agree_nonces(link: PeerLink, role: Role) -> bytes:
     return own + theirs if role is Role.SERVER_A else theirs + own
 
 
-class Rolls(Protocol):
-    """One server's enrolments, and the roster once it is frozen."""
-
-    @property
-    def frozen(self) -> bool:
-        """Whether version 0 may begin."""
-
-    def roster(self) -> Roster:
-        """Everybody enrolled so far; the frozen ones once it is frozen."""
-
-    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
-        """``roster`` is final. Taken back: some of its claims may have been lost here."""
-
-    def seal(self) -> SealMessage | None:
-        """The other server's word on the frozen roster."""
-
-    def keep_seal(self, sealed: SealMessage) -> None:
-        """Keep it."""
-
-
-def propose_roster(link: PeerLink, rolls: Rolls, task: Task, seals: ServerSignatures) -> Roster:
+def propose_roster(
+    link: PeerLink, register: Register, task: Task, signatures: ServerSignatures
+) -> Roster:
     """A's part: its enrolments; the roster is those of them that B holds alike.
 
     A client that enrolled at one server only, or with other claims at the other, is left out: that
@@ -82,38 +64,38 @@ def propose_roster(link: PeerLink, rolls: Rolls, task: Task, seals: ServerSignat
         PeerViolation: B refuses, or answers with somebody who wasn't proposed.
         Misconfiguration: the servers hold too few clients alike.
     """
-    own = rolls.roster()
-    frozen = rolls.frozen
-    sealed = rolls.seal() if frozen else None
-    link.send("roster", RosterProposal(entries=_entries(own), sealed=sealed).to_bytes())
+    own = register.roster()
+    frozen = register.frozen
+    signed = register.signature() if frozen else None
+    link.send("roster", RosterProposal(entries=_entries(own), signed=signed).to_bytes())
     answer = RosterAnswer.from_bytes(link.receive("roster"))
     if answer.refusal:
         raise PeerViolation(f"server B refused the roster: {answer.refusal}")
     roster = _roster(answer.entries)
-    if not frozen and _is_own(seals, answer.sealed, roster):
+    if not frozen and _is_own(signatures, answer.signed, roster):
         log.warning("this server had lost the frozen roster: it has it back from server B")
-        rolls.freeze(roster, taken_back=True)
+        register.freeze(roster, taken_back=True)
     else:
         if any(own.get(client) != claim for client, claim in roster.items()):
             raise PeerViolation("server B's roster isn't made of the clients that A proposed")
         _say_who_is_left_out(own, roster)
         require_enough(roster, task.enrolment.min_clients)
-        rolls.freeze(roster)
-    _exchange_seals(link, rolls, seals, roster)
+        register.freeze(roster)
+    _exchange_signatures(link, register, signatures, roster)
     return roster
 
 
 def accept_roster(
-    link: PeerLink, rolls: Rolls, task: Task, seals: ServerSignatures, timeout_s: float
+    link: PeerLink, register: Register, task: Task, signatures: ServerSignatures, timeout_s: float
 ) -> None:
     """B's part: freeze whom A proposes and B holds alike, then say who that is.
 
     Args:
         link: to A.
-        rolls: B's enrolments, asked when A's come. Frozen durably before A hears of it: a roster
+        register: B's enrolments, asked when A's come. Frozen durably before A hears of it: a roster
             that A has frozen is frozen here too, whatever crashes in between.
         task: gives the caps and the least number of clients.
-        seals: B's pen and eye.
+        signatures: B's.
         timeout_s: how long A may take.
 
     Raises:
@@ -122,49 +104,50 @@ def accept_roster(
         StorageFailure: the roster can't be kept. A hears nothing then, and tries again.
     """
     proposal = RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
-    sealed = None
+    signed = None
     try:
         proposed = _roster(proposal.entries)
-        known, frozen = rolls.roster(), rolls.frozen
+        known, frozen = register.roster(), register.frozen
         if frozen:
             # Who of it is missing at A is missing by A's loss, or A's is another roster.
-            roster, sealed = known, rolls.seal()
-        elif _is_own(seals, proposal.sealed, proposed):
+            roster, signed = known, register.signature()
+        elif _is_own(signatures, proposal.signed, proposed):
             log.warning("this server had lost the frozen roster: it has it back from server A")
             roster = proposed
-            rolls.freeze(roster, taken_back=True)
+            register.freeze(roster, taken_back=True)
         else:
             # A claim that the task doesn't allow, however it got here, costs that client alone.
             held = [claim for claim in proposed.values() if known.get(claim.client) == claim]
             roster = Roster({claim.client: claim for claim in held if _fits(claim, task)})
             _say_who_is_left_out(proposed, roster)
             require_enough(roster, task.enrolment.min_clients)
-            rolls.freeze(roster)
+            register.freeze(roster)
     except (PeerViolation, Misconfiguration) as error:
         # Only what the two disagree about is answered, and stops A. What fails here alone, as a
         # full disk, ends the link without an answer: A tries again.
         link.send("roster", RosterAnswer(refusal=str(error)).to_bytes())
         raise
-    link.send("roster", RosterAnswer(entries=_entries(roster), sealed=sealed).to_bytes())
-    _exchange_seals(link, rolls, seals, roster)
+    link.send("roster", RosterAnswer(entries=_entries(roster), signed=signed).to_bytes())
+    _exchange_signatures(link, register, signatures, roster)
 
 
-def _exchange_seals(link: PeerLink, rolls: Rolls, seals: ServerSignatures, roster: Roster) -> None:
-    own = RosterBody(task=str(seals.task), digest=str(roster.digest()))
-    answer = link.exchange("roster-seal", seals.write(SignedKind.ROSTER, own).to_bytes())
-    theirs = SealMessage.from_bytes(answer)
-    if seals.read(seals.other, SignedKind.ROSTER, theirs, RosterBody) != own:
+def _exchange_signatures(
+    link: PeerLink, register: Register, signatures: ServerSignatures, roster: Roster
+) -> None:
+    own = RosterBody(task=str(signatures.task), digest=str(roster.digest()))
+    theirs, found = signatures.exchange(link, "roster-seal", SignedKind.ROSTER, own)
+    if found != own:
         raise PeerViolation("the servers froze different rosters; start a new task")
-    if rolls.seal() is None:
-        rolls.keep_seal(theirs)
+    if register.signature() is None:
+        register.keep_signature(theirs)
 
 
-def _is_own(seals: ServerSignatures, sealed: SealMessage | None, roster: Roster) -> bool:
+def _is_own(signatures: ServerSignatures, signed: SignedMessage | None, roster: Roster) -> bool:
     """Whether this server has signed just this roster."""
-    if sealed is None:
+    if signed is None:
         return False
-    found = seals.read(seals.role, SignedKind.ROSTER, sealed, RosterBody)
-    return found == RosterBody(task=str(seals.task), digest=str(roster.digest()))
+    found = signatures.check(signatures.role, SignedKind.ROSTER, signed, RosterBody)
+    return found == RosterBody(task=str(signatures.task), digest=str(roster.digest()))
 
 
 def _entries(roster: Roster) -> tuple[EnrolmentEntry, ...]:

@@ -2,9 +2,9 @@
 
 import contextlib
 
-from precad.aggregator.enrol.admission import Admission, anybody
-from precad.aggregator.rounds.privacy_cap import prepare
-from precad.aggregator.rounds.server_messages import SealMessage
+from precad.aggregator.enrol.admission import Admission
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import AccessDenied, Misconfiguration
@@ -14,27 +14,21 @@ from precad.common.task import Task
 
 
 class Register:
-    """Takes enrolments until the roster is frozen.
-
-    Args:
-        task: gives the caps.
-        store: keeps the claims and the frozen roster through restarts.
-        admission: who may enrol; any client unless given.
-        clock: passes the time.
-    """
+    """Takes enrolments until the roster is frozen."""
 
     def __init__(
         self,
         task: Task,
         store: Store,
-        admission: Admission = anybody,
+        admission: Admission | None = None,
         clock: Clock = CLOCK,
     ) -> None:
         self._task = task
-        self._admission = admission
+        self._admission = admission or Admission()
         self._store = store
         self._clock = clock
         self._changed = clock.condition()
+        self.cap = PrivacyCap(task, clock)
         frozen = store.enrolment.roster()
         self._frozen = frozen is not None
         self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.enrolment.claims())
@@ -51,7 +45,7 @@ class Register:
         """
         enrolment.check(self._task)
         if not self._frozen:
-            prepare(self._task, enrolment.record_rate)
+            self.cap.precompute(enrolment.record_rate)
         with self._changed:
             known = self._enrolments.get(enrolment.client)
             if known == enrolment:
@@ -88,7 +82,7 @@ class Register:
         rates = {claim.record_rate for claim in self.roster().values()}
         for rate in sorted({self._task.privacy.record_rate} | rates, reverse=True):
             with contextlib.suppress(Misconfiguration):
-                prepare(self._task, rate)
+                self.cap.precompute(rate)
 
     def wait_for(self, enough: int, deadline: float) -> None:
         """Wait until ``enough`` clients are enrolled, or until ``deadline``."""
@@ -141,13 +135,13 @@ class Register:
             # Claims that were lost had their accounts computed by an older process.
             self.prepare_accounts()
 
-    def seal(self) -> SealMessage | None:
-        """The other server's word on the frozen roster."""
+    def signature(self) -> SignedMessage | None:
+        """Return what the other server signed of the frozen roster."""
         return self._store.enrolment.roster_seal()
 
-    def keep_seal(self, sealed: SealMessage) -> None:
-        """Keep the other server's word on the frozen roster."""
-        self._store.enrolment.keep_roster_seal(sealed)
+    def keep_signature(self, signed: SignedMessage) -> None:
+        """Keep what the other server signed of the frozen roster."""
+        self._store.enrolment.keep_roster_seal(signed)
 
     @property
     def frozen(self) -> bool:

@@ -5,24 +5,44 @@ One object per server and task; the round's steps are functions of it and of the
 given to it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.joint_coin import CoinKey
-from precad.aggregator.rounds.privacy_cap import begin, may_take_part, released_again
-from precad.aggregator.rounds.server_signatures import ServerSignatures
-from precad.common.identifiers import ClientId, Role
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.aggregator.server_messages import CoinOpening, ServerSignatures
+from precad.aggregator.store import Store
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.keystream import derive
 from precad.common.roster import Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.norm_check.dealing import Dealing
 from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, SpentTriples
 
-if TYPE_CHECKING:
-    from precad.aggregator.store import Store
+
+class CoinKey:
+    """One server's 32 secret bytes, never in the database; ``keep`` makes new ones durable."""
+
+    def __init__(self, key: Secret, keep: Callable[[Secret], None] = lambda _: None) -> None:
+        self._key = key
+        self._keep = keep
+
+    def opening(self, task: Digest, version: int) -> CoinOpening:
+        """This server's bytes and salt for a version; the same whenever they are asked for."""
+        return CoinOpening(
+            task=str(task),
+            version=version,
+            coin=derive(self._key, "coin-bytes", task.value, version).reveal().hex(),
+            salt=derive(self._key, "coin-salt", task.value, version).reveal().hex(),
+        )
+
+    def renew(self) -> None:
+        """Take a fresh key, for all versions that have no coin yet."""
+        fresh = Secret.random()
+        self._keep(fresh)
+        self._key = fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +61,11 @@ class Aggregator:
     nonces: bytes
     """A's and B's for this link, 32 bytes each: dealt randomness is bound to them, so that no two
     restored databases make the dealer deal the same again."""
-    seals: ServerSignatures = field(repr=False)
+    signatures: ServerSignatures = field(repr=False)
     coin_key: CoinKey = field(repr=False)
     noise: NoiseSource = field(repr=False)
-    store: "Store" = field(repr=False)
+    store: Store = field(repr=False)
+    cap: PrivacyCap = field(repr=False)
 
     @property
     def spent(self) -> SpentTriples:
@@ -68,19 +89,14 @@ class Aggregator:
         ledger = self.store.ledger
         spent, again = ledger.participations(), ledger.re_releases()
         charged = ledger.charges_in(version)
-        return tuple(
-            client
-            for client in clients
-            if may_take_part(
-                self.task,
-                self.roster[client].record_rate,
-                spent.get(client, 0),
-                again.get(client, {}),
-                charged.get(client, 0),
-            )
-        )
 
-    def begin_accounts(self, version: int) -> None:
+        def admitted(client: ClientId) -> bool:
+            now = spent.get(client, 0), again.get(client, {}), charged.get(client, 0)
+            return self.cap.admits(self.roster[client].record_rate, *now)
+
+        return tuple(filter(admitted, clients))
+
+    def precompute_re_releases(self, version: int) -> None:
         """Have the accounts computed that another release of ``version`` needs, in other threads.
 
         Most trainings need none: no release of theirs was ever lost.
@@ -88,8 +104,8 @@ class Aggregator:
         again = self.store.ledger.re_releases()
         charged = self.store.ledger.charges_in(version)
         for client, claim in self.roster.items():
-            then = released_again(again.get(client, {}), charged.get(client, 0))
-            begin(self.task, claim.record_rate, then)
+            rate, charges = claim.record_rate, charged.get(client, 0)
+            self.cap.precompute_re_release(rate, again.get(client, {}), charges)
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
         """Binary triples for one batch of decisions."""

@@ -20,11 +20,7 @@ _REASONS = tuple(Rejection)
 
 
 class Places:
-    """Places of a list's clients.
-
-    Args:
-        clients: each once, in the order that both servers have them in.
-    """
+    """Places of a list's clients, each once, in the order that both servers have them in."""
 
     def __init__(self, clients: Iterable[ClientId]) -> None:
         self._clients = tuple(clients)
@@ -56,25 +52,6 @@ class Places:
                     f"the other server names somebody who isn't among {size} clients"
                 )
             yield self._clients[place]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A's turn while collection is open."""
-
-    patient: bool = False
-    """Whether B is to wait a moment for its next arrival."""
-    over: bool = False
-    """Collection is closed at A: its list follows."""
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        return encode("Ask", {"patient": self.patient, "over": self.over})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Inverse of ``to_bytes``. Raises PeerViolation."""
-        return cls(**decode("Ask", data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +100,6 @@ class HeldList:
 
     def of(self, clients: Sequence[ClientId]) -> dict[ClientId, Outcome]:
         """Return the outcomes by client.
-
-        Args:
-            clients: the cohort without those who have gone on, in its order.
 
         Raises:
             PeerViolation: the list is over more clients, or fewer.

@@ -17,11 +17,14 @@ The same comparison is made again after each remedy, until nothing is left to do
 databases.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from precad.aggregator.rounds.server_messages import Position, PreparedView
+from precad.aggregator.server_messages import Evidence, Fact, HeadBody, Position, PreparedView
+from precad.aggregator.store.ledger import history_after
 from precad.common.errors import PeerViolation
+from precad.common.identifiers import Digest
 
 
 class Remedy(Enum):
@@ -49,11 +52,11 @@ class Recovery:
     """The remedy, and the attempt that it is about."""
 
     remedy: Remedy
-    attempt: PreparedView | None = None
+    attempt: int = -1
 
 
 def compare(own: Position, theirs: Position) -> Recovery:
-    """What to do about the newest attempt; both servers come to matching conclusions.
+    """Return what to do about the newest attempt; both servers come to matching conclusions.
 
     Raises:
         PeerViolation: the trainings differ in a way that nothing mends.
@@ -70,14 +73,64 @@ def compare(own: Position, theirs: Position) -> Recovery:
             raise PeerViolation(
                 "the servers prepared different attempts, or different valid sets, of one version"
             )
-        return Recovery(Remedy.RELEASE, own.prepared)
+        return Recovery(Remedy.RELEASE, own.prepared.attempt)
     if own.prepared is not None:
-        return Recovery(Remedy.LOST if own.prepared.bound else Remedy.VOID, own.prepared)
+        remedy = Remedy.LOST if own.prepared.bound else Remedy.VOID
+        return Recovery(remedy, own.prepared.attempt)
     if theirs.prepared is not None:
-        bound = theirs.prepared.bound
-        return Recovery(Remedy.LEARN_LOST if bound else Remedy.CONFIRM_VOID, theirs.prepared)
+        remedy = Remedy.LEARN_LOST if theirs.prepared.bound else Remedy.CONFIRM_VOID
+        return Recovery(remedy, theirs.prepared.attempt)
     return Recovery(Remedy.NOTHING)
 
 
 def _what(prepared: PreparedView) -> tuple[int, str]:
     return prepared.attempt, prepared.valid_set
+
+
+def settled(facts: Iterable[Fact], *pending: int | None) -> tuple[Fact, ...]:
+    """The facts without those of attempts that one of the servers hasn't finished."""
+    return tuple(fact for fact in facts if fact.attempt not in pending)
+
+
+def adoptable(
+    start: Digest,
+    evidence: Sequence[Evidence],
+    signed: HeadBody | None,
+    heard: range = range(0),
+) -> tuple[Fact, ...]:
+    """Those of the other server's facts that one's own signature stands for.
+
+    Args:
+        start: of the history.
+        evidence: the other server's facts, a version each, from version 0 on.
+        signed: the own newest head, as the other kept it; its signature is checked.
+        heard: attempts that this server has forgotten, and that the dealer, an owner or the other
+            server has named to it. They are charged anyway (``training.reconcile``).
+
+    Returns:
+        All facts under the seal, and at most one charge more: the attempt that the other has
+        prepared and countersigned or sent, or that its journal remembers. Nobody can invent
+        others. And all voids: they charge nobody, and don't touch what this server has
+        countersigned. And charges of attempts that were ``heard`` of.
+    """
+    pending = evidence[0].pending if evidence else None
+    found = [] if pending is None else [pending]
+    found += [fact for each in evidence for fact in each.facts if fact.voided]
+    found += [
+        fact
+        for each in evidence
+        for fact in each.facts
+        if not fact.voided and fact.attempt in heard
+    ]
+    if signed is None or signed.version >= len(evidence):
+        return tuple(found)
+    history = start
+    for earlier in evidence[: signed.version]:
+        history = history_after(history, earlier.facts)
+    last = [fact for fact in evidence[signed.version].facts if fact.attempt <= signed.attempt]
+    shown = {fact.attempt for fact in last}
+    if pending is not None and pending.attempt == signed.attempt and pending.attempt not in shown:
+        last.append(pending)
+    if str(history_after(history, last)) != signed.history:
+        return tuple(found)
+    return (*(fact for each in evidence[: signed.version] for fact in each.facts), *last, *found)

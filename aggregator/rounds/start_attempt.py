@@ -1,21 +1,18 @@
 """Open an attempt: both servers know who is drawn; the cohort is whom both ledgers allow."""
 
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
 
 from precad.aggregator.peer_link import SETUP_ATTEMPT
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.attempt_state import Permission
 from precad.aggregator.rounds.client_lists import Places
-from precad.aggregator.rounds.server_messages import Cohort, Verdict
 from precad.aggregator.rounds.states import Opened
+from precad.aggregator.server_messages import Cohort, Verdict
+from precad.aggregator.store import Store
+from precad.aggregator.store.schema import Permission
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest
 from precad.common.roster import Roster
 from precad.common.task import Task
-
-if TYPE_CHECKING:
-    from precad.aggregator.store import Store
 
 
 def propose(
@@ -30,9 +27,11 @@ def propose(
     """
     within = aggregator.within_budget(drawn, version)
     why = doubt(aggregator.store, aggregator.task, attempt, version)
+    # By places in the roster, which both servers have signed.
+    places = Places(aggregator.roster)
+    clients = places.steps(within)
     verdict = _ask(
-        aggregator,
-        Cohort(attempt=attempt, clients=_steps(aggregator, within), model=str(model), doubt=why),
+        aggregator, Cohort(attempt=attempt, clients=clients, model=str(model), doubt=why)
     )
     if why or verdict.operators:
         raise NeedsOperators(Permission.ATTEMPTS, version, why or verdict.refusal)
@@ -41,7 +40,7 @@ def propose(
         raise PeerUnavailable(f"server B refused attempt {attempt}: {verdict.refusal}")
     if verdict.refusal:
         raise PeerViolation(f"server B refused attempt {attempt}: {verdict.refusal}")
-    counted = set(Places(aggregator.roster).clients(verdict.clients))
+    counted = set(places.clients(verdict.clients))
     if not counted <= set(within):
         raise PeerViolation("server B's cohort isn't made of the clients that A proposed")
     opened = _opened(aggregator, attempt, version, counted, model)
@@ -66,13 +65,8 @@ def answer(
 ) -> Opened | None:
     """B's part: check A's proposal against the coin, its own ledger and model.
 
-    Args:
-        aggregator: server B.
-        version: t of θ_t.
-        drawn: by the version's coin.
-        model: digest of θ_t.
-        before_agreeing: called with the attempt when all is well: opens the inbox, so that no
-            client that A calls finds it closed.
+    All being well, ``before_agreeing`` opens the inbox, so that no client that A calls finds it
+    closed.
 
     Returns:
         The opened attempt; None when A says that training is over.
@@ -85,8 +79,8 @@ def answer(
     link = aggregator.link
     link.begin_attempt(SETUP_ATTEMPT)
     proposal = Cohort.from_bytes(link.receive("cohort"))
-    attempt = proposal.attempt
-    proposed = set(Places(aggregator.roster).clients(proposal.clients))
+    attempt, places = proposal.attempt, Places(aggregator.roster)
+    proposed = set(places.clients(proposal.clients))
     refusal, why, used = "", "", False
     if strangers := sorted(map(str, proposed - set(drawn))):
         refusal = f"the coin didn't draw {strangers[:3]}"
@@ -109,7 +103,7 @@ def answer(
     counted = aggregator.within_budget(sorted(proposed), version)
     opened = _opened(aggregator, attempt, version, counted, model)
     before_agreeing(opened)
-    link.send("cohort", Verdict(clients=_steps(aggregator, counted)).to_bytes())
+    link.send("cohort", Verdict(clients=places.steps(counted)).to_bytes())
     link.begin_attempt(attempt)
     return opened
 
@@ -151,11 +145,6 @@ def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
     return Verdict.from_bytes(link.receive("cohort"))
 
 
-def _steps(aggregator: Aggregator, clients: Iterable[ClientId]) -> tuple[int, ...]:
-    """By places in the roster, which both servers have signed."""
-    return Places(aggregator.roster).steps(clients)
-
-
 # What waits for the operators of both servers.
 
 
@@ -188,7 +177,7 @@ class NeedsOperators(PrecadError):
         self.version = version
 
 
-def doubt(store: "Store", task: Task, attempt: int, version: int) -> str:
+def doubt(store: Store, task: Task, attempt: int, version: int) -> str:
     """Why another attempt of ``version`` needs the operators' word; empty when it needs none."""
     if attempt <= store.versions.allowed(Permission.ATTEMPTS, version):
         return ""

@@ -10,7 +10,6 @@ from typing import Any
 import grpc.aio
 
 from precad.aggregator.collect import Upload
-from precad.aggregator.rounds.privacy_cap import prepare, prepared
 from precad.aggregator.rpc.limits import (
     Call,
     Limits,
@@ -20,8 +19,8 @@ from precad.aggregator.rpc.limits import (
     in_time,
 )
 from precad.aggregator.rpc.notices import notice_of, opening_of, statement_of, word_of, word_room
-from precad.aggregator.training.connected_clients import OpenWatches, as_long_as_allowed
-from precad.aggregator.training.model_store import ShelvedModel
+from precad.aggregator.training.connected_clients import OpenWatches
+from precad.aggregator.training.model_store import StoredModel
 from precad.aggregator.training.owner_statements import give_back, remember
 from precad.aggregator.training.session import Session
 from precad.common.errors import (
@@ -116,12 +115,12 @@ class AggregationService(AggregationServicer):
 
         Raises Misconfiguration: the task doesn't allow the claim, or no account can be given of it.
         """
-        task = self._session.task
-        claim.check(task)
-        if not (self._session.register.frozen or prepared(task, claim.record_rate)):
+        register = self._session.register
+        claim.check(self._session.task)
+        if not (register.frozen or register.cap.is_ready(claim.record_rate)):
             # In a thread of its own: the others keep their places for claims and status.
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._accounts, prepare, task, claim.record_rate)
+            await loop.run_in_executor(self._accounts, register.cap.precompute, claim.record_rate)
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: Context
@@ -138,7 +137,7 @@ class AggregationService(AggregationServicer):
                 self._session.connected_clients.watch(client),
             ):
                 events = self._session.event_log.follow(from_start=False)
-                async for event in as_long_as_allowed(events, watch):
+                async for event in watch.follow(events):
                     word = await word_of(self._session, event, client)
                     yield notice_of(event, client, word, self._room)
 
@@ -166,7 +165,7 @@ class AggregationService(AggregationServicer):
                     with slot.waiting():
                         yield pb.ModelPiece(data=piece)
 
-    def _model(self, request: pb.ModelRequest) -> ShelvedModel:
+    def _model(self, request: pb.ModelRequest) -> StoredModel:
         """A model that both servers hold. Raises TaskMismatch, NotOnOffer."""
         check_task(self._session.task, request.task_digest)
         if request.version > self._session.store.versions.confirmed():

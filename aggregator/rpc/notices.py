@@ -74,13 +74,13 @@ async def word_of(session: Session, event: Event, client: ClientId) -> pb.Signed
 
 def _notice(event: Event, client: ClientId) -> pb.Notice:
     match event:
-        case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
+        case RoundOpened(opened, collect_s):
             return pb.Notice(
                 open=pb.RoundOpen(
                     attempt=opened.attempt,
                     version=opened.version,
                     model_digest=opened.model.value,
-                    selected=client in cohort,
+                    selected=client in opened.counted,
                     collect_seconds=collect_s,
                 )
             )

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from precad.aggregator.rounds.attempt_state import Permission
 from precad.aggregator.rounds.start_attempt import GRANTED
+from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.connected_clients import while_allowed
 from precad.aggregator.training.event_log import RoundDone
 from precad.aggregator.training.session import Session

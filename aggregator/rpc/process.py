@@ -18,7 +18,7 @@ from precad.aggregator.enrol.admission import admission_of, window_of
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.peer_link import FrameTransport
-from precad.aggregator.rounds.joint_coin import CoinKey
+from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.connections import (
     STRANGERS,
@@ -36,7 +36,7 @@ from precad.aggregator.training.connected_clients import ConnectedClients, while
 from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.training_loop import Outside, run_to_end
+from precad.aggregator.training.training_loop import Peers, run_to_end
 from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.errors import PeerUnavailable, PrecadError
@@ -63,17 +63,17 @@ LOOK_S = 1.0
 STOPPED_S = 30.0
 """How long a training that stopped says why, where a finished one stays."""
 
-Conduct = Callable[[Session], None]
+TrainingLoop = Callable[[Session], None]
 Extend = Callable[[grpc.aio.Server, Session], None]
 
 
 async def run_server(
-    role: Role, settings: ServerSettings, conduct: Conduct, extend: Extend | None = None
+    role: Role, settings: ServerSettings, training_loop: TrainingLoop, extend: Extend | None = None
 ) -> int:
     """Serve until the training is over and its model was on offer for long enough.
 
     Args:
-        conduct: the training itself; runs in a thread of its own.
+        training_loop: the training itself; runs in a thread of its own.
 
     Returns:
         The process's exit status: 0 after a finished training, and where it was told to stop
@@ -112,7 +112,7 @@ async def run_server(
             # Before the first round and not in it: an account takes seconds.
             session.register.prepare_accounts()
             let_go_of_loaded()
-            run_to_end(session, conduct)
+            run_to_end(session, training_loop)
         finally:
             loop.call_soon_threadsafe(ended.set)
 
@@ -251,9 +251,9 @@ Reach = Callable[[], AbstractContextManager[FrameTransport]]
 """The other server's link, until the block ends. Raises PeerUnavailable."""
 
 
-def outside_of(
+def peers_of(
     session: Session, dealer_address: str, other_server: Reach, workers: ValidationWorkers
-) -> Outside:
+) -> Peers:
     """A process's outside: gRPC, the task's noise, and its workers."""
     task, role = session.task, session.role
 
@@ -264,7 +264,7 @@ def outside_of(
             why = partial(why_unreachable, *to_dealer)
             yield transport, RemoteDealer(channel, dealer_address, task, role, why)
 
-    return Outside(peers, DiscreteGaussian(task.noise_units), workers.validation)
+    return Peers(peers, DiscreteGaussian(task.noise_units), workers.validation)
 
 
 def leave_dealer(session: Session, address: str) -> None:

@@ -17,8 +17,8 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName, ReleaseCounts
 from precad.accounting.guarantees import guarantees
 from precad.aggregator.collect.inbox import Backlog
-from precad.aggregator.rounds.attempt_state import AttemptState
-from precad.aggregator.rounds.privacy_cap import participations_left
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.event_log import Event, RoundDone
 from precad.aggregator.training.session import Phase, Session
 from precad.common.errors import Misconfiguration, Rejection
@@ -165,7 +165,7 @@ class Epsilons:
         # A version that is charged and not released yet is among both.
         total = max(count, min(count + rounds - released, rounds))
         try:
-            more = participations_left(task, task.privacy.record_rate, count, dict(again))
+            more = PrivacyCap(task).left(task.privacy.record_rate, count, dict(again))
         except Misconfiguration:
             return dict.fromkeys(Adversary, math.inf)
         return self._against(rounds, total if more is None else min(total, count + more), again)

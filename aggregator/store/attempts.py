@@ -2,24 +2,19 @@
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from precad.aggregator.rounds.attempt_state import (
-    BOUND,
-    CHARGED,
-    PENDING,
-    AttemptState,
-    ReleaseRecord,
-)
-from precad.aggregator.rounds.server_messages import Fact, HeadBody, SealMessage
+from precad.aggregator.server_messages import Fact, HeadBody, SignedMessage
 from precad.aggregator.store import schema
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
-from precad.aggregator.store.ledger import Ledger, charged_clients
+from precad.aggregator.store.ledger import Ledger
+from precad.aggregator.store.schema import BOUND, CHARGED, PENDING, AttemptState
 from precad.aggregator.store.transaction import Transaction
-from precad.aggregator.store.versions import raise_opened
+from precad.aggregator.store.versions import Versions
 from precad.common.errors import AlreadyReleased, PeerViolation, Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest
 
@@ -51,7 +46,10 @@ _PENDING = (
     .order_by(_ATTEMPT.attempt.desc())
     .limit(1)
 )
-_SHARE_OF = select(_SHARE.share).where(_SHARE.attempt == bindparam("of"))
+_REJECTIONS = select(_REJECTION.client, _REJECTION.reason).where(
+    _REJECTION.attempt == bindparam("of")
+)
+SHARE_OF = select(_SHARE.share).where(_SHARE.attempt == bindparam("of"))
 _SHARE_DIGEST = select(_LEDGER.share_digest).where(
     _LEDGER.attempt == bindparam("of"), _LEDGER.event == AttemptState.PREPARED
 )
@@ -75,14 +73,29 @@ _OVER = (
 _DROP_SHARES = delete(schema.noisy_share).where(_SHARE.attempt.in_(_OVER))
 
 
+@dataclass(frozen=True, slots=True)
+class ReleaseRecord:
+    """An attempt that was prepared on this server, as it is kept."""
+
+    attempt: int
+    version: int
+    """t of the model θ_t that the attempt started from."""
+    state: AttemptState
+    cohort_size: int
+    model: Digest
+    valid_set: Digest
+    valid: tuple[ClientId, ...]
+    rejections: Mapping[ClientId, Rejection]
+    noisy_share: bytes = field(repr=False)
+
+    def fact(self) -> Fact:
+        """Return its charge, as both ledgers hold it."""
+        names = tuple(client.name for client in self.valid)
+        return Fact(version=self.version, attempt=self.attempt, voided=False, clients=names)
+
+
 class Attempts:
     """One server's attempts. Each method is one transaction: durable at its end, or undone.
-
-    Args:
-        transaction: of the server's database.
-        ledger: takes an entry for what costs somebody, or costs nothing any more.
-        journal_file: beside the database; None in tests of other things.
-        entries: what that file held at this server's start.
 
     Raises:
         StorageFailure: by every method, when the database fails. Nothing was changed then.
@@ -92,11 +105,13 @@ class Attempts:
         self,
         transaction: Transaction,
         ledger: Ledger,
+        versions: Versions,
         journal_file: JournalFile | None,
         entries: JournalEntries,
     ) -> None:
         self._transaction = transaction
         self._ledger = ledger
+        self._versions = versions
         self._journal_file = journal_file
         self._entries = entries
 
@@ -105,36 +120,35 @@ class Attempts:
     def next_number(self) -> int:
         """Return the first attempt that nobody remembers: not this server, nor whom it heard of."""
         return self._transaction.look(
-            "next attempt", lambda c: max(self._newest_here(c), _heard(c)) + 1
+            "next attempt", lambda: max(self.unused_here(), self._heard() + 1)
         )
 
     def unused_here(self) -> int:
         """Return the first attempt that neither the database nor the journal file knows."""
-        with self._transaction.read() as connection:
-            return self._newest_here(connection) + 1
+        return max(self.newest(), self._entries.newest_attempt) + 1
 
     def newest(self) -> int:
         """Return the newest attempt in the database; -1 before the first."""
-        with self._transaction.read() as connection:
-            return _newest(connection)
+        found = self._transaction.value(_NEWEST)
+        return -1 if found is None else int(found)
 
     def hear(self, attempt: int) -> None:
         """Keep that somebody else remembers ``attempt``: dealer, owner or the other server."""
         if attempt >= self.next_number():
             with self._transaction.write() as connection:
-                note_heard(connection, attempt)
+                connection.execute(update(schema.task), {"heard": attempt})
 
-    def _newest_here(self, connection: Connection) -> int:
-        return max(_newest(connection), self._entries.newest_attempt)
+    def _heard(self) -> int:
+        found = self._transaction.value(_HEARD)
+        return -1 if found is None else int(found)
 
     # --- until it is prepared ----------------------------------------------------------------
 
     def begin(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
         """Keep the attempt as open. Raises PeerViolation when its number was used before."""
         with self._transaction.write() as connection:
-            newest = self._newest_here(connection)
-            if attempt <= newest:
-                raise PeerViolation(f"attempt {attempt} isn't above {newest}, the newest here")
+            if attempt < (unused := self.unused_here()):
+                raise PeerViolation(f"attempt {attempt} isn't above {unused - 1}, the newest here")
             _begin(connection, attempt, version, cohort_size, model, AttemptState.OPEN)
 
     def abandon_open(self) -> int:
@@ -145,8 +159,7 @@ class Attempts:
 
     def count_of(self, version: int) -> int:
         """Return how many attempts of ``version`` there were."""
-        with self._transaction.read() as connection:
-            return int(connection.execute(_IN_VERSION, {"of": version}).scalar_one())
+        return int(self._transaction.value(_IN_VERSION, of=version))
 
     def spend(self, attempt: int, batch: int) -> None:
         """Keep a batch of correlated randomness as spent. Raises PeerViolation on reuse."""
@@ -201,7 +214,7 @@ class Attempts:
                     [{"attempt": attempt, "client": c, "reason": r} for c, r in rejections.items()],
                 )
 
-    def countersign(self, attempt: int, head: HeadBody, sealed: SealMessage) -> None:
+    def countersign(self, attempt: int, head: HeadBody, signed: SignedMessage) -> None:
         """Keep that this server countersigns the other's head, in the journal file first.
 
         What that file says and the database doesn't counts as sent.
@@ -210,8 +223,7 @@ class Attempts:
             AlreadyReleased: the attempt isn't prepared here.
         """
         if self._journal_file is not None:
-            with self._transaction.read() as connection:
-                clients = charged_clients(connection, attempt)
+            clients = self._ledger.charged(attempt)
             self._journal_file.countersigned(head.version, attempt, clients)
         with self._transaction.write() as connection:
             known = _row(connection, attempt)
@@ -219,9 +231,9 @@ class Attempts:
                 raise AlreadyReleased(f"attempt {attempt} isn't prepared here")
             fresh = known.state is AttemptState.PREPARED
             state = AttemptState.COUNTERSIGNED if fresh else known.state
-            _change(connection, attempt, state=state, their_head=sealed.to_json())
+            _change(connection, attempt, state=state, their_head=signed.to_json())
 
-    def sent(self, attempt: int, countersignature: SealMessage) -> None:
+    def sent(self, attempt: int, countersignature: SignedMessage) -> None:
         """Keep the other's countersignature: the noisy share is about to leave.
 
         Raises:
@@ -240,22 +252,18 @@ class Attempts:
         Raises:
             StorageFailure: the noisy share isn't the one that was prepared.
         """
-        with self._transaction.read() as connection:
-            row = connection.execute(_PENDING).first()
-            if row is None:
+        with self._transaction.read():
+            if (row := self._transaction.first(_PENDING)) is None:
                 return None
-            of = {"of": row.attempt}
-            share = share_of(connection, row.attempt)
-            if share is None or connection.scalar(_SHARE_DIGEST, of) != Digest.of(share):
+            share = self.noisy_share(row.attempt)
+            digest = self._transaction.value(_SHARE_DIGEST, of=row.attempt)
+            if share is None or digest != Digest.of(share):
                 # Sent, it would be a second release of one version.
                 raise StorageFailure(
                     f"the noisy share of attempt {row.attempt} isn't the one that the ledger "
                     "names; the database was changed or is damaged. Put back this server's newest "
                     "state, or start a new task"
                 )
-            rejected = select(_REJECTION.client, _REJECTION.reason).where(
-                _REJECTION.attempt == row.attempt
-            )
             return ReleaseRecord(
                 attempt=row.attempt,
                 version=row.version,
@@ -263,10 +271,15 @@ class Attempts:
                 cohort_size=row.cohort_size,
                 model=row.model,
                 valid_set=row.valid_set,
-                valid=charged_clients(connection, row.attempt),
-                rejections=dict(connection.execute(rejected).all()),
+                valid=self._ledger.charged(row.attempt),
+                rejections=dict(self._transaction.rows(_REJECTIONS, of=row.attempt)),
                 noisy_share=share,
             )
+
+    def noisy_share(self, attempt: int) -> bytes | None:
+        """Return this server's noisy share of an attempt; None unless it was prepared."""
+        found: bytes | None = self._transaction.value(SHARE_OF, of=attempt)
+        return found
 
     def finish(self, attempt: int, next_model: Digest) -> None:
         """Keep a prepared attempt as done; any other stays what it is."""
@@ -314,14 +327,29 @@ class Attempts:
         Raises:
             StorageFailure: one names an attempt that stands here for another version.
         """
-        return self._learn(facts)
+        learned: list[int] = []
+        with self._transaction.write() as connection:
+            for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
+                known = _row(connection, fact.attempt)
+                if known is not None and known.version != fact.version:
+                    raise StorageFailure(f"attempt {fact.attempt} stands here for another version")
+                if not fact.voided:
+                    if self._learn_charge(connection, fact, known):
+                        learned.append(fact.version)
+                elif known is None or known.state not in _STAYS:
+                    self._void(connection, fact.version, fact.attempt)
+                    learned.append(fact.version)
+            if learned:
+                after = schema.versions.c.version > min(learned)
+                connection.execute(update(schema.versions).where(after).values(history=None))
+        return len(learned)
 
     def charge_unknown(self, fact: Fact) -> None:
         """Charge an attempt that others alone remember, in the journal file first."""
         if self._journal_file is not None:
             clients = [ClientId(name) for name in fact.clients]
             self._journal_file.countersigned(fact.version, fact.attempt, clients)
-        self._learn([fact])
+        self.learn([fact])
 
     def take_back(self) -> None:
         """Take from the journal file what a database from an old copy has forgotten."""
@@ -336,7 +364,7 @@ class Attempts:
                 if state is AttemptState.PREPARED:
                     # It was countersigned: never voided.
                     _change(connection, fact.attempt, state=AttemptState.COUNTERSIGNED)
-                elif self._learn([fact]):
+                elif self.learn([fact]):
                     log.warning(
                         "attempt %d stands in this server's journal and not in its database: its "
                         "%d charges are in the ledger again",
@@ -344,7 +372,7 @@ class Attempts:
                         len(fact.clients),
                     )
             for version, count in self._entries.opened_of().items():
-                raise_opened(connection, version, count)
+                self._versions.raise_opened(version, count)
 
     def _end(self, attempt: int, state: AttemptState) -> None:
         with self._transaction.write() as connection:
@@ -366,28 +394,10 @@ class Attempts:
                 _change(connection, attempt, state=AttemptState.VOIDED)
             self._ledger.append(AttemptState.VOIDED, attempt, version)
 
-    def _learn(self, facts: Collection[Fact]) -> int:
-        learned: list[int] = []
-        with self._transaction.write() as connection:
-            for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
-                known = _row(connection, fact.attempt)
-                if known is not None and known.version != fact.version:
-                    raise StorageFailure(f"attempt {fact.attempt} stands here for another version")
-                if not fact.voided:
-                    if self._learn_charge(connection, fact, known):
-                        learned.append(fact.version)
-                elif known is None or known.state not in _STAYS:
-                    self._void(connection, fact.version, fact.attempt)
-                    learned.append(fact.version)
-            if learned:
-                after = schema.versions.c.version > min(learned)
-                connection.execute(update(schema.versions).where(after).values(history=None))
-        return len(learned)
-
     def _learn_charge(self, connection: Connection, fact: Fact, known: Row[Any] | None) -> bool:
         """Take a forgotten charge into the ledger. Returns whether it was forgotten."""
         clients = {ClientId(name) for name in fact.clients}
-        missing = clients - set(charged_clients(connection, fact.attempt))
+        missing = clients - set(self._ledger.charged(fact.attempt))
         charged = known is not None and known.state in CHARGED
         if charged and not missing:
             return False
@@ -402,29 +412,25 @@ class Attempts:
 
     # --- what is shown of them ---------------------------------------------------------------
 
-    def their_head(self) -> SealMessage | None:
+    def their_head(self) -> SignedMessage | None:
         """Return the other server's newest head: what it has signed of the common history."""
-        with self._transaction.read() as connection:
-            found = connection.scalar(_THEIR_HEAD)
-            return None if found is None else SealMessage.from_json(found)
+        found = self._transaction.value(_THEIR_HEAD)
+        return None if found is None else SignedMessage.from_json(found)
 
     def states(self) -> dict[int, AttemptState]:
         """Return all attempts' states."""
         query = select(_ATTEMPT.attempt, _ATTEMPT.state).order_by(_ATTEMPT.attempt)
-        with self._transaction.read() as connection:
-            return dict(connection.execute(query).all())
+        return dict(self._transaction.rows(query))
 
     def by_state(self) -> dict[AttemptState, int]:
         """Return how many attempts stand where."""
         query = select(_ATTEMPT.state, func.count()).group_by(_ATTEMPT.state)
-        with self._transaction.read() as connection:
-            return dict(connection.execute(query).all())
+        return dict(self._transaction.rows(query))
 
     def rejections(self) -> dict[Rejection, int]:
         """Return how many submissions were rejected, by reason."""
         query = select(_REJECTION.reason, func.count()).group_by(_REJECTION.reason)
-        with self._transaction.read() as connection:
-            return dict(connection.execute(query).all())
+        return dict(self._transaction.rows(query))
 
     def rejected_clients(self) -> dict[ClientId, int]:
         """Return how many submissions of each client were rejected; absence isn't one."""
@@ -433,30 +439,7 @@ class Attempts:
             .where(_REJECTION.reason != Rejection.ABSENT)
             .group_by(_REJECTION.client)
         )
-        with self._transaction.read() as connection:
-            return dict(connection.execute(query).all())
-
-
-def share_of(connection: Connection, attempt: int) -> bytes | None:
-    """Return this server's noisy share of an attempt; None unless it was prepared."""
-    found: bytes | None = connection.scalar(_SHARE_OF, {"of": attempt})
-    return found
-
-
-def note_heard(connection: Connection, attempt: int) -> None:
-    """Keep the newest attempt that anybody else has named."""
-    if attempt > _heard(connection):
-        connection.execute(update(schema.task), {"heard": attempt})
-
-
-def _newest(connection: Connection) -> int:
-    found = connection.scalar(_NEWEST)
-    return -1 if found is None else int(found)
-
-
-def _heard(connection: Connection) -> int:
-    found = connection.scalar(_HEARD)
-    return -1 if found is None else int(found)
+        return dict(self._transaction.rows(query))
 
 
 def _row(connection: Connection, attempt: int) -> Row[Any] | None:

@@ -1,24 +1,18 @@
-"""Reading a server's ledger beside the running server, and checking that nobody changed it."""
+"""Checks that nobody changed a server's ledger, and that two servers' ledgers hold the same."""
 
-import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from precad.aggregator.rounds.attempt_state import PENDING, AttemptState
-from precad.aggregator.rounds.server_messages import Fact
-from precad.aggregator.store import ledger, schema
-from precad.aggregator.store.attempts import share_of
-from precad.aggregator.store.ledger import LedgerEntry, entries, ledger_start
-from precad.aggregator.store.migrate import require_current
-from precad.aggregator.store.transaction import parse_url, reading_engine, storage_errors
-from precad.aggregator.store.versions import confirmed
+from precad.aggregator.server_messages import Fact
+from precad.aggregator.store import schema
+from precad.aggregator.store.attempts import SHARE_OF
+from precad.aggregator.store.ledger import Head, LedgerEntry, ledger_start
+from precad.aggregator.store.schema import PENDING, AttemptState
+from precad.aggregator.store.summary import Snapshot, snapshot
 from precad.common.errors import Misconfiguration, StorageFailure
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.task import Task
+from precad.common.identifiers import Digest, Role
 
 _CHARGED = {AttemptState.PREPARED, AttemptState.LEARNED}
 _ENTRY_OF = {
@@ -49,70 +43,6 @@ class Audit:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCharges:
-    """What the ledger says of one client."""
-
-    client: ClientId
-    participations: int
-    """Versions that it was charged for, those included that only its own receipts still name."""
-    record_rate: float
-    """The highest that it was charged at, or its claim where it never was."""
-    again: Mapping[int, int]
-    """Of these versions, those that may have been released 1 + m times: how many by m ≥ 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerView:
-    """A server's ledger at one moment."""
-
-    task: Task
-    role: Role
-    clients: tuple[ClientCharges, ...]
-    """Enrolled or charged, by name."""
-    released: int
-    """Versions that are over."""
-    written_off: int
-    """Attempts whose charge stands and that were never used."""
-    entries: int
-    head: Digest
-
-
-def read_ledger(url: str) -> LedgerView:
-    """The ledger of a server that may be running; changes nothing.
-
-    Args:
-        url: SQLAlchemy URL of the server's database.
-
-    Raises:
-        Misconfiguration: there is no such database, or its schema isn't this version's.
-        StorageFailure: it can't be read.
-    """
-    charge, enrolment, attempt = schema.charge.c, schema.enrolment.c, schema.attempts.c
-    with snapshot(url) as connection:
-        task, role, length, head = owner_of(connection)
-        enrolled = connection.execute(select(enrolment.client, enrolment.record_rate))
-        charged = connection.execute(
-            select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
-        )
-        counts, again = ledger.participations(connection), ledger.re_releases(connection)
-        rates = {row[0]: row[1] for row in (*enrolled, *charged)}
-        clients = {
-            name: ClientCharges(name, counts.get(name, 0), rate, again.get(name, {}))
-            for name, rate in rates.items()
-        }
-        states = Counter(connection.scalars(select(attempt.state)))
-    return LedgerView(
-        task=task,
-        role=role,
-        clients=tuple(clients[client] for client in sorted(clients)),
-        released=states[AttemptState.DONE],
-        written_off=states[AttemptState.WRITTEN_OFF],
-        entries=length,
-        head=head,
-    )
-
-
 def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
     """Recompute the chain, and hold attempts, charges and rejections against it.
 
@@ -124,27 +54,26 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
         Misconfiguration: there is no such database, or its schema isn't this version's.
         StorageFailure: it can't be read.
     """
-    with snapshot(url) as connection:
-        task, role, length, head = owner_of(connection)
-        start = ledger_start(task.digest, role)
+    with snapshot(url) as server:
+        task = server.task
+        start = ledger_start(task.digest, server.role)
         chain: list[LedgerEntry] = []
         findings: list[Finding] = []
         try:
-            chain.extend(entries(connection))
-            findings += _chain_findings(chain, start, length, head)
+            chain.extend(server.ledger.entries())
+            findings += _chain_findings(chain, start, server.head)
             findings += _noise_findings(chain, task.privacy.noise_multiplier)
-            findings += _rate_findings(connection)
-            covered = task.privacy.cover_uploads
-            findings += _round_findings(connection, chain, covered=covered)
-            findings += _sum_findings(connection)
-            findings += _orphans(connection)
+            findings += _rate_findings(server.connection)
+            findings += _round_findings(server, chain)
+            findings += _sum_findings(server)
+            findings += _orphans(server.connection)
         except StorageFailure as error:
             findings.append(Finding("ledger", str(error)))
         if noted_head is not None and noted_head not in {start, *(entry.hash for entry in chain)}:
             findings.append(
                 Finding("ledger", f"the noted head {noted_head} isn't in it: it was replaced")
             )
-    return Audit(length, head, tuple(findings))
+    return Audit(server.head.length, server.head.head, tuple(findings))
 
 
 def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
@@ -175,11 +104,10 @@ def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
 
 
 def _facts(url: str) -> tuple[tuple[Digest, Role], dict[int, Fact]]:
-    with snapshot(url) as connection:
-        task, role, _, _ = owner_of(connection)
-        found = connection.scalars(select(schema.attempts.c.version).distinct())
-        facts = [fact for version in found for fact in ledger.facts(connection, version)]
-    return (task.digest, role), {fact.attempt: fact for fact in facts}
+    with snapshot(url) as server:
+        versions = server.connection.scalars(select(schema.attempts.c.version).distinct()).all()
+        facts = [fact for version in versions for fact in server.ledger.facts(version)]
+    return (server.task.digest, server.role), {fact.attempt: fact for fact in facts}
 
 
 def _difference(here: Fact | None, there: Fact | None, other: Role) -> str:
@@ -193,9 +121,7 @@ def _difference(here: Fact | None, there: Fact | None, other: Role) -> str:
     return f"{said(here)} here, and {said(there)} in {other.value}'s ledger"
 
 
-def _chain_findings(
-    chain: list[LedgerEntry], start: Digest, length: int, head: Digest
-) -> Iterator[Finding]:
+def _chain_findings(chain: list[LedgerEntry], start: Digest, head: Head) -> Iterator[Finding]:
     previous = start
     for expected, entry in enumerate(chain, start=1):
         where = f"entry {entry.sequence}"
@@ -207,9 +133,9 @@ def _chain_findings(
         if entry.hash != entry.content_hash():
             yield Finding(where, "its content or its charges were changed")
         previous = entry.hash
-    if len(chain) != length:
-        yield Finding("ledger", f"has {len(chain)} entries where {length} were written")
-    elif previous != head:
+    if len(chain) != head.length:
+        yield Finding("ledger", f"has {len(chain)} entries where {head.length} were written")
+    elif previous != head.head:
         yield Finding("ledger", "doesn't end with the entry that was written last")
 
 
@@ -235,15 +161,14 @@ def _rate_findings(connection: Connection) -> Iterator[Finding]:
         )
 
 
-def _round_findings(
-    connection: Connection, chain: list[LedgerEntry], *, covered: bool
-) -> Iterator[Finding]:
+def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Finding]:
     """Every attempt that left something behind is charged, for all its valid clients.
 
-    With ``covered`` uploads there are valid ones that the coin didn't draw: they aren't charged.
+    With covered uploads there are valid ones that the coin didn't draw: they aren't charged.
     Of versions whose model both servers hold the noisy share may be gone.
     """
-    over_on_both = confirmed(connection)
+    connection, covered = server.connection, server.task.privacy.cover_uploads
+    over_on_both = server.versions.confirmed()
     newest = {entry.attempt: entry for entry in chain}
     releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED}
     attempts, rejection = schema.attempts, schema.rejection.c
@@ -261,7 +186,7 @@ def _round_findings(
             continue
         if row.valid_set != release.valid_set:
             yield Finding(where, "its valid set isn't the one that was charged")
-        share = share_of(connection, row.attempt)
+        share = connection.scalar(SHARE_OF, {"of": row.attempt})
         over = row.state not in PENDING and row.version < over_on_both
         if not over if share is None else Digest.of(share) != release.share_digest:
             yield Finding(where, "its noisy share isn't the one that was released")
@@ -273,9 +198,10 @@ def _round_findings(
             )
 
 
-def _sum_findings(connection: Connection) -> Iterator[Finding]:
+def _sum_findings(server: Snapshot) -> Iterator[Finding]:
     """Hold the sums that rounds go by against the charges and counts that they are of."""
-    kept, computed = ledger.kept_sums(connection), ledger.computed_sums(connection)
+    connection, ledger = server.connection, server.ledger
+    kept, computed = ledger.sums(), ledger.computed_sums()
     for client, m in sorted(kept.keys() | computed.keys()):
         has, is_so = kept.get((client, m), 0), computed.get((client, m), 0)
         if has != is_so:
@@ -291,19 +217,11 @@ def _sum_findings(connection: Connection) -> Iterator[Finding]:
     for client, version, known in connection.execute(
         select(shown.client, shown.version, shown.known)
     ).all():
-        is_so = sum(ledger.charged_before(connection, version).get(client, {}).values())
+        is_so = sum(ledger.charged_before(version).get(client, {}).values())
         if known != is_so:
             yield Finding(
                 f"statement of {client}", f"counts {known} charged versions, the ledger {is_so}"
             )
-
-
-def read_task(canonical: bytes) -> Task:
-    """The task with these canonical bytes. Raises Misconfiguration."""
-    try:
-        return Task.parse(json.loads(canonical))
-    except (ValueError, RecursionError) as error:
-        raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None
 
 
 def _orphans(connection: Connection) -> Iterator[Finding]:
@@ -311,26 +229,3 @@ def _orphans(connection: Connection) -> Iterator[Finding]:
     if connection.dialect.name == "sqlite":
         for name, _, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
             yield Finding(f"table {name}", f"has a row that belongs to no row of {parent}")
-
-
-def owner_of(connection: Connection) -> tuple[Task, Role, int, Digest]:
-    """Task, role, length and head of the ledger. Raises StorageFailure."""
-    row = connection.execute(select(schema.task)).one_or_none()
-    if row is None:
-        raise StorageFailure("the database names no task; its table was emptied")
-    task = read_task(row.canonical)
-    if str(task.digest) != row.digest:
-        raise StorageFailure("the task in the database isn't the one that its digest names")
-    return task, row.role, row.ledger_length, row.ledger_head
-
-
-@contextmanager
-def snapshot(url: str) -> Iterator[Connection]:
-    """A reading transaction beside a server that may be running. Raises as `read_ledger`."""
-    engine = reading_engine(parse_url(url))
-    try:
-        with storage_errors(), engine.begin() as connection:
-            require_current(connection)
-            yield connection
-    finally:
-        engine.dispose()

@@ -6,7 +6,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from precad.aggregator.enrol.tokens import TOKENS_FOLDER
 from precad.aggregator.store.audit import Audit, audit_ledger
 from precad.aggregator.store.transaction import storage_errors
 from precad.common.errors import Misconfiguration, StorageFailure
@@ -15,6 +14,7 @@ from precad.common.files import make_folder
 DATABASE = "state.db"
 BESIDE = ("model.seal", "model.safetensors")
 """The seal first: of a model that is there it is never the older."""
+TOKENS = "tokens"
 
 
 def back_up(state: Path, copy: Path) -> Audit:
@@ -54,8 +54,8 @@ def back_up(state: Path, copy: Path) -> Audit:
         for name in BESIDE:
             if (state / name).exists():
                 shutil.copy2(state / name, draft / name)
-        if (state / TOKENS_FOLDER).is_dir():
-            shutil.copytree(state / TOKENS_FOLDER, draft / TOKENS_FOLDER)
+        if (state / TOKENS).is_dir():
+            shutil.copytree(state / TOKENS, draft / TOKENS)
         for path in (*draft.rglob("*"), draft):
             _sync(path)
         draft.rename(copy)

@@ -1,19 +1,23 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default)."""
 
+import fcntl
+import hashlib
+import os
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Engine, event, insert, select
 
 from precad.aggregator.store import schema
 from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.enrolment import Enrolments
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
 from precad.aggregator.store.ledger import Ledger, ledger_start
-from precad.aggregator.store.lock import FileLock, lock_database
 from precad.aggregator.store.migrate import migrate
 from precad.aggregator.store.statements import Statements
 from precad.aggregator.store.transaction import (
     Transaction,
+    file_of,
     is_in_memory,
     parse_url,
     storage_errors,
@@ -21,20 +25,14 @@ from precad.aggregator.store.transaction import (
     writing_engine,
 )
 from precad.aggregator.store.versions import Versions
+from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
 
 class Store:
-    """One server's durable state: five stores on one database.
-
-    Args:
-        transaction: of the database, which nobody else has open.
-        task: the database belongs to this task alone.
-        role: and to this role.
-        journal_file: beside the database; None in tests of other things.
-    """
+    """One server's durable state: five stores on one database."""
 
     def __init__(
         self, transaction: Transaction, task: Task, role: Role, journal_file: JournalFile | None
@@ -45,8 +43,8 @@ class Store:
         self.transaction = transaction
         self.enrolment = Enrolments(transaction)
         self.ledger = Ledger(transaction, task)
-        self.attempts = Attempts(transaction, self.ledger, journal_file, entries)
         self.versions = Versions(transaction, journal_file)
+        self.attempts = Attempts(transaction, self.ledger, self.versions, journal_file, entries)
         self.statements = Statements(transaction, self.attempts, self.versions, self.ledger)
         self._lock: FileLock | None = None
 
@@ -96,12 +94,6 @@ class Store:
 def open_store(url: str, task: Task, role: Role, journal_file: Path | None = None) -> Store:
     """Open or create the database of ``role`` for ``task``; nobody else may have it open.
 
-    Args:
-        url: SQLAlchemy URL, such as ``sqlite:///state/server-a.db``.
-        task: the database belongs to this task alone.
-        role: and to this role.
-        journal_file: the file beside the database; none in tests of other things.
-
     Raises:
         Misconfiguration: the database holds another task or role, is open elsewhere, or was
             written by a newer version of precad.
@@ -120,3 +112,89 @@ def open_store(url: str, task: Task, role: Role, journal_file: Path | None = Non
         store.close()
         raise
     return store
+
+
+# One process per database, for as long as it lives; the system ends the lock with the process. Two
+# servers on one state would release one round twice, each with a noise of its own.
+
+
+_REMEDY = "stop it first, or give this server a state of its own"
+
+_PATIENCE_S, _WAITS = 1.0, RetryPolicy(0.1, 0.1)
+"""PostgreSQL takes a moment to see that a process was killed, and then ends its session."""
+
+
+class FileLock:
+    """An exclusive lock on the file ``<database>.lock`` beside an SQLite database; the file stays.
+
+    Raises:
+        Misconfiguration: another process, or this one, has the database open.
+    """
+
+    def __init__(self, database: Path) -> None:
+        path = database.with_name(database.name + ".lock")
+        try:
+            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise Misconfiguration("state", str(path), f"can't be opened: {error}") from None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
+            self.release()
+            raise Misconfiguration(
+                "state",
+                str(database),
+                f"process {holder or 'unknown'} works with this database; {_REMEDY}",
+            ) from None
+        # For whoever finds the database locked; the lock itself doesn't depend on it.
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, str(os.getpid()).encode())
+
+    def release(self) -> None:
+        """Let the next process in."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def lock_database(engine: Engine) -> FileLock | None:
+    """Make ``engine`` the only one that writes to its database.
+
+    An SQLite file gets a FileLock. On PostgreSQL every connection of the engine takes the
+    session's advisory lock before it does anything: a connection that broke and comes back
+    finds out whether somebody else moved in meanwhile. A database in memory needs none.
+
+    Raises:
+        Misconfiguration: somebody has the database open.
+    """
+    if (path := file_of(engine.url)) is not None:
+        return FileLock(path)
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "connect", _advisory_lock)
+    return None
+
+
+def _advisory_lock(connection: Any, _record: object) -> None:
+    with connection.cursor() as cursor:
+        # Advisory locks are the database's; states in two schemas don't disturb each other.
+        cursor.execute("SELECT current_schema()")
+        (schema,) = cursor.fetchone()
+        digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
+        key = int.from_bytes(digest[:8], "big", signed=True)
+        taken = Misconfiguration(
+            "state",
+            connection.info.dbname,
+            f"another process works with this database; {_REMEDY}",
+        )
+        patience = Retries(_PATIENCE_S, _WAITS, counted_from_now=True)
+        while True:
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
+            if cursor.fetchone() == (True,):
+                break
+            try:
+                patience.wait(taken)
+            except Misconfiguration:
+                connection.close()
+                raise
+    connection.commit()

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from precad.aggregator.rounds.server_messages import SealMessage
+from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import schema
 from precad.aggregator.store.transaction import Transaction
 from precad.common.errors import PeerViolation
@@ -16,19 +16,14 @@ _FROZEN = _ALL.where(schema.enrolment.c.in_roster)
 
 
 class Enrolments:
-    """One server's enrolments. Each method is one transaction.
-
-    Args:
-        transaction: of the server's database.
-    """
+    """One server's enrolments. Each method is one transaction."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
     def claims(self) -> Roster:
         """Return everybody who has enrolled here, in the frozen roster or not."""
-        with self._transaction.read() as connection:
-            return _roster(connection.execute(_ALL))
+        return _roster(self._transaction.rows(_ALL))
 
     def claim(self, enrolment: Enrolment) -> None:
         """Keep one client's claim."""
@@ -37,19 +32,17 @@ class Enrolments:
 
     def roster(self) -> Roster | None:
         """Return the frozen roster, or None before round 0."""
-        with self._transaction.read() as connection:
-            return _roster(connection.execute(_FROZEN)) or None
+        return _roster(self._transaction.rows(_FROZEN)) or None
 
-    def roster_seal(self) -> SealMessage | None:
+    def roster_seal(self) -> SignedMessage | None:
         """Return what the other server signed of the frozen roster."""
-        with self._transaction.read() as connection:
-            found = connection.scalar(select(schema.task.c.roster_seal))
-        return None if found is None else SealMessage.from_json(found)
+        found = self._transaction.value(select(schema.task.c.roster_seal))
+        return None if found is None else SignedMessage.from_json(found)
 
-    def keep_roster_seal(self, sealed: SealMessage) -> None:
+    def keep_roster_seal(self, signed: SignedMessage) -> None:
         """Keep what the other server signed of the frozen roster."""
         with self._transaction.write() as connection:
-            connection.execute(update(schema.task).values(roster_seal=sealed.to_json()))
+            connection.execute(update(schema.task).values(roster_seal=signed.to_json()))
 
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
         """Keep the roster; it never changes again.

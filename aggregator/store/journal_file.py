@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precad.aggregator.rounds.server_messages import Fact
-from precad.common.errors import Misconfiguration, StorageFailure
+from precad.aggregator.server_messages import ClientName, Fact, Hex32, Message, Number
+from precad.common.errors import Misconfiguration, PeerViolation, StorageFailure
 from precad.common.files import append_line
 from precad.common.identifiers import ClientId, Digest
 
@@ -41,13 +41,18 @@ class JournalEntries:
         return Counter(version for version, _ in set(self.opened))
 
 
-class JournalFile:
-    """Appends lines, each whole and on the disk before the call returns.
+class _Line(Message):
+    """What the file holds of one attempt: its charge, its void, or that it was opened."""
 
-    Args:
-        path: the file, on no disk and in no backup that the database is restored from.
-        task: its lines name their task; other tasks' don't count.
-    """
+    task: Hex32
+    version: Number
+    attempt: Number
+    clients: tuple[ClientName, ...] | None = None
+    voided: bool = False
+
+
+class JournalFile:
+    """Appends lines, each whole and on the disk before the call returns."""
 
     def __init__(self, path: Path, task: Digest) -> None:
         self._path = path
@@ -66,32 +71,23 @@ class JournalFile:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.truncate(self._path, len(whole))
-        facts: list[Fact] = []
-        opened: list[tuple[int, int]] = []
-        voided: set[int] = set()
         try:
-            for line in whole.splitlines():
-                entry = json.loads(line)
-                if entry["task"] != self._task:
-                    continue
-                fact = Fact(
-                    version=entry["version"],
-                    attempt=entry["attempt"],
-                    voided=False,
-                    clients=tuple(entry.get("clients", ())),
-                )
-                if "clients" in entry:
-                    facts.append(fact)
-                elif "voided" in entry:
-                    voided.add(fact.attempt)
-                else:
-                    opened.append((fact.version, fact.attempt))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            lines = [_Line.from_json(line) for line in whole.splitlines()]
+        except PeerViolation:
             raise Misconfiguration(
                 "journal", str(self._path), "can't be read; put this server's newest file back"
             ) from None
-        stands = (fact for fact in facts if fact.attempt not in voided)
-        return JournalEntries(tuple(stands), tuple(opened), frozenset(voided))
+        own = [line for line in lines if line.task == self._task]
+        voided = frozenset(line.attempt for line in own if line.voided)
+        facts = (
+            Fact(version=line.version, attempt=line.attempt, voided=False, clients=line.clients)
+            for line in own
+            if line.clients is not None and line.attempt not in voided
+        )
+        opened = (
+            (line.version, line.attempt) for line in own if line.clients is None and not line.voided
+        )
+        return JournalEntries(tuple(facts), tuple(opened), voided)
 
     def countersigned(self, version: int, attempt: int, clients: Iterable[ClientId]) -> None:
         """This server is about to countersign the other's head over this attempt."""

@@ -15,12 +15,11 @@ transaction that changes what they count, so that no round looks through all ear
 import json
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy import (
-    Connection,
     bindparam,
     func,
     insert,
@@ -29,10 +28,9 @@ from sqlalchemy import (
     update,
 )
 
-from precad.aggregator.rounds.attempt_state import CHARGED, AttemptState
-from precad.aggregator.rounds.history import history_after, history_start
-from precad.aggregator.rounds.server_messages import Fact
+from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import schema
+from precad.aggregator.store.schema import CHARGED, AttemptState
 from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import set_version
 from precad.common.errors import StorageFailure
@@ -41,8 +39,6 @@ from precad.common.keystream import encode_context
 from precad.common.task import Task
 
 _SALT_BYTES = 32
-_UNSALTED = {AttemptState.PREPARED: "released", AttemptState.WRITTEN_OFF: "forfeited"}
-"""What entries of the first schema called themselves; they had no salts."""
 
 # Put together once: SQLAlchemy takes longer over a statement than SQLite.
 _ATTEMPT, _CHARGE, _VERSION = schema.attempts.c, schema.charge.c, schema.versions.c
@@ -63,6 +59,8 @@ _FROM_VERSION_ON = (
 _OF_ATTEMPT = (
     select(_CHARGE.client).where(_CHARGE.attempt == bindparam("of")).order_by(_CHARGE.client)
 )
+_ENTRIES = select(schema.ledger).order_by(schema.ledger.c.sequence)
+_OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(_CHARGE.sequence == bindparam("of"))
 _SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
 _FACTS = (
     select(_ATTEMPT.attempt, _ATTEMPT.state)
@@ -117,7 +115,7 @@ class LedgerEntry:
     valid_set: Digest | None
     share_digest: Digest | None
     """SHA-256 of the persisted noisy share; it never leaves the database."""
-    salt: bytes | None
+    salt: bytes
     """32 random bytes: the hash leaves this server, and must not tell who was charged."""
     charges: tuple[Charge, ...]
     """By client. None of those whom the attempt had charged before."""
@@ -129,15 +127,14 @@ class LedgerEntry:
         parts: list[bytes | int] = [
             self.previous.value,
             self.sequence,
-            (_UNSALTED.get(self.event, "") if self.salt is None else self.event.value).encode(),
+            self.event.value.encode(),
             self.attempt,
             self.version,
             self.noise_multiplier.hex().encode(),
             b"" if self.valid_set is None else self.valid_set.value,
             b"" if self.share_digest is None else self.share_digest.value,
+            self.salt,
         ]
-        if self.salt is not None:
-            parts.append(self.salt)
         for charge in self.charges:
             parts += [charge.client.encoded(), charge.record_rate.hex().encode()]
         return Digest.of(encode_context("ledger-entry", *parts))
@@ -156,13 +153,22 @@ def ledger_start(task: Digest, role: Role) -> Digest:
     return Digest.of(encode_context("ledger", task.value, role.value.encode()))
 
 
-class Ledger:
-    """One server's ledger: its chain, what it says of each version, and sums by client.
+def history_start(task: Digest) -> Digest:
+    """Before version 0."""
+    return Digest.of(encode_context("history", task.value))
 
-    Args:
-        transaction: of the server's database.
-        task: whose charges these are.
-    """
+
+def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
+    """The history after the facts of one more version, in whatever order they come."""
+    parts: list[bytes | int] = [before.value]
+    for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
+        names = sorted(ClientId(name).encoded() for name in fact.clients)
+        parts += [fact.version, fact.attempt, int(fact.voided), len(names), *names]
+    return Digest.of(encode_context("history-of-a-version", *parts))
+
+
+class Ledger:
+    """One server's ledger: its chain, what it says of each version, and sums by client."""
 
     def __init__(self, transaction: Transaction, task: Task) -> None:
         self._transaction = transaction
@@ -172,8 +178,8 @@ class Ledger:
 
     def head(self) -> Head:
         """Return the newest entry's place and hash."""
-        with self._transaction.read() as connection:
-            return Head(*connection.execute(_HEAD).one())
+        ((length, head),) = self._transaction.rows(_HEAD)
+        return Head(length, head)
 
     def append(
         self,
@@ -192,9 +198,9 @@ class Ledger:
         privacy = self._task.privacy
         with self._transaction.write() as connection:
             rates = dict(connection.execute(_RATES).all()) if clients else {}
-            length, head = connection.execute(_HEAD).one()
+            newest = self.head()
             draft = LedgerEntry(
-                sequence=length + 1,
+                sequence=newest.length + 1,
                 event=event,
                 attempt=attempt,
                 version=version,
@@ -206,36 +212,30 @@ class Ledger:
                     Charge(client, rates.get(client, privacy.record_rate))
                     for client in sorted(clients)
                 ),
-                previous=head,
-                hash=head,
+                previous=newest.head,
+                hash=newest.head,
             )
             entry = replace(draft, hash=draft.content_hash())
             fields = {column.name: getattr(entry, column.name) for column in schema.ledger.c}
             connection.execute(insert(schema.ledger), fields)
             if entry.charges:
-                connection.execute(
-                    insert(schema.charge),
-                    [
-                        {
-                            "attempt": attempt,
-                            "sequence": entry.sequence,
-                            "client": charge.client,
-                            "record_rate": charge.record_rate,
-                        }
-                        for charge in entry.charges
-                    ],
-                )
+                of = {"attempt": attempt, "sequence": entry.sequence}
+                charges = [
+                    of | {"client": charge.client, "record_rate": charge.record_rate}
+                    for charge in entry.charges
+                ]
+                connection.execute(insert(schema.charge), charges)
             connection.execute(
                 update(schema.task), {"ledger_length": entry.sequence, "ledger_head": entry.hash}
             )
 
     @contextmanager
-    def changing(self, version: int) -> Iterator[Connection]:
+    def changing(self, version: int) -> Iterator[None]:
         """A block in which charges of ``version`` come, or count no more: the sums follow."""
         with self._transaction.write() as connection:
-            before = charges_in(connection, version)
-            yield connection
-            after = charges_in(connection, version)
+            before = dict(self._transaction.rows(_IN_VERSION, of=version))
+            yield
+            after = dict(self._transaction.rows(_IN_VERSION, of=version))
             by: Counter[tuple[ClientId, int]] = Counter()
             for client in before.keys() | after.keys():
                 by[client, after.get(client, 0) - 1] += 1
@@ -254,170 +254,129 @@ class Ledger:
             if known and connection.execute(_SHOWN_AT_ALL).first() is not None:
                 connection.execute(_KNOWN_SINCE, known)
 
+    def entries(self) -> Iterator[LedgerEntry]:
+        """Yield the ledger from its first entry on, as it stands in the database, unchecked.
+
+        Raises:
+            StorageFailure: a field holds what no server writes there.
+        """
+        length = 0
+        try:
+            with self._transaction.read() as connection:
+                for row in connection.execute(_ENTRIES):
+                    charges = connection.execute(_OF_ENTRY, {"of": row.sequence})
+                    yield LedgerEntry(
+                        # SQLite keeps a text in a column of numbers too, where somebody put one.
+                        sequence=int(row.sequence),
+                        event=row.event,
+                        attempt=int(row.attempt),
+                        version=int(row.version),
+                        noise_multiplier=float(row.noise_multiplier),
+                        valid_set=row.valid_set,
+                        share_digest=row.share_digest,
+                        salt=bytes(row.salt),
+                        charges=tuple(sorted(Charge(c, float(rate)) for c, rate in charges)),
+                        previous=row.previous,
+                        hash=row.hash,
+                    )
+                    length += 1
+        except (ValueError, TypeError, StorageFailure) as error:
+            raise StorageFailure(f"ledger entry {length + 1} can't be read: {error}") from None
+
     # --- versions ----------------------------------------------------------------------------
 
     def facts(self, version: int) -> tuple[Fact, ...]:
         """Return what the ledger holds of ``version``, by attempt."""
-        with self._transaction.read() as connection:
-            return facts(connection, version)
+        found = []
+        for attempt, state in self._transaction.rows(_FACTS, of=version):
+            voided = state is AttemptState.VOIDED
+            names = () if voided else tuple(client.name for client in self.charged(attempt))
+            found.append(Fact(version=version, attempt=attempt, voided=voided, clients=names))
+        return tuple(found)
 
     def history(self, version: int) -> Digest:
         """Return the digest of all facts of the versions before ``version``."""
-        with self._transaction.read() as connection:
-            known = connection.execute(_NEWEST_HISTORY, {"of": version}).first()
+        known = self._transaction.first(_NEWEST_HISTORY, of=version)
         at, digest = (0, history_start(self._task.digest)) if known is None else known
         if at < version:
             with self._transaction.write() as connection:
                 for each in range(at, version):
-                    digest = history_after(digest, facts(connection, each))
+                    digest = history_after(digest, self.facts(each))
                     set_version(connection, each + 1, history=digest)
         return digest
 
     def uncharged_versions(self, version: int) -> tuple[int, ...]:
         """Return versions before ``version`` without any charge, not even of nobody."""
         query = select(_ATTEMPT.version).where(_ATTEMPT.state.in_(CHARGED)).distinct()
-        with self._transaction.read() as connection:
-            charged = set(connection.scalars(query))
+        charged = {row.version for row in self._transaction.rows(query)}
         return tuple(each for each in range(version) if each not in charged)
 
     # --- clients -----------------------------------------------------------------------------
 
-    def charges_in(self, version: int) -> Mapping[ClientId, int]:
+    def charged(self, attempt: int) -> tuple[ClientId, ...]:
+        """Return whom an attempt's entries name, in order."""
+        return tuple(sorted(row.client for row in self._transaction.rows(_OF_ATTEMPT, of=attempt)))
+
+    def charges_in(self, version: int) -> dict[ClientId, int]:
         """Return how many releases of ``version`` may have left with each client in them."""
+        find = self._transaction.rows
         return self._transaction.look(
-            ("charges", version), lambda connection: charges_in(connection, version)
+            ("charges", version), lambda: dict(find(_IN_VERSION, of=version))
         )
 
     def participations(self) -> dict[ClientId, int]:
         """Return T_i so far: how many versions each client was charged for, forgotten ones too."""
-        with self._transaction.read() as connection:
-            return participations(connection)
+        counts: Counter[ClientId] = Counter(self.forgotten())
+        for (client, _), versions in self.sums().items():
+            counts[client] += versions
+        return dict(counts)
 
     def re_releases(self) -> dict[ClientId, Mapping[int, int]]:
         """Return, of clients with a version that was released again, versions by m ≥ 1."""
-        with self._transaction.read() as connection:
-            return re_releases(connection)
+        found: dict[ClientId, dict[int, int]] = defaultdict(dict)
+        for client, m, versions in self._transaction.rows(_SUMS.where(_SUM.re_releases > 0)):
+            found[client][m] = versions
+        return dict(found)
 
     def charged_before(self, version: int) -> Mapping[ClientId, Mapping[int, int]]:
         """Return how many versions before ``version`` each client was charged for, by m."""
-        return self._transaction.look(
-            ("charged before", version), lambda connection: charged_before(connection, version)
-        )
+
+        def find() -> Mapping[ClientId, Mapping[int, int]]:
+            found: dict[ClientId, Counter[int]] = defaultdict(Counter)
+            for (client, m), versions in self.sums().items():
+                found[client][m] = versions
+            for (client, _), releases in self._releases_from(version).items():
+                found[client][releases - 1] -= 1
+            return {client: +counts for client, counts in found.items()}
+
+        return self._transaction.look(("charged before", version), find)
 
     def forgotten(self) -> Mapping[ClientId, int]:
         """Return versions that clients were charged for by this server's own word alone."""
-        return self._transaction.look("forgotten", forgotten)
 
+        def find() -> Mapping[ClientId, int]:
+            lost: dict[ClientId, int] = {}
+            for client, charged, known in self._transaction.rows(_SHOWN_SUMS):
+                try:
+                    missing = sum(int(count) for count in json.loads(charged)) - known
+                except (ValueError, TypeError):
+                    raise StorageFailure("a statement that an owner showed can't be read") from None
+                if missing > 0:
+                    lost[client] = missing
+            return lost
 
-# --- what readers beside the server ask too ----------------------------------------------------
+        return self._transaction.look("forgotten", find)
 
+    def sums(self) -> dict[tuple[ClientId, int], int]:
+        """Return, by client and m, in how many versions it may have been released 1 + m times."""
+        return {(client, m): versions for client, m, versions in self._transaction.rows(_SUMS)}
 
-def facts(connection: Connection, version: int) -> tuple[Fact, ...]:
-    """Return what the ledger holds of ``version``, by attempt."""
-    found = []
-    for attempt, state in connection.execute(_FACTS, {"of": version}).all():
-        voided = state is AttemptState.VOIDED
-        clients = () if voided else charged_clients(connection, attempt)
-        names = tuple(client.name for client in clients)
-        found.append(Fact(version=version, attempt=attempt, voided=voided, clients=names))
-    return tuple(found)
+    def computed_sums(self) -> dict[tuple[ClientId, int], int]:
+        """Return what ``sums`` must be, from all charges."""
+        found = self._releases_from(0).items()
+        return dict(Counter((client, releases - 1) for (client, _), releases in found))
 
-
-def charged_clients(connection: Connection, attempt: int) -> tuple[ClientId, ...]:
-    """Return whom an attempt's entries name, in order."""
-    return tuple(sorted(connection.scalars(_OF_ATTEMPT, {"of": attempt})))
-
-
-def charges_in(connection: Connection, version: int) -> dict[ClientId, int]:
-    """Return how many releases of ``version`` may have left with each client in them."""
-    return dict(connection.execute(_IN_VERSION, {"of": version}).all())
-
-
-def participations(connection: Connection) -> dict[ClientId, int]:
-    """Return T_i: how many versions each client was charged for, forgotten ones included."""
-    counts: Counter[ClientId] = Counter()
-    for client, _, versions in connection.execute(_SUMS):
-        counts[client] += versions
-    counts.update(forgotten(connection))
-    return dict(counts)
-
-
-def re_releases(connection: Connection) -> dict[ClientId, Mapping[int, int]]:
-    """Return, of clients with a version that was released again, versions by m ≥ 1."""
-    found: dict[ClientId, dict[int, int]] = defaultdict(dict)
-    for client, m, versions in connection.execute(_SUMS.where(_SUM.re_releases > 0)):
-        found[client][m] = versions
-    return dict(found)
-
-
-def charged_before(connection: Connection, version: int) -> dict[ClientId, Counter[int]]:
-    """Return how many versions before ``version`` each client was charged for, by m."""
-    found: dict[ClientId, Counter[int]] = defaultdict(Counter)
-    for client, m, count in connection.execute(_SUMS):
-        found[client][m] = count
-    for (client, _), releases in _from_version_on(connection, version).items():
-        found[client][releases - 1] -= 1
-    return {client: +counts for client, counts in found.items()}
-
-
-def _from_version_on(connection: Connection, version: int) -> Counter[tuple[ClientId, int]]:
-    """Count releases by client and version, of ``version`` and what follows it."""
-    rows = connection.execute(_FROM_VERSION_ON, {"of": version})
-    return Counter((client, of) for client, of in rows)
-
-
-def forgotten(connection: Connection) -> dict[ClientId, int]:
-    """Return versions that clients were charged for by this server's own word alone."""
-    lost: dict[ClientId, int] = {}
-    for client, charged, known in connection.execute(_SHOWN_SUMS):
-        try:
-            missing = sum(int(count) for count in json.loads(charged)) - known
-        except (ValueError, TypeError):
-            raise StorageFailure("a statement that an owner showed can't be read") from None
-        if missing > 0:
-            lost[client] = missing
-    return lost
-
-
-def computed_sums(connection: Connection) -> dict[tuple[ClientId, int], int]:
-    """Return what the table of sums must hold, from the charges themselves."""
-    sums: Counter[tuple[ClientId, int]] = Counter()
-    for (client, _), releases in _from_version_on(connection, 0).items():
-        sums[client, releases - 1] += 1
-    return dict(sums)
-
-
-def kept_sums(connection: Connection) -> dict[tuple[ClientId, int], int]:
-    """Return what the table of sums holds."""
-    return {(client, m): versions for client, m, versions in connection.execute(_SUMS)}
-
-
-def entries(connection: Connection) -> Iterator[LedgerEntry]:
-    """Yield the ledger from its first entry on, as it stands in the database, unchecked.
-
-    Raises:
-        StorageFailure: a field holds what no server writes there.
-    """
-    length = 0
-    try:
-        for row in connection.execute(select(schema.ledger).order_by(schema.ledger.c.sequence)):
-            charges = connection.execute(
-                select(_CHARGE.client, _CHARGE.record_rate).where(_CHARGE.sequence == row.sequence)
-            )
-            yield LedgerEntry(
-                # SQLite keeps a text in a column of numbers too, where somebody put one.
-                sequence=int(row.sequence),
-                event=row.event,
-                attempt=int(row.attempt),
-                version=int(row.version),
-                noise_multiplier=float(row.noise_multiplier),
-                valid_set=row.valid_set,
-                share_digest=row.share_digest,
-                salt=row.salt,
-                charges=tuple(sorted(Charge(c.client, float(c.record_rate)) for c in charges)),
-                previous=row.previous,
-                hash=row.hash,
-            )
-            length += 1
-    except (ValueError, TypeError, StorageFailure) as error:
-        raise StorageFailure(f"ledger entry {length + 1} can't be read: {error}") from None
+    def _releases_from(self, version: int) -> Counter[tuple[ClientId, int]]:
+        """Count releases by client and version, of ``version`` and what follows it."""
+        rows = self._transaction.rows(_FROM_VERSION_ON, of=version)
+        return Counter((client, of) for client, of in rows)

@@ -1,10 +1,13 @@
 """Bring a database to this version's schema when it is opened, all of it or nothing.
 
-A new database is made as ``schema.py`` says; an older one takes the steps that it lacks
-(``upgrade``), for which alone Alembic is loaded. To change the tables: change ``schema.py``, add a
-file to ``migrations/versions`` whose ``down_revision`` is the newest one's, and name it in
-``NEWEST``. Data is never thrown away, so there is no way down.
+A new database is made as ``schema.py`` says; an older one takes the steps that it lacks. To change
+the tables: change ``schema.py``, add a file to ``migrations/versions`` whose ``down_revision`` is
+the newest one's, and name it in ``NEWEST``. Data is never thrown away: there is no way down.
 """
+
+import logging
+import threading
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, inspect
@@ -14,6 +17,9 @@ from precad.common.errors import Misconfiguration
 
 NEWEST = "0006"
 """The schema of ``schema.py``."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+_ALEMBIC = threading.Lock()
+"""Alembic keeps the migration at hand in a module's globals: one at a time in a process."""
 _STAMP = sa.Table(
     "alembic_version",
     sa.MetaData(),
@@ -26,9 +32,6 @@ _STAMP = sa.Table(
 def migrate(connection: Connection) -> None:
     """Make the tables, or run the steps that they lack, inside the connection's transaction.
 
-    Args:
-        connection: in a transaction of the caller's, whose end makes all steps durable at once.
-
     Raises:
         Misconfiguration: a newer version of precad wrote the database, or somebody else did.
     """
@@ -37,16 +40,45 @@ def migrate(connection: Connection) -> None:
         if set(metadata.tables) & set(inspect(connection).get_table_names()):
             raise Misconfiguration(
                 "state",
-                name_of(connection),
+                _name_of(connection),
                 "holds tables that precad didn't make; give an empty database",
             )
         metadata.create_all(connection)
         _STAMP.create(connection, checkfirst=True)
         connection.execute(sa.insert(_STAMP), {"version_num": NEWEST})
     elif current != NEWEST:
-        from precad.aggregator.store.upgrade import upgrade  # noqa: PLC0415
-
         upgrade(connection, current)
+
+
+def upgrade(connection: Connection, current: str, migrations: Path = MIGRATIONS) -> None:
+    """Run the steps that the tables lack, inside the connection's transaction.
+
+    Raises:
+        Misconfiguration: a newer version of precad wrote the database.
+    """
+    # A server whose tables are this version's, as nearly all are, loads nothing of Alembic.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
+    _require_known(connection, current)
+    # It says of every database that it looks at it.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    config = Config()
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    with _ALEMBIC:
+        command.upgrade(config, "head")
+
+
+def _require_known(connection: Connection, current: str) -> None:
+    """Refuse a schema that this version has never heard of. Raises Misconfiguration."""
+    if not any(MIGRATIONS.glob(f"versions/r{current}_*.py")):
+        raise Misconfiguration(
+            "state",
+            f"schema {current} at {_name_of(connection)}",
+            f"a newer precad wrote this database; this one knows schemas up to {NEWEST}. "
+            "Install that version, or the newest",
+        )
 
 
 def require_current(connection: Connection) -> None:
@@ -57,14 +89,12 @@ def require_current(connection: Connection) -> None:
     """
     current = revision(connection)
     if current is None:
-        raise Misconfiguration("state", name_of(connection), "holds no state of a precad server")
+        raise Misconfiguration("state", _name_of(connection), "holds no state of a precad server")
     if current != NEWEST:
-        from precad.aggregator.store.upgrade import require_known  # noqa: PLC0415
-
-        require_known(connection, current)
+        _require_known(connection, current)
         raise Misconfiguration(
             "state",
-            f"schema {current} at {name_of(connection)}",
+            f"schema {current} at {_name_of(connection)}",
             f"this precad reads schema {NEWEST}; start the server once with it, which brings the "
             "database up to date",
         )
@@ -78,6 +108,6 @@ def revision(connection: Connection) -> str | None:
     return found
 
 
-def name_of(connection: Connection) -> str:
+def _name_of(connection: Connection) -> str:
     """The database, as its operator knows it."""
     return connection.engine.url.render_as_string(hide_password=True)

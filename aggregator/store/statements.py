@@ -6,32 +6,17 @@ A statement that an owner shows may say more than the database does, which was p
 import json
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from precad.aggregator.store import schema
-from precad.aggregator.store.attempts import Attempts, note_heard
+from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import Versions
 from precad.common.identifiers import ClientId, Digest
+from precad.common.wire.signed_statements import Statement
 
 _SHOWN = schema.shown_statement.c
-
-
-@dataclass(frozen=True, slots=True)
-class ShownStatement:
-    """What this server once signed for one owner."""
-
-    client: ClientId
-    version: int
-    """How many versions were over."""
-    model: Digest
-    """Of that version's model."""
-    attempt: int
-    """The newest attempt that this server knew."""
-    charged: tuple[int, ...]
-    """Versions that the client was charged for, by their further releases m."""
-    opened: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +42,42 @@ class Statements:
         self._versions = versions
         self._ledger = ledger
 
-    def keep(self, shown: ShownStatement) -> bool:
+    def keep(self, shown: Statement) -> bool:
         """Keep a statement that says more than this server's database; return whether it does.
 
         Of servers that lost nothing none does.
         """
-        known = self._ledger.charged_before(shown.version).get(shown.client, {})
+        client = ClientId(shown.client)
+        known = sum(self._ledger.charged_before(shown.version).get(client, {}).values())
         more = (
             shown.version > self._versions.confirmed()
             or shown.attempt > self._attempts.newest()
-            or sum(shown.charged) > sum(known.values())
+            or sum(shown.charged) > known
         )
         if more:
             with self._transaction.write() as connection:
-                self._replace(connection, shown, sum(known.values()))
-                note_heard(connection, shown.attempt)
+                kept = connection.scalar(select(_SHOWN.version).where(_SHOWN.client == client))
+                if kept is None or shown.version >= kept:
+                    connection.execute(
+                        delete(schema.shown_statement).where(_SHOWN.client == client)
+                    )
+                    row = {
+                        "client": client,
+                        "version": shown.version,
+                        "model": Digest(shown.model_digest),
+                        "attempt": shown.attempt,
+                        "charged": json.dumps(list(shown.charged)),
+                        "opened": shown.opened,
+                        "known": known,
+                    }
+                    connection.execute(insert(schema.shown_statement), row)
+                self._attempts.hear(shown.attempt)
         return more
 
     def promised_version(self) -> int:
         """Return the newest version that owners may have heard of; 0 before the first."""
-        stated = self._transaction.look(
-            "stated", lambda connection: connection.scalar(select(func.max(_SHOWN.version)))
-        )
+        newest = select(func.max(_SHOWN.version))
+        stated = self._transaction.look("stated", lambda: self._transaction.value(newest))
         return max(stated or 0, self._versions.confirmed())
 
     def account_of(self, client: ClientId, version: int) -> OwnerAccount:
@@ -94,22 +93,3 @@ class Statements:
             charged[0] += lost
         counted = client in self._ledger.charges_in(version - 1)
         return OwnerAccount(tuple(charged), self._versions.all_opened(), counted)
-
-    def _replace(self, connection: Connection, shown: ShownStatement, known: int) -> None:
-        """Put a statement in place of an older one of its client's."""
-        of_client = _SHOWN.client == shown.client
-        kept = connection.scalar(select(_SHOWN.version).where(of_client))
-        if kept is not None and shown.version < kept:
-            return
-        connection.execute(delete(schema.shown_statement).where(of_client))
-        connection.execute(
-            insert(schema.shown_statement).values(
-                client=shown.client,
-                version=shown.version,
-                model=shown.model,
-                attempt=shown.attempt,
-                charged=json.dumps(list(shown.charged)),
-                opened=shown.opened,
-                known=known,
-            )
-        )

@@ -7,12 +7,12 @@ server or again is waited for.
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, Executable, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -39,9 +39,6 @@ class Transaction:
 
     Threads take turns: there is one connection, which is also what the lock hangs on. A block
     inside another one of the same thread is part of it.
-
-    Args:
-        engine: of the one server that owns the database (``writing_engine``).
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -58,6 +55,9 @@ class Transaction:
             self._looks.clear()
             try:
                 yield connection
+            except BaseException:
+                self._broken = True
+                raise
             finally:
                 self._looks.clear()
 
@@ -66,11 +66,7 @@ class Transaction:
         """A block that changes nothing. Raises StorageFailure."""
         with self._turn:
             if self._connection is not None:
-                try:
-                    yield self._connection
-                except BaseException:
-                    self._broken = True
-                    raise
+                yield self._connection
                 return
             try:
                 with storage_errors(), self.engine.begin() as self._connection:
@@ -80,15 +76,29 @@ class Transaction:
             finally:
                 self._connection, self._broken = None, False
 
-    def look(self, what: Hashable, find: Callable[[Connection], Found]) -> Found:
-        """What ``find`` finds, kept until the next write: every owner of a cohort asks for it.
+    def rows(self, query: Executable, **parameters: object) -> Sequence[Any]:
+        """Return all that ``query`` finds. Raises StorageFailure, as what follows does."""
+        with self.read() as connection:
+            return connection.execute(query, parameters).all()
 
-        This server alone writes its database (``lock``).
+    def first(self, query: Executable, **parameters: object) -> Any:
+        """Return the first row that ``query`` finds, or None."""
+        with self.read() as connection:
+            return connection.execute(query, parameters).first()
+
+    def value(self, query: Executable, **parameters: object) -> Any:
+        """Return the first column of the first row, or None."""
+        with self.read() as connection:
+            return connection.scalar(query, parameters)
+
+    def look(self, what: Hashable, find: Callable[[], Found]) -> Found:
+        """Return what ``find`` finds, kept until the next write: every owner of a cohort asks.
+
+        This server alone writes its database (``lock_database``).
         """
         with self._turn:
             if what not in self._looks:
-                with self.read() as connection:
-                    self._looks[what] = find(connection)
+                self._looks[what] = find()
             found: Found = self._looks[what]
             return found
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from precad.aggregator.rounds.attempt_state import Permission
-from precad.aggregator.rounds.server_messages import SealMessage
+from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import schema
 from precad.aggregator.store.journal_file import JournalFile
+from precad.aggregator.store.schema import Permission
 from precad.aggregator.store.transaction import Transaction
 
 _VERSION, _PERMISSION = schema.versions.c, schema.permission.c
@@ -21,12 +21,7 @@ _ALLOWED = select(_PERMISSION.until).where(
 
 
 class Versions:
-    """What one server keeps of each version, but for its charges. Each method is one transaction.
-
-    Args:
-        transaction: of the server's database.
-        journal_file: beside the database; None in tests of other things.
-    """
+    """What one server keeps of each version, but for its charges; each method a transaction."""
 
     def __init__(self, transaction: Transaction, journal_file: JournalFile | None) -> None:
         self._transaction = transaction
@@ -44,36 +39,37 @@ class Versions:
         if self._journal_file is not None:
             self._journal_file.opened(version, attempt)
         with self._transaction.write() as connection:
-            count = _opened(connection, version) + 1
-            raise_opened(connection, version, count)
+            count = self.opened(version) + 1
+            _set_opened(connection, version, count, 1)
             return count
 
     def raise_opened(self, version: int, at_least: int) -> None:
-        """Keep that the other server has counted that many."""
-        if at_least > self.opened(version):
+        """Keep that so many of a version's attempts were opened, unless more are known."""
+        if (more := at_least - self.opened(version)) > 0:
             with self._transaction.write() as connection:
-                raise_opened(connection, version, at_least)
+                _set_opened(connection, version, at_least, more)
 
     def opened(self, version: int) -> int:
         """Return how many of the version's attempts had their comparisons opened."""
-        return self._transaction.look(("opened", version), lambda c: _opened(c, version))
+        return self._transaction.look(
+            ("opened", version), lambda: int(self._column(version, "opened") or 0)
+        )
 
     def all_opened(self) -> int:
         """Return ``opened`` of all versions together."""
-        return self._transaction.look(
-            "all opened", lambda c: int(c.execute(select(schema.task.c.opened)).scalar_one())
-        )
+        query = select(schema.task.c.opened)
+        return self._transaction.look("all opened", lambda: int(self._transaction.value(query)))
 
     # --- the model ---------------------------------------------------------------------------
 
-    def model_seal(self, version: int) -> SealMessage | None:
+    def model_seal(self, version: int) -> SignedMessage | None:
         """Return what the other server signed of model ``version``'s digest."""
         return self._sealed(version, "model_seal")
 
-    def keep_model_seal(self, version: int, sealed: SealMessage) -> None:
+    def keep_model_seal(self, version: int, signed: SignedMessage) -> None:
         """Keep what the other server signed of model ``version``'s digest."""
         with self._transaction.write() as connection:
-            set_version(connection, version, model_seal=sealed.to_json())
+            set_version(connection, version, model_seal=signed.to_json())
 
     def confirm(self, version: int) -> None:
         """Keep that the other server holds model ``version`` too: owners may hear of it."""
@@ -86,31 +82,30 @@ class Versions:
         """Return the newest version that both servers are known to hold."""
         # Asked with every model that is fetched; nobody else writes it.
         if self._confirmed is None:
-            with self._transaction.read() as connection:
-                self._confirmed = confirmed(connection)
+            self._confirmed = int(self._transaction.value(_CONFIRMED) or 0)
         return self._confirmed
 
     # --- the coin ----------------------------------------------------------------------------
 
-    def commitment(self, version: int) -> SealMessage | None:
+    def commitment(self, version: int) -> SignedMessage | None:
         """Return the other server's commitment to its coin of ``version``."""
         return self._sealed(version, "commitment")
 
-    def keep_commitment(self, version: int, sealed: SealMessage) -> None:
+    def keep_commitment(self, version: int, signed: SignedMessage) -> None:
         """Keep the other's commitment; the first one stays, whatever comes later."""
         with self._transaction.write() as connection:
             if self.commitment(version) is None:
-                set_version(connection, version, commitment=sealed.to_json())
+                set_version(connection, version, commitment=signed.to_json())
 
-    def coin_opening(self, version: int, *, own: bool) -> SealMessage | None:
+    def coin_opening(self, version: int, *, own: bool) -> SignedMessage | None:
         """Return an opening for ``version``: the other's, or one's own that it gave back."""
         return self._sealed(version, "own_opening" if own else "opening")
 
-    def keep_opening(self, version: int, sealed: SealMessage, *, own: bool) -> None:
+    def keep_opening(self, version: int, signed: SignedMessage, *, own: bool) -> None:
         """Keep an opening."""
         with self._transaction.write() as connection:
             column = "own_opening" if own else "opening"
-            set_version(connection, version, **{column: sealed.to_json()})
+            set_version(connection, version, **{column: signed.to_json()})
 
     def discard_coin(self, version: int) -> None:
         """Forget the version's coin, which both operators want anew, once. It is counted."""
@@ -127,16 +122,14 @@ class Versions:
 
     def redrawn_coins(self) -> int:
         """Return how often both servers' operators had a version's coin drawn again."""
-        with self._transaction.read() as connection:
-            return redrawn_coins(connection)
+        return int(self._transaction.value(select(func.sum(_VERSION.redrawn))) or 0)
 
     # --- permissions -------------------------------------------------------------------------
 
     def allowed(self, what: Permission, version: int) -> int:
         """Return up to which attempt the operators' permission reaches; -1 without one."""
-        with self._transaction.read() as connection:
-            found = connection.scalar(_ALLOWED, {"what": what, "of": version})
-            return -1 if found is None else int(found)
+        found = self._transaction.value(_ALLOWED, what=what, of=version)
+        return -1 if found is None else int(found)
 
     def allow(self, what: Permission, version: int, until: int) -> None:
         """Keep the operators' permission."""
@@ -146,31 +139,12 @@ class Versions:
                 connection.execute(insert(table).values(word=what, version=version, until=until))
 
     def _column(self, version: int, column: str) -> Any:
-        with self._transaction.read() as connection:
-            row = connection.execute(_ROW, {"of": version}).one_or_none()
-            return None if row is None else getattr(row, column)
+        row = self._transaction.first(_ROW, of=version)
+        return None if row is None else getattr(row, column)
 
-    def _sealed(self, version: int, column: str) -> SealMessage | None:
+    def _sealed(self, version: int, column: str) -> SignedMessage | None:
         found = self._column(version, column)
-        return None if found is None else SealMessage.from_json(found)
-
-
-def confirmed(connection: Connection) -> int:
-    """Return the newest version that both servers are known to hold; the first needs no word."""
-    return int(connection.scalar(_CONFIRMED) or 0)
-
-
-def redrawn_coins(connection: Connection) -> int:
-    """Return how often a version's coin was drawn again, over all versions."""
-    return int(connection.scalar(select(func.sum(_VERSION.redrawn))) or 0)
-
-
-def raise_opened(connection: Connection, version: int, at_least: int) -> None:
-    """Keep that so many of a version's attempts were opened, unless more are known."""
-    more = at_least - _opened(connection, version)
-    if more > 0:
-        set_version(connection, version, opened=at_least)
-        connection.execute(update(schema.task).values(opened=schema.task.c.opened + more))
+        return None if found is None else SignedMessage.from_json(found)
 
 
 def set_version(connection: Connection, version: int, **values: object) -> None:
@@ -183,6 +157,6 @@ def set_version(connection: Connection, version: int, **values: object) -> None:
         connection.execute(insert(table).values({"opened": 0} | values | {"version": version}))
 
 
-def _opened(connection: Connection, version: int) -> int:
-    row = connection.execute(_ROW, {"of": version}).one_or_none()
-    return 0 if row is None else int(row.opened)
+def _set_opened(connection: Connection, version: int, count: int, more: int) -> None:
+    set_version(connection, version, opened=count)
+    connection.execute(update(schema.task).values(opened=schema.task.c.opened + more))

@@ -4,9 +4,8 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 from precad.common.clock import CLOCK, Clock
@@ -23,12 +22,7 @@ Item = TypeVar("Item")
 
 
 class ConnectedClients:
-    """Which clients keep a watch open; one that left lately may be coming back.
-
-    Args:
-        rejoin_s: a client is gone when its last watch ended longer ago than this.
-        clock: passes the time.
-    """
+    """Which clients keep a watch open; one that left less than ``rejoin_s`` ago may come back."""
 
     def __init__(self, rejoin_s: float, clock: Clock = CLOCK) -> None:
         self._rejoin_s = rejoin_s
@@ -83,26 +77,55 @@ class ConnectedClients:
             )
 
 
-@dataclass(slots=True, eq=False)
-class Watch:
-    """One open watch."""
+class LongStream:
+    """One caller's stream, which may be ended while it waits for its next item.
 
-    client: ClientId
-    instance: bytes
-    """Which process of the client's; empty where it doesn't say."""
-    where: str
-    still_allowed: Callable[[], object] = field(repr=False)
-    """Raises AccessDenied once the caller's certificate doesn't count any more."""
-    denied: "asyncio.Future[AccessDenied]" = field(repr=False)
+    No task for each item, which would cost more than a frame of the servers' link.
+    """
+
+    def __init__(self) -> None:
+        self.ended: Exception | None = None
+        self._waits: asyncio.Task[Any] | None = None
+
+    def end(self, error: Exception) -> None:
+        """Have whoever follows get ``error``, and nothing more."""
+        self.ended = error
+        if self._waits is not None:
+            self._waits.cancel()
+
+    async def follow(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item]:
+        """Yield the items; raise what the stream was ended with."""
+        iterator = aiter(items)
+        while self.ended is None:
+            self._waits = waits = asyncio.current_task()
+            try:
+                item = await anext(iterator)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                # Somebody else's cancellation goes on.
+                if self.ended is None or waits is None or waits.uncancel() > 0:
+                    raise
+                break
+            finally:
+                self._waits = None
+            yield item
+        raise self.ended
+
+
+class Watch(LongStream):
+    """One open watch, of a process of the client's; ``instance`` is empty where it doesn't say."""
+
+    def __init__(
+        self, where: str, client: ClientId, instance: bytes, still_allowed: Callable[[], object]
+    ) -> None:
+        super().__init__()
+        self.where, self.client, self.instance = where, client, instance
+        self.still_allowed = still_allowed
 
 
 class OpenWatches:
-    """All that are open on this server. Used on the event loop alone, hence without a lock.
-
-    Args:
-        dismiss: called for a client whose watch was ended: nobody needs to wait for it.
-        twice: called for a client of whose name a second process came.
-    """
+    """All that are open on this server. Used on the event loop alone, hence without a lock."""
 
     def __init__(
         self,
@@ -124,12 +147,6 @@ class OpenWatches:
     ) -> Iterator[Watch]:
         """A watch, from its beginning to its end.
 
-        Args:
-            where: the caller's address.
-            client: whose it is.
-            instance: which process of the client's; empty where it doesn't say.
-            still_allowed: raises AccessDenied once the caller doesn't count any more.
-
         Raises:
             NameInUse: another process of this client's name watches already.
         """
@@ -146,15 +163,13 @@ class OpenWatches:
                     f"another process takes part as client {client} now: end one of the two, or "
                     "ask the operator for a certificate with a name of its own"
                 )
-        loop = asyncio.get_running_loop()
-        watch = Watch(client, instance, where, still_allowed, loop.create_future())
+        watch = Watch(where, client, instance, still_allowed)
         self._open.add(watch)
         self._look_later()
         try:
             yield watch
         finally:
             self._open.discard(watch)
-            watch.denied.cancel()
 
     def has(self, client: ClientId) -> bool:
         """Whether a process of this name watches now."""
@@ -166,9 +181,9 @@ class OpenWatches:
             try:
                 watch.still_allowed()
             except AccessDenied as denied:
-                if not watch.denied.done():
+                if watch.ended is None:
                     log.warning("the watch of client %s ends: %s", watch.client, denied)
-                    watch.denied.set_result(denied)
+                    watch.end(denied)
                     self._dismiss(watch.client)
 
     def _look_later(self) -> None:
@@ -184,41 +199,15 @@ class OpenWatches:
         self._look_later()
 
 
-async def as_long_as_allowed(items: AsyncIterator[Item], watch: Watch) -> AsyncIterator[Item]:
-    """The items, until the watch is denied. Raises AccessDenied then."""
-    iterator = aiter(items)
-    while True:
-        following = asyncio.ensure_future(_next(iterator))
-        try:
-            either: set[asyncio.Future[Any]] = {following, watch.denied}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if watch.denied.cancelled() or following.cancelled():
-                # The server is being stopped: nobody waits for an answer any more.
-                return
-            if watch.denied.done():
-                raise watch.denied.result()
-            try:
-                item = following.result()
-            except StopAsyncIteration:
-                return
-        finally:
-            await _ended(following)
-        yield item
-
-
 async def while_allowed(
     items: AsyncIterator[Item], still_allowed: Callable[[], object]
 ) -> AsyncIterator[Item]:
-    """The items of one of a few long streams, whose caller is looked at every second.
-
-    No task for each item, which would cost more than a frame of the servers' link.
+    """Yield the items of one of a few long streams, whose caller is looked at every second.
 
     Raises:
         AccessDenied: the caller's certificate doesn't count any more.
     """
-    loop, iterator = asyncio.get_running_loop(), aiter(items)
-    waits: asyncio.Task[Any] | None = None
-    ended: list[Exception] = []
+    loop, stream = asyncio.get_running_loop(), LongStream()
     timer: asyncio.TimerHandle
 
     def look() -> None:
@@ -226,40 +215,14 @@ async def while_allowed(
         try:
             still_allowed()
         except Exception as error:  # noqa: BLE001 -- whatever it is, nothing more may go out
-            ended.append(error)
-            if waits is not None:
-                waits.cancel()
+            stream.end(error)
         else:
             timer = loop.call_later(LOOK_S, look)
 
     timer = loop.call_later(LOOK_S, look)
     try:
-        while not ended:
-            waits = asyncio.current_task()
-            try:
-                item = await anext(iterator)
-            except StopAsyncIteration:
-                return
-            except asyncio.CancelledError:
-                # Somebody else's cancellation goes on.
-                if not ended or waits is None or waits.uncancel() > 0:
-                    raise
-                break
-            finally:
-                waits = None
-            yield item
+        async with aclosing(stream.follow(items)) as followed:
+            async for item in followed:
+                yield item
     finally:
         timer.cancel()
-    raise ended[0]
-
-
-async def _ended(following: "asyncio.Future[Item]") -> None:
-    # Whoever closes the stream behind it must find it at rest.
-    following.cancel()
-    await asyncio.wait({following})
-    if not following.cancelled():
-        following.exception()
-
-
-async def _next(iterator: AsyncIterator[Item]) -> Item:
-    return await anext(iterator)

@@ -1,16 +1,58 @@
 """What happens in a training, from the round's thread to the handlers on the event loop."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.step_costs import StepCost
+from precad.common.clock import Clock
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
 
 KEPT_EVENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One step of a round."""
+
+    step: str
+    """``collect``, ``validate``, ``release`` or ``keep``."""
+    seconds: float
+    cpu_seconds: float
+    """Of this process's threads; its workers' isn't in it."""
+    ended: float
+    """When it was over, by this machine's monotonic clock."""
+    cpu_ended: float
+    """This process's processor time until then."""
+
+
+class Steps:
+    """Times a round's steps, one after the other."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.now(), time.process_time()
+        self._costs: list[StepCost] = []
+
+    def over(self, step: str) -> None:
+        """``step`` ends now; the next one begins."""
+        now = self._clock.now(), time.process_time()
+        took = now[0] - self._began[0], now[1] - self._began[1]
+        self._costs.append(StepCost(step, *took, *now))
+        self._began = now
+
+    @property
+    def costs(self) -> tuple[StepCost, ...]:
+        """The steps that are over, in order."""
+        return tuple(self._costs)
+
+    @property
+    def seconds(self) -> float:
+        """Of all of them together."""
+        return sum(cost.seconds for cost in self._costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +61,6 @@ class RoundOpened:
 
     opened: Opened
     collect_s: float
-    cohort: frozenset[ClientId] = field(init=False, repr=False)
-    """For every follower's question whether it was drawn."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cohort", self.opened.counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +109,7 @@ class EventLog:
         self._loop.call_soon_threadsafe(self._append, event)
 
     async def follow(self, *, from_start: bool) -> AsyncIterator[Event]:
-        """Events as they come; ends after the training's end.
-
-        Args:
-            from_start: begin with the oldest kept event rather than the newest.
-        """
+        """Yield events from the oldest kept one on, or the newest; end after the training's end."""
         kept = len(self._events)
         at = self._published - (kept if from_start else min(kept, 1))
         while True:

@@ -10,22 +10,21 @@ from numpy.typing import NDArray
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.attempt_state import Permission, ReleaseRecord
 from precad.aggregator.rounds.recovery import Recovery, Remedy
-from precad.aggregator.rounds.server_messages import (
+from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.rounds.states import Counted, Opened, Prepared
+from precad.aggregator.server_messages import (
     Fact,
     ModelBody,
     ModelTransfer,
-    PreparedView,
-    SealMessage,
+    SignedMessage,
     VoidBody,
+    read_body,
 )
-from precad.aggregator.rounds.server_signatures import read_body
-from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.rounds.states import Counted, Opened, Prepared
-from precad.aggregator.training.event_log import RoundDone
+from precad.aggregator.store.attempts import ReleaseRecord
+from precad.aggregator.store.schema import Permission
+from precad.aggregator.training.event_log import RoundDone, Steps
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.step_costs import Steps
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.identity.signatures import SignedKind
@@ -38,15 +37,7 @@ log = logging.getLogger("precad")
 def keep(
     session: Session, counted: Counted, theta: NDArray[np.float64], model: Digest, steps: Steps
 ) -> None:
-    """Persist the next model. It is announced once the other server has it too (``confirm``).
-
-    Args:
-        session: this server.
-        counted: who counts in the attempt that led to it.
-        theta: ``[d] float64``, θ_{t+1}.
-        model: its digest.
-        steps: of the attempt, so far.
-    """
+    """Persist θ_{t+1}, ``[d] float64``; it is announced once the other has it too (``confirm``)."""
     opened = counted.opened
     version = opened.version + 1
     session.model_store.put(version, theta, session.store.versions.model_seal(version), model)
@@ -75,7 +66,7 @@ def keep(
 
 
 def say_kept(session: Session, link: PeerLink) -> None:
-    """Tell each other that the model is on the disk; only then it is told to anybody else.
+    """Tell each other that the model is on the disk; only then anybody else hears of it.
 
     A model that is stated to owners is never made again: both servers must have it by then.
     """
@@ -84,7 +75,7 @@ def say_kept(session: Session, link: PeerLink) -> None:
 
 
 def confirm(session: Session) -> None:
-    """The other server holds the current model too: it may be stated, served and announced."""
+    """Announce the current model, which the other server is known to hold too."""
     session.store.versions.confirm(session.model_store.current.version)
     done, session.progress.unannounced = session.progress.unannounced, None
     if done is not None:
@@ -92,25 +83,22 @@ def confirm(session: Session) -> None:
 
 
 def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> None:
-    """One remedy for what a break interrupted; the servers compare again afterwards.
+    """Apply one remedy for what a break interrupted; the servers compare again afterwards.
 
     Raises:
         PeerViolation: the other server says something that doesn't fit.
         NeedsOperators: it lost an attempt that may have left.
     """
     log.info("after a break: %s", recovery.remedy.value)
-    view = recovery.attempt
     match recovery.remedy:
         case Remedy.RELEASE:
             _release(session, aggregator)
-        case Remedy.VOID:
-            _void(session, aggregator, _named(view), prepared_here=True)
-        case Remedy.CONFIRM_VOID:
-            _void(session, aggregator, _named(view), prepared_here=False)
+        case Remedy.VOID | Remedy.CONFIRM_VOID as remedy:
+            _void(session, aggregator, recovery.attempt, prepared_here=remedy is Remedy.VOID)
         case Remedy.LOST:
             _give_up(session, aggregator)
         case Remedy.LEARN_LOST:
-            _learn_lost(session, aggregator, _named(view))
+            _learn_lost(session, aggregator, recovery.attempt)
         case Remedy.SERVE:
             _serve(session, aggregator)
         case Remedy.CATCH_UP:
@@ -130,46 +118,43 @@ def _release(session: Session, aggregator: Aggregator) -> None:
     say_kept(session, aggregator.link)
 
 
-def _void(
-    session: Session, aggregator: Aggregator, view: PreparedView, *, prepared_here: bool
-) -> None:
-    """Both sign that the attempt isn't prepared on both, and both keep it.
+def _void(session: Session, aggregator: Aggregator, attempt: int, *, prepared_here: bool) -> None:
+    """Sign that the attempt isn't prepared on both servers, and keep it; both do.
 
     First durable where it isn't prepared, so that it never can be; the holder voids on that.
     """
-    link, seals, version = aggregator.link, aggregator.seals, session.model_store.current.version
-    own = VoidBody(task=str(session.task.digest), version=version, attempt=view.attempt)
-    if prepared_here:
-        answer = SealMessage.from_bytes(link.receive("void"))
-        if seals.read(seals.other, SignedKind.NOT_PREPARED, answer, VoidBody) != own:
+    link, signatures = aggregator.link, aggregator.signatures
+    version = session.model_store.current.version
+    own = VoidBody(task=str(session.task.digest), version=version, attempt=attempt)
+
+    def hear() -> None:
+        answer = SignedMessage.from_bytes(link.receive("void"))
+        if signatures.check(signatures.other, SignedKind.NOT_PREPARED, answer, VoidBody) != own:
             raise PeerViolation("the other server voids another attempt")
-        session.store.attempts.void(version, view.attempt)
-        link.send("void", seals.write(SignedKind.NOT_PREPARED, own).to_bytes())
-        return
-    session.store.attempts.void(version, view.attempt)
-    link.send("void", seals.write(SignedKind.NOT_PREPARED, own).to_bytes())
-    answer = SealMessage.from_bytes(link.receive("void"))
-    if seals.read(seals.other, SignedKind.NOT_PREPARED, answer, VoidBody) != own:
-        raise PeerViolation("the other server voids another attempt")
+
+    if prepared_here:
+        hear()
+    session.store.attempts.void(version, attempt)
+    link.send("void", signatures.sign(SignedKind.NOT_PREPARED, own).to_bytes())
+    if not prepared_here:
+        hear()
 
 
 def _give_up(session: Session, aggregator: Aggregator) -> None:
-    """The other server learns the charge at once; written off is it by both operators' word."""
+    """Have the other server learn the charge at once; both operators' word writes it off."""
     record, link = _pending(session), aggregator.link
-    names = tuple(client.name for client in record.valid)
-    fact = Fact(version=record.version, attempt=record.attempt, voided=False, clients=names)
-    link.send("lost", fact.to_bytes())
+    link.send("lost", record.fact().to_bytes())
     _require_word(session, aggregator, record.version, record.attempt)
     session.store.attempts.write_off(record.attempt)
 
 
-def _learn_lost(session: Session, aggregator: Aggregator, view: PreparedView) -> None:
+def _learn_lost(session: Session, aggregator: Aggregator, attempt: int) -> None:
     fact = Fact.from_bytes(aggregator.link.receive("lost"))
     version = session.model_store.current.version
-    if (fact.version, fact.attempt, fact.voided) != (version, view.attempt, False):
+    if (fact.version, fact.attempt, fact.voided) != (version, attempt, False):
         raise PeerViolation("the other server shows another attempt than the one it has prepared")
     session.store.attempts.learn([fact])
-    _require_word(session, aggregator, version, view.attempt)
+    _require_word(session, aggregator, version, attempt)
 
 
 def _require_word(session: Session, aggregator: Aggregator, version: int, attempt: int) -> None:
@@ -182,35 +167,40 @@ def _require_word(session: Session, aggregator: Aggregator, version: int, attemp
 
 def _serve(session: Session, aggregator: Aggregator) -> None:
     """Send the model, with the other server's own word on its digest."""
-    seals, current = aggregator.seals, session.model_store.current
+    signatures, current = aggregator.signatures, session.model_store.current
     body = ModelBody(
         task=str(session.task.digest), version=current.version, digest=str(current.digest)
     )
-    kept = (session.store.versions.model_seal(current.version), session.model_store.seal())
-    sealed = next((each for each in kept if each and _says(each, body)), None)
-    if sealed is None:
+    kept = (session.store.versions.model_seal(current.version), session.model_store.signature())
+    signed = next((each for each in kept if each and _says(each, body)), None)
+    if signed is None:
         raise PeerViolation(
             f"the other server lacks model {current.version}, and its signature over it isn't kept "
             "here. Restore the other server's newest state"
         )
-    own = seals.write(SignedKind.MODEL, body)
-    transfer = ModelTransfer(version=current.version, sealed=sealed, own=own)
+    own = signatures.sign(SignedKind.MODEL, body)
+    transfer = ModelTransfer(version=current.version, signed=signed, own=own)
     aggregator.link.send("transfer", transfer.to_bytes())
     aggregator.link.send("model-bytes", byte_view(session.model_store.theta()))
     aggregator.link.receive("transferred")
 
 
-def _says(sealed: SealMessage, body: ModelBody) -> bool:
-    return read_body(bytes.fromhex(sealed.body), ModelBody) == body
+def _says(signed: SignedMessage, body: ModelBody) -> bool:
+    return read_body(bytes.fromhex(signed.body), ModelBody) == body
 
 
 def _catch_up(session: Session, aggregator: Aggregator) -> None:
     """Take a model that this server has signed itself, and finish or void what led to it."""
-    seals, link, task, store = aggregator.seals, aggregator.link, session.task, session.store
+    signatures, link, task, store = (
+        aggregator.signatures,
+        aggregator.link,
+        session.task,
+        session.store,
+    )
     transfer = ModelTransfer.from_bytes(link.receive("transfer"))
     data = link.receive("model-bytes")
-    body = seals.read(seals.role, SignedKind.MODEL, transfer.sealed, ModelBody)
-    theirs = seals.read(seals.other, SignedKind.MODEL, transfer.own, ModelBody)
+    body = signatures.check(signatures.role, SignedKind.MODEL, transfer.signed, ModelBody)
+    theirs = signatures.check(signatures.other, SignedKind.MODEL, transfer.own, ModelBody)
     if len(data) != task.dimension * 8:
         raise PeerViolation(f"the other server sent a model of {len(data)} bytes")
     theta = from_bytes(data, task.dimension)
@@ -235,7 +225,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
 
 
 def _prepared_again(record: ReleaseRecord) -> Prepared:
-    """The prepared state of an attempt, from the database."""
+    """Return the prepared state of an attempt, from the database."""
     # The cohort isn't needed any more: those who count and those who don't are known.
     cohort = tuple(sorted({*record.valid, *record.rejections}))
     opened = Opened(record.attempt, record.version, cohort, record.model, frozenset(record.valid))
@@ -248,9 +238,3 @@ def _pending(session: Session) -> ReleaseRecord:
     if record is None:
         raise AssertionError("a prepared attempt has no record")
     return record
-
-
-def _named(view: PreparedView | None) -> PreparedView:
-    if view is None:
-        raise AssertionError("the remedy is about no attempt")
-    return view

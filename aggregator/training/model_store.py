@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.aggregator.rounds.server_messages import SealMessage
+from precad.aggregator.server_messages import SignedMessage
 from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
 from precad.common.files import write_file
 from precad.common.identifiers import Digest
@@ -26,44 +26,33 @@ _TOGETHER = 1 << 20
 """Bytes that are read at once."""
 
 
-# Where the bytes of a model on offer are: on the disk, once it is there.
-#
-# A round reads its model once, near its end, and owners fetch theirs at its beginning: in between
-# that memory is for bodies. The bytes lie in the system's cache, which gives way to who needs it.
+class ModelBytes(Protocol):
+    """A model's 8·d bytes: in memory, or on the disk once they are there.
 
-
-class Stored(Protocol):
-    """A model's 8·d bytes."""
+    A round reads its model once, near its end, and owners fetch theirs at its beginning: in between
+    that memory is for bodies. The bytes lie in the system's cache, which gives way to who needs it.
+    """
 
     length: int
-    """How many."""
 
     def read(self, start: int, size: int) -> bytes:
-        """``size`` of them, or what is left. Raises OSError."""
+        """Return ``size`` of them, or what is left. Raises OSError."""
 
 
 class InMemory:
-    """As ``Stored``: of a model that isn't on the disk.
-
-    Args:
-        theta: ``[d] float64``; mustn't change any more.
-    """
+    """``ModelBytes`` of a vector, ``[d] float64``, which mustn't change any more."""
 
     def __init__(self, theta: NDArray[np.float64]) -> None:
         self._data = byte_view(theta)
         self.length = len(self._data)
 
     def read(self, start: int, size: int) -> bytes:
-        """As ``Stored.read``."""
+        """As ``ModelBytes.read``."""
         return bytes(self._data[start : start + size])
 
 
 class InFile:
-    """As ``Stored``: of a file that ``save_model`` wrote, also when another takes its name.
-
-    Args:
-        path: the file.
-        dimension: d.
+    """``ModelBytes`` of a file that ``save_model`` wrote, also when another takes its name.
 
     Raises:
         OSError: it can't be opened.
@@ -76,7 +65,7 @@ class InFile:
         self._start = os.fstat(self._descriptor).st_size - self.length
 
     def read(self, start: int, size: int) -> bytes:
-        """As ``Stored.read``. No memory is mapped: a failing disk is an error, and no signal."""
+        """As ``ModelBytes.read``. No memory is mapped: a failing disk is an error, no signal."""
         left = min(size, self.length - start)
         data = os.pread(self._descriptor, left, self._start + start)
         if len(data) < left:
@@ -85,15 +74,15 @@ class InFile:
 
 
 @dataclass(frozen=True, slots=True)
-class ShelvedModel:
+class StoredModel:
     """θ_t, its version t and its digest."""
 
     version: int
     digest: Digest
-    stored: Stored = field(repr=False)
+    stored: ModelBytes = field(repr=False)
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """θ_t's bytes, ``size`` at a time, each read when it is asked for.
+        """Yield θ_t's bytes, ``size`` at a time, each read when it is asked for.
 
         Raises:
             StorageFailure: the disk fails.
@@ -107,12 +96,7 @@ class ShelvedModel:
 
 
 class ModelStore:
-    """Keeps θ_t. Both servers keep the same bytes.
-
-    Args:
-        task: the model's shapes and start.
-        path: safetensors file, replaced atomically after each round.
-    """
+    """Keeps θ_t in a safetensors file, replaced atomically. Both servers keep the same bytes."""
 
     def __init__(self, task: Task, path: Path) -> None:
         self._task = task
@@ -122,27 +106,27 @@ class ModelStore:
         first = self._saved() if path.exists() else self._initial()
         self._models = deque([first], maxlen=KEPT_MODELS)
 
-    def _initial(self) -> ShelvedModel:
+    def _initial(self) -> StoredModel:
         theta = initial_vector(self._task.model)
         digest = model_digest(self._task.digest, 0, self._task.model.parameters, theta)
-        return ShelvedModel(0, digest, InMemory(theta))
+        return StoredModel(0, digest, InMemory(theta))
 
-    def _saved(self) -> ShelvedModel:
+    def _saved(self) -> StoredModel:
         saved = load_model(self._path, self._task)
         on_disk = InFile(self._path, self._task.dimension)
         # Another program's file may hold the tensors in another order.
         as_written = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
         stored = on_disk if as_written else InMemory(saved.theta)
-        return ShelvedModel(saved.version, saved.digest, stored)
+        return StoredModel(saved.version, saved.digest, stored)
 
     @property
-    def current(self) -> ShelvedModel:
-        """The newest model."""
+    def current(self) -> StoredModel:
+        """Return the newest model."""
         with self._lock:
             return self._models[-1]
 
     def theta(self) -> NDArray[np.float64]:
-        """The newest model's vector, ``[d] float64``, read anew.
+        """Return the newest model's vector, ``[d] float64``, read anew.
 
         Raises:
             StorageFailure: the disk fails, or its file was changed.
@@ -167,7 +151,7 @@ class ModelStore:
         self,
         version: int,
         theta: NDArray[np.float64],
-        sealed: SealMessage | None = None,
+        signed: SignedMessage | None = None,
         digest: Digest | None = None,
     ) -> None:
         """Persist the model, then offer it.
@@ -175,7 +159,7 @@ class ModelStore:
         Args:
             version: t.
             theta: ``[d] float64``, θ_t.
-            sealed: the other server's word on its digest. It lies beside the model, because the
+            signed: the other server's word on its digest. It lies beside the model, because the
                 database may be put back without it; whoever lost the model asks for it.
             digest: its digest, where the caller has computed it.
 
@@ -183,8 +167,8 @@ class ModelStore:
             StorageFailure: the disk fails.
         """
         try:
-            if sealed is not None:
-                write_file(self._seal_path, sealed.to_json())
+            if signed is not None:
+                write_file(self._seal_path, signed.to_json())
             digest = save_model(self._path, self._task, version, theta, digest)
             stored = InFile(self._path, self._task.dimension)
         except OSError as error:
@@ -193,17 +177,17 @@ class ModelStore:
                 "start this server again: nothing is lost"
             ) from None
         with self._lock:
-            self._models.append(ShelvedModel(version, digest, stored))
+            self._models.append(StoredModel(version, digest, stored))
 
-    def seal(self) -> SealMessage | None:
-        """The seal that was kept last: of the newest model, or of one that a crash kept away."""
+    def signature(self) -> SignedMessage | None:
+        """Return the newest signature that was kept; a crash may have kept its model away."""
         try:
-            return SealMessage.from_json(self._seal_path.read_bytes())
+            return SignedMessage.from_json(self._seal_path.read_bytes())
         except (OSError, PeerViolation):
             return None
 
-    def get(self, version: int) -> ShelvedModel:
-        """The model of ``version``.
+    def get(self, version: int) -> StoredModel:
+        """Return the model of ``version``.
 
         Raises:
             NotOnOffer: it isn't on offer any more, as after a restart, or not yet.

@@ -6,40 +6,57 @@ backup.
 """
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.aggregator.store import ShownStatement
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId
 from precad.common.model import model_digest
-from precad.common.wire.signed_statements import Statement, check_opening, check_statement
+from precad.common.wire.signed_statements import (
+    Opening,
+    Statement,
+    check_opening,
+    check_statement,
+)
 
 log = logging.getLogger("precad")
 
+Body = TypeVar("Body", Opening, Statement)
+
+
+def _own(
+    session: Session, client: ClientId, shown: bytes, check: Callable[..., Body]
+) -> Body | None:
+    """Return what this server once signed for ``client``.
+
+    None where the certificate that signed it was revoked since: whoever has that key can sign
+    anything, and its owner must still get on.
+    """
+    try:
+        body = check(session.verifier, session.role, shown, kept=True)
+    except PeerUnavailable as error:
+        log.warning("%s shows a signature that isn't believed: %s", client, error)
+        return None
+    if (body.task_digest, body.client) != (session.task.digest.value, client.name):
+        raise PeerViolation("what was shown is another client's or task's")
+    return body
+
 
 def remember(session: Session, client: ClientId, shown: bytes) -> Statement | None:
-    """Keep what this server has signed and may have forgotten; durable before it returns.
+    """Keep a statement that this server may have forgotten; durable before it returns.
 
     Returns:
-        What it says; None where the certificate that signed it was revoked since: whoever has that
-        key can sign anything, and its owner must still get on.
+        What it says; None where it isn't believed.
 
     Raises:
         PeerViolation: this server hasn't signed it, or not for this client and task.
     """
-    try:
-        body = check_statement(session.verifier, session.role, shown, kept=True)
-    except PeerUnavailable as error:
-        log.warning("%s shows a statement that isn't believed: %s", client, error)
-        return None
-    if (body.task_digest, body.client) != (session.task.digest.value, client.name):
-        raise PeerViolation("the statement that was shown is another client's or task's")
-    digest = Digest(body.model_digest)
-    told = ShownStatement(client, body.version, digest, body.attempt, body.charged, body.opened)
-    if session.store.statements.keep(told):
+    body = _own(session, client, shown, check_statement)
+    if body is not None and session.store.statements.keep(body):
         log.warning(
             "%s shows a statement of this server on version %d that its ledger doesn't hold: its "
             "database was put back from an old copy. What it states counts again",
@@ -50,29 +67,13 @@ def remember(session: Session, client: ClientId, shown: bytes) -> Statement | No
 
 
 def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
-    """An attempt that this server has opened for ``client``, and may have forgotten.
-
-    Raises:
-        PeerViolation: this server hasn't signed it, or not for this client and task.
-    """
-    try:
-        body = check_opening(session.verifier, session.role, opening, kept=True)
-    except PeerUnavailable as error:
-        log.warning("%s shows an opening that isn't believed: %s", client, error)
-        return
-    if (body.task_digest, body.client) != (session.task.digest.value, client.name):
-        raise PeerViolation("the opening that was shown is another client's or task's")
-    session.store.attempts.hear(body.attempt)
+    """Keep that this server has opened an attempt for ``client``. Raises as ``remember`` does."""
+    if (body := _own(session, client, opening, check_opening)) is not None:
+        session.store.attempts.hear(body.attempt)
 
 
 def give_back(session: Session, client: ClientId, shown: bytes, theta: NDArray[np.float64]) -> None:
     """Take a model that this server has signed and lost; the training goes on from it.
-
-    Args:
-        session: this server.
-        client: who brings it.
-        shown: this server's statement that names its digest.
-        theta: ``[d] float64``.
 
     Raises:
         PeerViolation: the model isn't the one that the statement names.

@@ -5,25 +5,19 @@ import secrets
 
 from precad.aggregator.peer_link import SETUP_ATTEMPT, PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.agree_coin import agree_coin
-from precad.aggregator.rounds.attempt_state import BOUND
-from precad.aggregator.rounds.history import (
-    adoptable,
-    history_after,
-    history_start,
-    settled,
-)
-from precad.aggregator.rounds.joint_coin import cohort_of
-from precad.aggregator.rounds.recovery import Recovery, compare
-from precad.aggregator.rounds.server_messages import (
+from precad.aggregator.rounds.joint_coin import draw
+from precad.aggregator.rounds.recovery import Recovery, adoptable, compare, settled
+from precad.aggregator.server_messages import (
     Evidence,
     Fact,
     HeadBody,
     Position,
     PreparedView,
     Remembered,
+    exchange,
 )
-from precad.aggregator.rounds.server_signatures import ServerSignatures
+from precad.aggregator.store.ledger import history_after, history_start
+from precad.aggregator.store.schema import BOUND
 from precad.aggregator.training.finish_round import confirm
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
@@ -57,7 +51,10 @@ def meet(session: Session, link: PeerLink) -> Recovery:
             return recovery
         if not learned:
             _learn(session, link)
-            _settle(session)
+            pending = session.store.attempts.pending()
+            if pending is not None and pending.version < session.model_store.current.version:
+                # The other server hasn't voided it: it is charged, and over.
+                session.store.attempts.settle(pending.attempt)
     raise PeerViolation(
         "the servers' ledgers hold different charges, and neither holds the other's signature over "
         "what it lacks. Restore both servers' newest state, or start a new task"
@@ -65,23 +62,22 @@ def meet(session: Session, link: PeerLink) -> Recovery:
 
 
 def position_of(session: Session) -> Position:
-    """Where this server stands, from its durable state."""
+    """Return where this server stands, from its durable state."""
     store, current = session.store, session.model_store.current
     pending, head = store.attempts.pending(), store.ledger.head()
+    prepared = pending and PreparedView(
+        version=pending.version,
+        attempt=pending.attempt,
+        valid_set=str(pending.valid_set),
+        bound=pending.state in BOUND,
+    )
     return Position(
         role="server-a" if session.role is Role.SERVER_A else "server-b",
         version=current.version,
         model=str(current.digest),
         next_attempt=max(store.attempts.next_number(), session.progress.next_attempt),
         opened=store.versions.opened(current.version),
-        prepared=None
-        if pending is None
-        else PreparedView(
-            version=pending.version,
-            attempt=pending.attempt,
-            valid_set=str(pending.valid_set),
-            bound=pending.state in BOUND,
-        ),
+        prepared=prepared,
         frozen=session.register.frozen,
         ledger_length=head.length,
         ledger_head=str(head.head),
@@ -89,13 +85,8 @@ def position_of(session: Session) -> Position:
     )
 
 
-def seals_of(session: Session) -> ServerSignatures:
-    """This server's pen and eye."""
-    return ServerSignatures(session.task.digest, session.role, session.signer, session.verifier)
-
-
 def _greet(link: PeerLink, own: Position) -> Position:
-    theirs = Position.from_bytes(link.exchange("position", own.to_bytes()))
+    theirs = exchange(link, "position", own)
     if theirs.role == own.role:
         raise PeerViolation(f"the other server claims to be {own.role} too")
     # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
@@ -108,19 +99,12 @@ def _greet(link: PeerLink, own: Position) -> Position:
 
 
 def _stale(position: Position) -> bool:
-    """Whether a database says that an attempt is pending whose version is over."""
+    """Return whether a database says that an attempt is pending whose version is over."""
     return position.prepared is not None and position.prepared.version < position.version
 
 
-def _settle(session: Session) -> None:
-    """A stale attempt that the other server hasn't voided is charged, and over."""
-    pending = session.store.attempts.pending()
-    if pending is not None and pending.version < session.model_store.current.version:
-        session.store.attempts.settle(pending.attempt)
-
-
 def _take_larger(session: Session, theirs: Position) -> None:
-    """An attempt that either knows is used; an opened one that either counts was opened."""
+    """Take the larger of both servers' attempts, and of their counts of opened ones."""
     progress = session.progress
     progress.frozen_there = theirs.frozen
     own = session.store.attempts.next_number()
@@ -130,7 +114,7 @@ def _take_larger(session: Session, theirs: Position) -> None:
 
 
 def _same_history(session: Session, link: PeerLink, own: Position, theirs: Position) -> bool:
-    """Whether both ledgers hold alike what is settled, under a salt of this greeting."""
+    """Return whether both ledgers hold alike what is settled, under a salt of this greeting."""
     version = min(own.version, theirs.version)
     pending = [None if p.prepared is None else p.prepared.attempt for p in (own, theirs)]
     facts = settled(session.store.ledger.facts(version), *pending)
@@ -143,7 +127,7 @@ def _same_history(session: Session, link: PeerLink, own: Position, theirs: Posit
 
 def _learn(session: Session, link: PeerLink) -> None:
     """Show what this server's ledger holds, and take what this server had signed itself."""
-    store, seals = session.store, seals_of(session)
+    store, signatures = session.store, session.signatures
     shown = _evidence(session)
     link.send("evidence", shown[0].to_bytes())
     first = Evidence.from_bytes(link.receive("evidence"))
@@ -153,14 +137,14 @@ def _learn(session: Session, link: PeerLink) -> None:
         link.send("evidence", each.to_bytes())
     theirs = [first]
     theirs += [Evidence.from_bytes(link.receive("evidence")) for _ in range(first.versions - 1)]
-    sealed = None
-    if first.sealed is not None:
-        sealed = seals.read(seals.role, SignedKind.HEAD, first.sealed, HeadBody)
-        if sealed.task != str(session.task.digest):
+    signed = None
+    if first.signed is not None:
+        signed = signatures.check(signatures.role, SignedKind.HEAD, first.signed, HeadBody)
+        if signed.task != str(session.task.digest):
             raise PeerViolation("the other server shows a head of another task")
     # What this server has heard of and doesn't know was, and may have left.
     heard = range(store.attempts.unused_here(), store.attempts.next_number())
-    found = adoptable(history_start(session.task.digest), theirs, sealed, heard)
+    found = adoptable(history_start(session.task.digest), theirs, signed, heard)
     if learned := store.attempts.learn(found):
         log.warning(
             "this server had forgotten %d charges that it signed: they are in its ledger again. "
@@ -171,26 +155,22 @@ def _learn(session: Session, link: PeerLink) -> None:
 
 def _evidence(session: Session) -> list[Evidence]:
     store, version = session.store, session.model_store.current.version
-    pending, witness = store.attempts.pending(), store.attempts.their_head()
-    attempt = None if pending is None else pending.attempt
-    bound: Fact | None = None
+    pending = store.attempts.pending()
     stale = pending is not None and pending.version < version
-    if pending is not None and not stale and pending.state in BOUND:
-        names = tuple(client.name for client in pending.valid)
-        bound = Fact(version=pending.version, attempt=pending.attempt, voided=False, clients=names)
-    elif pending is None or stale:
+    shown: Fact | None = None
+    if pending is None or stale:
         # What the journal gave back after a restore: the other may have lost it too.
-        remembered = [fact for fact in store.ledger.facts(version) if not fact.voided]
-        bound = max(remembered, key=lambda fact: fact.attempt, default=None)
-    return [
-        Evidence(
-            versions=version + 1,
-            facts=settled(store.ledger.facts(each), attempt),
-            sealed=None if each else witness,
-            pending=bound if not each else None,
-        )
+        charges = (fact for fact in store.ledger.facts(version) if not fact.voided)
+        shown = max(charges, key=lambda fact: fact.attempt, default=None)
+    elif pending.state in BOUND:
+        shown = pending.fact()
+    unfinished = None if pending is None else pending.attempt
+    first, *rest = (
+        Evidence(versions=version + 1, facts=settled(store.ledger.facts(each), unfinished))
         for each in range(version + 1)
-    ]
+    )
+    signed = store.attempts.their_head()
+    return [first.model_copy(update={"signed": signed, "pending": shown}), *rest]
 
 
 # Attempts that only an owner or the dealer still knows: charged, counted again later or not.
@@ -198,11 +178,9 @@ def _evidence(session: Session) -> list[Evidence]:
 # Both servers were put back, and their journal files don't name what the dealer has dealt for or
 # what an owner has their signature on. Such an attempt may have left. So each is an entry in both
 # ledgers, and charges everybody whom its version's coin draws. Nobody remembers its version either:
-# versions that are over without a charge come first, what is left over is of the newest.
-#
-# The servers write entry after entry in step, so that after a break one of them is ahead by one at
-# most; the other takes that one over (``adoptable``), since it has heard of the attempt itself.
-
+# versions that are over without a charge come first, what is left over is of the newest. The
+# servers write entry after entry in step: after a break one of them is ahead by one at most, which
+# the other takes over (``adoptable``), since it has heard of the attempt itself.
 
 MOST = 100_000
 """Attempts at once. No training has lost more; a peer that says so is broken."""
@@ -219,12 +197,9 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
     """
     aggregator.link.begin_attempt(SETUP_ATTEMPT)
     for attempt, version in _unknown(session, aggregator):
-        coin = agree_coin(aggregator, version)
-        drawn = cohort_of(coin, aggregator.roster, session.task.privacy.client_rate, version)
-        names = tuple(client.name for client in drawn)
+        names = tuple(client.name for client in draw(aggregator, version))
         fact = Fact(version=version, attempt=attempt, voided=False, clients=names)
-        theirs = aggregator.link.exchange("unknown", fact.to_bytes())
-        if Fact.from_bytes(theirs) != fact:
+        if exchange(aggregator.link, "unknown", fact) != fact:
             raise PeerViolation("the other server charges a forgotten attempt in another way")
         session.store.attempts.charge_unknown(fact)
         log.warning(
@@ -236,10 +211,10 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
 
 
 def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
-    """Attempts and the versions that they are charged for."""
+    """Return attempts and the versions that they are charged for."""
     store, link = session.store, aggregator.link
     own = Remembered(unused=store.attempts.unused_here(), unheard=store.attempts.next_number())
-    theirs = Remembered.from_bytes(link.exchange("remembered", own.to_bytes()))
+    theirs = exchange(link, "remembered", own)
     unused, unheard = max(own.unused, theirs.unused), max(own.unheard, theirs.unheard)
     if unheard - unused > MOST:
         raise PeerViolation(f"{unheard - unused} attempts are said to be forgotten")

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.admission import Window, window_of
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds.joint_coin import CoinKey
+from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import EventLog, RoundDone
@@ -26,38 +27,25 @@ from precad.common.share.header import Signer
 from precad.common.task import Task
 
 SignedKind = Literal["opening", "statement"]
-_BYTES = 16
-"""Of a SHA-256. Whoever found another message with the same would only have it ignored."""
-_PLACES: dict[SignedKind, slice] = {
-    "opening": slice(0, _BYTES),
-    "statement": slice(_BYTES, 2 * _BYTES),
-}
 
 
 class LastSigned:
-    """Digests of the last messages that were signed, of each kind: 32 bytes an owner.
+    """Digests of the last messages that were signed, of each kind.
 
     Owners show them in every version. What this process has signed from the database that it holds
     alone is in that database: it needn't be checked and looked up again.
     """
 
     def __init__(self) -> None:
-        self._last: dict[ClientId, bytes] = {}
+        self._last: dict[tuple[ClientId, SignedKind], bytes] = {}
 
     def note(self, client: ClientId, kind: SignedKind, message: bytes) -> None:
-        """``message`` is signed and leaves."""
-        last = bytearray(self._last.get(client, bytes(2 * _BYTES)))
-        last[_PLACES[kind]] = _digest(message)
-        self._last[client] = bytes(last)
+        """Keep that ``message`` is signed and leaves."""
+        self._last[client, kind] = hashlib.sha256(message).digest()
 
     def knows(self, client: ClientId, kind: SignedKind, message: bytes) -> bool:
-        """Whether it is the last of its kind for ``client``, to the byte."""
-        last = self._last.get(client)
-        return last is not None and last[_PLACES[kind]] == _digest(message)
-
-
-def _digest(message: bytes) -> bytes:
-    return hashlib.sha256(message).digest()[:_BYTES]
+        """Return whether it is the last of its kind for ``client``, to the byte."""
+        return self._last.get((client, kind)) == hashlib.sha256(message).digest()
 
 
 class Phase(Enum):
@@ -136,6 +124,11 @@ class Session:
     def enrolling(self) -> Window:
         """How long enrolment is open, from this server's start."""
         return self.window or window_of(self.task)
+
+    @property
+    def signatures(self) -> ServerSignatures:
+        """What this server signs, and how it checks what either has signed."""
+        return ServerSignatures(self.task.digest, self.role, self.signer, self.verifier)
 
     @property
     def finished(self) -> bool:

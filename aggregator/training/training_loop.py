@@ -1,7 +1,7 @@
 """A whole training on one server: what A and B do alike.
 
-`server_a` and `server_b` say what a leader and a helper do differently (`Part`); everything that
-reaches beyond this process comes in through `Outside`.
+`server_a` and `server_b` say what a leader and a helper do differently (`RoleBehaviour`); the other
+server and the dealer come in through `Peers`.
 """
 
 import logging
@@ -12,21 +12,19 @@ from typing import Protocol
 
 from precad.aggregator.collect.matching import Closed, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
-from precad.aggregator.noise import NoiseSource
-from precad.aggregator.noise.drawn_ahead import DrawnAhead
+from precad.aggregator.noise import DrawnAhead, NoiseSource
 from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.recovery import Remedy
-from precad.aggregator.rounds.server_messages import OpenedCount
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.event_log import TrainingDone, TrainingPaused
+from precad.aggregator.server_messages import OpenedCount, exchange
+from precad.aggregator.training.event_log import Steps, TrainingDone, TrainingPaused
 from precad.aggregator.training.finish_round import keep, recover, say_kept
 from precad.aggregator.training.owner_statements import require_nothing_lost, take_back
-from precad.aggregator.training.reconcile import charge_unknown, meet, seals_of
+from precad.aggregator.training.reconcile import charge_unknown, meet
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.step_costs import Steps
 from precad.aggregator.validate.in_process_validator import InProcess, longest_opening
 from precad.aggregator.validate.validation import Take, Validation
 from precad.common.clock import Retries, RetryPolicy
@@ -60,22 +58,22 @@ class Dealer(Dealing, Protocol):
 
 
 def in_process(aggregator: Aggregator, opened: Opened) -> Validation:
-    """Validation in the training's own thread."""
+    """Validate in the training's own thread."""
     return InProcess(aggregator, opened.attempt, opened.counted)
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """What a training needs of the world outside; tests put their own in its place."""
+class Peers:
+    """The other server and the dealer, and this server's noise and validators."""
 
-    peers: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
+    connect: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
     """The other server's link and the dealer, until the block ends. Raises PeerUnavailable."""
     noise: NoiseSource = field(repr=False)
     validation: Callable[[Aggregator, Opened], Validation] = in_process
     """Of one attempt's submissions."""
 
 
-class Part(Protocol):
+class RoleBehaviour(Protocol):
     """What a leader and a helper do differently."""
 
     def agree_roster(self, link: PeerLink) -> None:
@@ -88,35 +86,35 @@ class Part(Protocol):
         """Until all have come or ``closes``; what both hold alike is taken at once."""
 
 
-def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
-    """Run ``conduct`` and say how the training ended, whatever happens."""
+def run_to_end(session: Session, training: Callable[[Session], None]) -> None:
+    """Run ``training`` and say how it ended, whatever happens."""
+
+    def stop(error: str) -> None:
+        progress.error = error
+        progress.phase = Phase.STOPPED
+        session.event_log.publish(TrainingPaused())
+        log.error("training stopped: %s", error)
+
     progress = session.progress
     try:
-        conduct(session)
+        training(session)
         final = session.model_store.current
         session.store.attempts.drop_shares(session.store.versions.confirmed())
         progress.phase = Phase.DONE
         session.event_log.publish(TrainingDone(final.version, final.digest))
         log.info("training is over after %d rounds: model %s", final.version, final.digest)
     except PrecadError as error:
-        _stop(session, str(error))
+        stop(str(error))
     except Exception:
         log.exception("a bug stopped the training")
-        _stop(session, "internal error; see this server's log")
+        stop("internal error; see this server's log")
 
 
-def _stop(session: Session, error: str) -> None:
-    session.progress.error = error
-    session.progress.phase = Phase.STOPPED
-    session.event_log.publish(TrainingPaused())
-    log.error("training stopped: %s", error)
-
-
-def train(session: Session, part: Part, outside: Outside) -> None:
-    """One link's worth of training; returns when both servers know that it is over."""
-    role, traffic = session.role, session.traffic
-    other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
-    with outside.peers() as (transport, dealer):
+def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
+    """Train over one link; return when both servers know that the training is over."""
+    progress, traffic = session.progress, session.traffic
+    role, other = session.role.value, session.signatures.other.value
+    with peers.connect() as (transport, dealer):
         with _unless_another_leads(session):
             link = open_link(session, transport)
             recovery = meet(session, link)
@@ -125,27 +123,27 @@ def train(session: Session, part: Part, outside: Outside) -> None:
             # Both servers hold the final model: their positions alone say so.
             return
         with _unless_another_leads(session):
-            part.agree_roster(link)
-        aggregator = make_aggregator(session, link, dealer, outside.noise)
-        away = session.progress.heard_from_peers(session.clock.now())
+            behaviour.agree_roster(link)
+        aggregator = make_aggregator(session, link, dealer, peers.noise)
+        away = progress.heard_from_peers(session.clock.now())
         if away is not None:
-            log.info("%s and the dealer are back after %.0f s", other.value, away)
+            log.info("%s and the dealer are back after %.0f s", other, away)
         if not session.finished:
-            session.progress.phase = Phase.TRAINING
+            progress.phase = Phase.TRAINING
         while recovery.remedy is not Remedy.NOTHING:
             recover(session, aggregator, recovery)
             recovery = meet(session, link)
         require_nothing_lost(session)
         charge_unknown(session, aggregator)
-        aggregator.begin_accounts(session.model_store.current.version)
+        aggregator.precompute_re_releases(session.model_store.current.version)
         while True:
             before = link.bytes_sent, dealer.bytes_received
             require_nothing_lost(session)
-            if (opened := part.open(aggregator)) is None:
+            if (opened := behaviour.open(aggregator)) is None:
                 return
-            play(session, part, aggregator, opened, outside.validation)
-            traffic[f"{role.value} to {other.value}"] += link.bytes_sent - before[0]
-            traffic[f"dealer to {role.value}"] += dealer.bytes_received - before[1]
+            run_attempt(session, behaviour, aggregator, opened, peers.validation)
+            traffic[f"{role} to {other}"] += link.bytes_sent - before[0]
+            traffic[f"dealer to {role}"] += dealer.bytes_received - before[1]
 
 
 @contextmanager
@@ -170,14 +168,14 @@ def _unless_another_leads(session: Session) -> Iterator[None]:
         ) from error
 
 
-def play(
+def run_attempt(
     session: Session,
-    part: Part,
+    behaviour: RoleBehaviour,
     aggregator: Aggregator,
     opened: Opened,
     validation: Callable[[Aggregator, Opened], Validation] = in_process,
 ) -> None:
-    """An opened round, from its collection to the next model, persisted and announced."""
+    """Play an opened attempt, from its collection to the next model, kept and announced."""
     doing(version=opened.version, attempt=opened.attempt)
     steps = Steps(session.clock)
     closes = session.clock.now() + session.task.deadlines.collect
@@ -186,7 +184,7 @@ def play(
     session.store.attempts.drop_shares(session.store.versions.confirmed())
     try:
         with validation(aggregator, opened) as validator:
-            closed = part.collect(opened, aggregator.link, closes, validator.take)
+            closed = behaviour.collect(opened, aggregator.link, closes, validator.take)
             steps.over("collect")
             # Of the bodies' pieces; next come what decides on them, and vectors.
             give_back_freed()
@@ -216,14 +214,14 @@ def play(
 
 
 def count_opened(aggregator: Aggregator, opened: Opened) -> None:
-    """Both count the attempt as opened, durably, before a masked word leaves; the larger counts.
+    """Count the attempt as opened, durably, before a masked word leaves; the larger count stands.
 
     Raises:
         PeerViolation: the other server counts more than there can have been.
     """
     version, store = opened.version, aggregator.store
     own = OpenedCount(count=store.versions.count_opened(version, opened.attempt))
-    theirs = OpenedCount.from_bytes(aggregator.link.exchange("opened", own.to_bytes()))
+    theirs = exchange(aggregator.link, "opened", own)
     # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
     if theirs.count > opened.attempt + 1:
         raise PeerViolation(
@@ -234,10 +232,9 @@ def count_opened(aggregator: Aggregator, opened: Opened) -> None:
 
 
 def max_message_bytes(task: Task) -> int:
-    """Cap of one message between the servers, from the task alone.
+    """Return the most bytes of one message between the servers, from the task alone.
 
-    The largest are a noisy share, the comparisons' openings and the lists over a cohort; bodies
-    are forwarded in pieces.
+    The largest are a noisy share, the comparisons' openings and the lists over a cohort.
     """
     noisy = task.dimension * WORD_BYTES
     lists = task.enrolment.clients * _ENTRY_BYTES
@@ -245,7 +242,7 @@ def max_message_bytes(task: Task) -> int:
 
 
 def open_link(session: Session, transport: FrameTransport) -> PeerLink:
-    """The protocol's link on a transport; what an older one left open is dropped."""
+    """Put the protocol's link on a transport; what an older one left open is dropped."""
     take_back(session)
     note_done(session)
     session.store.attempts.abandon_open()
@@ -276,10 +273,7 @@ def note_done(session: Session) -> None:
 def make_aggregator(
     session: Session, link: PeerLink, dealer: Dealer, noise: NoiseSource
 ) -> Aggregator:
-    """This server's role object for one link; its roster is frozen.
-
-    The set secret is fresh for every link and the dealer's keys for every start of the dealer;
-    neither is ever stored.
+    """Make this server's role object for one link; its roster is frozen.
 
     Raises:
         PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
@@ -301,14 +295,12 @@ def make_aggregator(
         dealer_key=dealer_key,
         set_secret=set_secret,
         nonces=agree_nonces(link, session.role),
-        seals=seals_of(session),
+        signatures=session.signatures,
         coin_key=session.coin_key,
         noise=noise,
         store=session.store,
+        cap=session.register.cap,
     )
-
-
-# How long a server tries to get back to the other one and to the dealer.
 
 
 WAITS = RetryPolicy(0.2, 3.0)
@@ -321,14 +313,10 @@ that is gone, and as many of a server."""
 
 
 def persist(session: Session, attempt: Callable[[], None]) -> None:
-    """Try until the training is over; a lost link or dealer is tried again for ``outage``.
+    """Call ``attempt`` until it returns; a lost link or dealer is tried again for ``outage``.
 
     The outage counts from the first failure after both were last heard from: a long round or a
     long enrolment isn't one.
-
-    Args:
-        session: this server.
-        attempt: connects, recovers and plays rounds; returns when training is over.
 
     Raises:
         PeerUnavailable: nothing worked for ``deadlines.outage`` seconds; names their last failures.
@@ -366,14 +354,10 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
 
 
 def _outage(failures: list[str], newest: str) -> PeerUnavailable:
-    """The error of an outage: its newest failure, and the last different ones before.
+    """Return the newest failure with the last different ones before; ``failures`` takes it up.
 
     While the dealer is away the servers lose each other too, between tries that never quite meet:
     the newest failure alone would send an operator to the wrong machine.
-
-    Args:
-        failures: different ones of this outage, newest first; takes up ``newest``.
-        newest: what failed just now.
     """
     failures[:] = [newest, *(failure for failure in failures if failure != newest)][:_TOLD]
     if len(failures) == 1:

@@ -21,8 +21,8 @@ import numpy as np
 
 from precad.aggregator.collect.upload import SpooledBody
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.server_messages import WorkerCount, Workers, WorkerState
 from precad.aggregator.rounds.states import Opened
+from precad.aggregator.server_messages import WorkerCount, Workers, WorkerState
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.training_loop import in_process

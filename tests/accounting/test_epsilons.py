@@ -10,7 +10,7 @@ from tests.conftest import TaskMaker
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
-from precad.aggregator.rounds.privacy_cap import epsilon_spent, participation_cap
+from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.aggregator.rpc.server_metrics import Epsilons
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
@@ -54,7 +54,7 @@ def test_what_is_left_and_what_is_spent_are_the_end_s(make: Any) -> None:
 
 def test_the_limit_leaves_less(make: Any) -> None:
     task = make(epsilon_limit=1.0)
-    cap = participation_cap(task, task.privacy.record_rate)
+    cap = PrivacyCap(task).most(task.privacy.record_rate)
     assert cap is not None
     assert 1 < cap < ROUNDS
     found = Epsilons(task).by_adversary(1, {OFTEN: 1}, {})

@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.aggregator.enrol.admission import ByToken, Listed, admission_of, anybody
+from precad.aggregator.enrol.admission import (
+    Admission,
+    ByToken,
+    Listed,
+    admission_of,
+    new_token,
+    token_digest,
+)
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.store import open_store
 from precad.common.errors import AccessDenied, Misconfiguration
@@ -28,11 +34,11 @@ def task(make_task: TaskMaker) -> Task:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> TokenBook:
-    return TokenBook(tmp_path / "state")
+def book(tmp_path: Path) -> ByToken:
+    return ByToken(tmp_path / "state")
 
 
-def issue(book: TokenBook) -> str:
+def issue(book: ByToken) -> str:
     token = new_token()
     book.add(token_digest(token))
     return token
@@ -47,31 +53,31 @@ def test_tokens_are_32_fresh_bytes_of_base32() -> None:
     assert {len(base64.b32decode(token + "====")) for token in tokens} == {32}
 
 
-def test_a_token_is_its_first_users_and_nobody_elses(book: TokenBook) -> None:
+def test_a_token_is_its_first_users_and_nobody_elses(book: ByToken) -> None:
     token = issue(book)
     book.redeem(token, ONE)
     # Again, as after a restart.
     book.redeem(token, ONE)
     with pytest.raises(AccessDenied, match="another client"):
         book.redeem(token, TWO)
-    assert [state.client for state in book.states()] == [ONE.name]
+    assert [*book.owners().values()] == [ONE.name]
 
 
-def test_a_token_is_not_made_for_two(book: TokenBook) -> None:
+def test_a_token_is_not_made_for_two(book: ByToken) -> None:
     digest = token_digest(new_token())
     book.add(digest, ONE)
     with pytest.raises(Misconfiguration, match="another client's"):
         book.add(digest, TWO)
     book.add(digest, ONE)
-    assert [state.client for state in book.states()] == [ONE.name]
+    assert [*book.owners().values()] == [ONE.name]
 
 
-def test_who_was_let_in_by_name_is_missing_until_it_enrols(task: Task, book: TokenBook) -> None:
+def test_who_was_let_in_by_name_is_missing_until_it_enrols(task: Task, book: ByToken) -> None:
     tokens = {client: new_token() for client in (ONE, TWO)}
     for client, token in tokens.items():
         book.add(token_digest(token), client)
     unnamed = issue(book)
-    enrolling = register(task, ByToken(book))
+    enrolling = register(task, book)
     assert (enrolling.missing(), enrolling.unused_tokens()) == ([ONE, TWO], 1)
     enrolling.enrol(CLAIM, tokens[ONE])
     assert (enrolling.missing(), enrolling.unused_tokens()) == ([TWO], 1)
@@ -79,7 +85,7 @@ def test_who_was_let_in_by_name_is_missing_until_it_enrols(task: Task, book: Tok
     assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 0)
 
 
-def test_only_the_digest_is_kept(book: TokenBook, tmp_path: Path) -> None:
+def test_only_the_digest_is_kept(book: ByToken, tmp_path: Path) -> None:
     token = issue(book)
     book.redeem(token, ONE)
     raw = base64.b32decode(token + "====")
@@ -91,7 +97,7 @@ def test_only_the_digest_is_kept(book: TokenBook, tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o077 for path in kept if path.suffix == ""} == {0}
 
 
-def test_case_and_blanks_around_do_not_matter(book: TokenBook) -> None:
+def test_case_and_blanks_around_do_not_matter(book: ByToken) -> None:
     book.redeem(f"  {issue(book).lower()}\n", ONE)
 
 
@@ -99,22 +105,22 @@ def test_case_and_blanks_around_do_not_matter(book: TokenBook) -> None:
     "token",
     ["", "x", "A" * 52, "A" * 51, "1" * 52, "Ä" * 52, "../../x", "A" * 2_000_000, "\0" * 52],
 )
-def test_what_is_no_token_is_refused_without_repeating_it(book: TokenBook, token: str) -> None:
+def test_what_is_no_token_is_refused_without_repeating_it(book: ByToken, token: str) -> None:
     issue(book)
     with pytest.raises(AccessDenied) as denied:
         book.redeem(token, ONE)
     assert len(str(denied.value)) < 200
     assert len(token) < 20 or token not in str(denied.value)
-    assert [state.client for state in book.states()] == [None]
+    assert [*book.owners().values()] == [None]
 
 
-def test_no_folder_means_no_tokens(book: TokenBook) -> None:
-    assert book.states() == []
+def test_no_folder_means_no_tokens(book: ByToken) -> None:
+    assert book.owners() == {}
     with pytest.raises(AccessDenied, match="no such token"):
         book.redeem(new_token(), ONE)
 
 
-def test_of_many_who_redeem_at_once_one_wins(book: TokenBook) -> None:
+def test_of_many_who_redeem_at_once_one_wins(book: ByToken) -> None:
     token = issue(book)
     clients = [ClientId(f"c{i}") for i in range(16)]
     start = threading.Barrier(len(clients))
@@ -134,7 +140,7 @@ def test_of_many_who_redeem_at_once_one_wins(book: TokenBook) -> None:
     for thread in threads:
         thread.join()
     assert len(won) == 1
-    assert [state.client for state in book.states()] == won
+    assert [*book.owners().values()] == won
 
 
 # --- the register asks -------------------------------------------------------------------------
@@ -144,9 +150,9 @@ def register(task: Task, admission: Any) -> Register:
     return Register(task, open_store("sqlite://", task, Role.SERVER_B), admission)
 
 
-def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: TokenBook) -> None:
+def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: ByToken) -> None:
     token = issue(book)
-    enrolling = register(task, ByToken(book))
+    enrolling = register(task, book)
     with pytest.raises(Misconfiguration, match="max_expected_records"):
         enrolling.enrol(Enrolment(TWO, 501, 0.2), token)
     assert enrolling.enrol(CLAIM, token) == 1
@@ -157,16 +163,14 @@ def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: Token
     assert list(enrolling.roster()) == [ONE]
 
 
-def test_a_doctor_hears_what_enrolling_would_and_spends_no_token(
-    task: Task, book: TokenBook
-) -> None:
+def test_a_doctor_hears_what_enrolling_would_and_spends_no_token(task: Task, book: ByToken) -> None:
     token = issue(book)
-    enrolling = register(task, ByToken(book))
+    enrolling = register(task, book)
     assert "brings no token" in enrolling.foresee(ONE, "")
     assert "no such token" in enrolling.foresee(ONE, new_token())
     assert "characters of base32" in enrolling.foresee(ONE, "guess")
     assert enrolling.foresee(ONE, token) == enrolling.foresee(TWO, token) == ""
-    assert [state.client for state in book.states()] == [None]
+    assert [*book.owners().values()] == [None]
     enrolling.enrol(CLAIM, token)
     # Of the enrolled one nothing is asked any more; of the others what enrolling would say.
     assert enrolling.foresee(ONE, "") == ""
@@ -181,16 +185,16 @@ def test_a_doctor_hears_whether_its_name_is_on_the_list_and_not_what_the_list_sa
     assert enrolling.foresee(TWO, "") == f"client {TWO} isn't on the operator's roster"
 
 
-def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: TokenBook) -> None:
+def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: ByToken) -> None:
     token = issue(book)
-    for admission in (ByToken(book), Listed(Roster({TWO: OTHER})), anybody):
+    for admission in (book, Listed(Roster({TWO: OTHER})), Admission()):
         store = open_store("sqlite://", task, Role.SERVER_B)
         store.enrolment.claim(CLAIM)
         enrolling = Register(task, store, admission)
         enrolling.freeze(Roster({ONE: CLAIM}))
         with pytest.raises(Misconfiguration, match="too late"):
             enrolling.enrol(OTHER, token)
-    assert [state.client for state in book.states()] == [None]
+    assert [*book.owners().values()] == [None]
 
 
 def test_the_listed_enrol_with_what_the_list_says(task: Task) -> None:
@@ -252,7 +256,7 @@ def settings(folder: Path, more: str) -> ServerBSettings:
 
 def test_settings_choose_who_may_enrol(tmp_path: Path, task: Task) -> None:
     (tmp_path / "roster.toml").write_text(ENTRY)
-    assert admission_of(settings(tmp_path, ""), task) is anybody
+    admission_of(settings(tmp_path, ""), task)(CLAIM, "")
     with pytest.raises(AccessDenied, match="brings no token"):
         admission_of(settings(tmp_path, 'enrolment = "token"'), task)(CLAIM, "")
     of_list = admission_of(settings(tmp_path, 'enrolment = "roster"\nroster = "roster.toml"'), task)
@@ -275,10 +279,10 @@ def test_an_unknown_way_is_refused(tmp_path: Path) -> None:
         settings(tmp_path, 'enrolment = "closed"')
 
 
-def test_nobody_is_missing_where_enrolment_is_over(task: Task, book: TokenBook) -> None:
+def test_nobody_is_missing_where_enrolment_is_over(task: Task, book: ByToken) -> None:
     book.add(token_digest(new_token()), TWO)
     issue(book)
-    enrolling = register(task, ByToken(book))
+    enrolling = register(task, book)
     enrolling.enrol(CLAIM, issue(book))
     enrolling.freeze(enrolling.roster())
     assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.rig.breaking import Breaking
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 
 from precad.aggregator.enrol.agreement import (
     accept_roster,
@@ -20,11 +20,11 @@ from precad.aggregator.enrol.agreement import (
 )
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.server_messages import (
+from precad.aggregator.server_messages import (
     EnrolmentEntry,
     RosterAnswer,
     RosterProposal,
-    SealMessage,
+    SignedMessage,
 )
 from precad.aggregator.training.session import Progress
 from precad.aggregator.training.training_loop import make_aggregator
@@ -139,16 +139,14 @@ def made(task: Task, *epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
     """What each server makes, having joined the start of the dealer that ``epochs`` names."""
 
     def make(role: Role, link: PeerLink, epoch: bytes) -> Aggregator:
-        pens = seals(task.digest, role)
         heard: list[int] = []
         session: Any = SimpleNamespace(
             role=role,
             task=task,
-            register=SimpleNamespace(roster=lambda: OWN),
+            register=SimpleNamespace(roster=lambda: OWN, cap=None),
             store=SimpleNamespace(attempts=SimpleNamespace(hear=heard.append)),
             progress=Progress(next_attempt=3),
-            signer=pens.signer,
-            verifier=pens.verifier,
+            signatures=signatures(task.digest, role),
             coin_key=None,
         )
         no_noise: Any = None
@@ -197,7 +195,7 @@ class Books:
 
     enrolled: Roster
     frozen: bool = False
-    sealed: SealMessage | None = None
+    signed: SignedMessage | None = None
     taken_back: bool = False
 
     def roster(self) -> Roster:
@@ -207,26 +205,30 @@ class Books:
         assert not self.frozen or roster.digest() == self.enrolled.digest()
         self.enrolled, self.frozen, self.taken_back = roster, True, taken_back
 
-    def seal(self) -> SealMessage | None:
-        return self.sealed
+    def signature(self) -> SignedMessage | None:
+        return self.signed
 
-    def keep_seal(self, sealed: SealMessage) -> None:
-        self.sealed = sealed
+    def keep_signature(self, signed: SignedMessage) -> None:
+        self.signed = signed
 
 
-def agreed_by(task: Task, at_a: Books, at_b: Books) -> tuple[Any, Any]:
+def as_register(books: Any) -> Any:
+    return books
+
+
+def agreed_by(task: Task, at_a: Any, at_b: Any) -> tuple[Any, Any]:
     """What A and B end with; who is done leaves, and nobody waits for it."""
     ends = [Breaking(end) for end in memory_pair()]
     a, b = linked(task, ends)
 
     def propose() -> Roster:
         try:
-            return propose_roster(a, at_a, task, seals(task.digest, A))
+            return propose_roster(a, at_a, task, signatures(task.digest, A))
         finally:
             ends[0].hang_up()
 
     return both(
-        propose, lambda: accept_roster(b, at_b, task, seals(task.digest, B), timeout_s=LONG_S)
+        propose, lambda: accept_roster(b, at_b, task, signatures(task.digest, B), timeout_s=LONG_S)
     )
 
 
@@ -274,14 +276,14 @@ def test_a_server_that_lost_the_frozen_roster_takes_it_back_on_its_own_signature
     assert a.digest() == OWN.digest()
     assert books[loser].enrolled.digest() == OWN.digest()
     assert books[loser].taken_back
-    assert books[loser].sealed is not None
+    assert books[loser].signed is not None
 
 
 def test_nobody_is_put_on_a_roster_that_its_server_never_signed(task: Task) -> None:
     """A shows a roster of its own making, with B's signature over another one."""
     real, b = Books(FEWER), Books(FEWER)
     agreed_by(task, real, b)
-    lying = Books(OWN, frozen=True, sealed=real.sealed)
+    lying = Books(OWN, frozen=True, signed=real.signed)
     restored = Books(FEWER)
     agreed_by(task, lying, restored)
     assert not restored.taken_back
@@ -303,7 +305,7 @@ def test_a_takes_no_roster_but_of_clients_that_it_proposed(
     entries = tuple(EnrolmentEntry(client=n, records=100, record_rate=0.1) for n in names)
     b.send("roster", RosterAnswer(entries=entries).to_bytes())
     with pytest.raises(PeerViolation, match="that A proposed"):
-        propose_roster(a, Books(OWN), task, seals(task.digest, A))
+        propose_roster(a, as_register(Books(OWN)), task, signatures(task.digest, A))
 
 
 @pytest.mark.parametrize("claim", [(10_000, 0.1), (100, 0.11), (100, 1e-15), (100, 0.3)])
@@ -330,7 +332,9 @@ def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry, entry)).to_bytes())
     with pytest.raises(PeerViolation, match="twice"):
-        accept_roster(b, Books(OWN), task, seals(task.digest, B), timeout_s=LONG_S)
+        accept_roster(
+            b, as_register(Books(OWN)), task, signatures(task.digest, B), timeout_s=LONG_S
+        )
     assert "twice" in RosterAnswer.from_bytes(a.receive("roster")).refusal
 
 
@@ -338,7 +342,7 @@ def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
     "error",
     [StorageFailure("the disk is full"), TimeoutError(), AssertionError(), KeyboardInterrupt()],
 )
-@pytest.mark.parametrize("where", ["roster", "freeze", "seal"])
+@pytest.mark.parametrize("where", ["roster", "freeze", "signature"])
 def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
     task: Task, error: BaseException, where: str
 ) -> None:
@@ -350,17 +354,18 @@ def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
                 raise error
             return super().__getattribute__(name)
 
-    frozen = where == "seal"
-    at_a, at_b = Books(OWN, frozen), Failing(OWN, frozen)
+    frozen = where == "signature"
+    at_a: Any = Books(OWN, frozen)
+    at_b: Any = Failing(OWN, frozen)
     ends = [Breaking(end) for end in memory_pair()]
     a, b = linked(task, ends)
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry,)).to_bytes())
     with pytest.raises(type(error)):
-        accept_roster(b, at_b, task, seals(task.digest, B), timeout_s=LONG_S)
+        accept_roster(b, at_b, task, signatures(task.digest, B), timeout_s=LONG_S)
     ends[1].hang_up()
     with pytest.raises(PeerUnavailable, match="hung up"):
-        propose_roster(a, at_a, task, seals(task.digest, A))
+        propose_roster(a, at_a, task, signatures(task.digest, A))
     assert at_a.frozen == frozen
 
 
@@ -380,4 +385,6 @@ def test_an_unreadable_roster_is_a_violation_that_names_the_field(
     good = {"client": "a", "records": 1, "record_rate": 0.1}
     a.send("roster", encode("RosterProposal", {"entries": [good | entry]}))
     with pytest.raises(PeerViolation, match=rf"RosterProposal .*: entries\.0\.{field}: "):
-        accept_roster(b, Books(OWN), task, seals(task.digest, B), timeout_s=LONG_S)
+        accept_roster(
+            b, as_register(Books(OWN)), task, signatures(task.digest, B), timeout_s=LONG_S
+        )

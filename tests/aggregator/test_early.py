@@ -20,8 +20,9 @@ from tests.rig.waiting import until
 from precad.aggregator.collect import Inbox, matching
 from precad.aggregator.collect.matching import describe, match, rest_of
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Places
+from precad.aggregator.rounds.client_lists import Alike, HeldList, Places
 from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.server_messages import Ask
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.share.submission import Submission

@@ -6,13 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.aggregator.rounds.history import (
-    adoptable,
-    history_after,
-    history_start,
-    settled,
-)
-from precad.aggregator.rounds.server_messages import Evidence, Fact, HeadBody
+from precad.aggregator.rounds.recovery import adoptable, settled
+from precad.aggregator.server_messages import Evidence, Fact, HeadBody
+from precad.aggregator.store.ledger import history_after, history_start
 from precad.common.identifiers import Digest
 
 TASK = Digest.of(b"task")

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from tests.conftest import TaskMaker
 from tests.rig.aggregators import link_over
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.attempt_state import AttemptState, Permission
 from precad.aggregator.rounds.recovery import Recovery, Remedy
-from precad.aggregator.rounds.server_messages import Fact, HeadBody, ModelBody, Position
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Counted, Noised, Opened
+from precad.aggregator.server_messages import Fact, HeadBody, ModelBody, Position
 from precad.aggregator.store import audit_ledger
+from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
@@ -331,7 +331,7 @@ def test_a_head_of_another_task_stands_for_nothing(servers: Servers) -> None:
         head="00" * 32,
         history="00" * 32,
     )
-    foreign = seals(servers.task.digest, B).write(SignedKind.HEAD, head)
+    foreign = signatures(servers.task.digest, B).sign(SignedKind.HEAD, head)
     servers.sessions[A].store.attempts.learn(
         [Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))]
     )
@@ -351,10 +351,10 @@ def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, li
     a: Any = servers.sessions[A]
     if lie == "signature":
         # A's own word in place of B's.
-        own = seals(servers.task.digest, A)
-        sealed = a.store.versions.model_seal(1)
-        body = own.read(B, SignedKind.MODEL, sealed, ModelBody)
-        a.store.versions.keep_model_seal(1, own.write(SignedKind.MODEL, body))
+        own = signatures(servers.task.digest, A)
+        signed = a.store.versions.model_seal(1)
+        body = own.check(B, SignedKind.MODEL, signed, ModelBody)
+        a.store.versions.keep_model_seal(1, own.sign(SignedKind.MODEL, body))
     else:
         theta = a.model_store.theta()
         theta[0] += 1

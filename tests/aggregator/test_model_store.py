@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from tests.conftest import TaskMaker, task_values
 
-from precad.aggregator.training.model_store import KEPT_MODELS, ModelStore, ShelvedModel
+from precad.aggregator.training.model_store import KEPT_MODELS, ModelStore, StoredModel
 from precad.common.errors import NotOnOffer, StorageFailure
 from precad.common.task import Task
 
@@ -52,7 +52,7 @@ def filled(task: Task, path: Path, models: int) -> ModelStore:
     return model_store
 
 
-def vector(model: ShelvedModel) -> list[float]:
+def vector(model: StoredModel) -> list[float]:
     """In pieces that its end doesn't fit."""
     words: list[float] = np.frombuffer(b"".join(model.pieces(7)), dtype="<f8").tolist()
     return words

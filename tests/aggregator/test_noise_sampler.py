@@ -15,9 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from tests.rig.noise_fit import Bins, Tally
 
-from precad.aggregator.noise import DiscreteGaussian, gaussian
-from precad.aggregator.noise.drawn_ahead import DrawnAhead
-from precad.aggregator.noise.gaussian import COLUMN_BITS, COLUMNS, Blocks
+from precad.aggregator import noise
+from precad.aggregator.noise import COLUMN_BITS, COLUMNS, Blocks, DiscreteGaussian, DrawnAhead
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -82,11 +81,11 @@ def test_the_table_picks_each_block_by_its_mass_and_no_mass_is_too_small(deviati
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_the_table_reaches_so_far_that_the_stated_distance_holds(deviation: float) -> None:
     end = COLUMNS << Blocks.of(deviation).width_bits
-    assert end >= gaussian.REACH * deviation
+    assert end >= noise.REACH * deviation
     lost = 2 * mpmath.exp(-(mpmath.mpf(end) ** 2) / (2 * mpmath.mpf(deviation) ** 2))
-    assert lost <= gaussian.TAIL
+    assert lost <= noise.TAIL
     # 10^6 coordinates in 10^6 rounds: far below any δ.
-    assert 10**12 * gaussian.TAIL < 2.0**-143
+    assert 10**12 * noise.TAIL < 2.0**-143
 
 
 def test_a_table_that_reaches_less_far_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +104,7 @@ def test_a_deviation_out_of_range_is_refused(wrong: float) -> None:
 
 
 def test_every_task_that_has_room_in_the_ring_has_a_sampler() -> None:
-    assert SUM_LIMIT / (2 * NOISE_DEVIATIONS) < gaussian.LIMIT
+    assert SUM_LIMIT / (2 * NOISE_DEVIATIONS) < noise.LIMIT
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
@@ -184,14 +183,14 @@ def test_zero_with_a_minus_is_refused() -> None:
     assert sampler._accepted(Scripted([0, 1 << 63 | 1, 0]), 1).tolist() == [-1]
 
 
-SOURCE = Path(gaussian.__file__).read_text(encoding="utf-8")
+SOURCE = Path(noise.__file__).read_text(encoding="utf-8")
 
 
 def mutant(old: str, new: str) -> Any:
     """The sampler with one change in its text."""
     assert SOURCE.count(old) == 1, f"{old!r} isn't in the source once"
     sampler = ModuleType("mutant_sampler")
-    vars(sampler)["__name__"] = gaussian.__name__
+    vars(sampler)["__name__"] = noise.__name__
     exec(SOURCE.replace(old, new), vars(sampler))
     return sampler.DiscreteGaussian
 
@@ -222,7 +221,7 @@ def test_a_broken_sampler_is_caught(deviation: float, old: str, new: str) -> Non
     assert unfit(broken, deviation) != {}
 
 
-@pytest.mark.parametrize("dimension", [0, 1, 2, 100, gaussian.CHUNK - 1, 3 * gaussian.CHUNK + 7])
+@pytest.mark.parametrize("dimension", [0, 1, 2, 100, noise.CHUNK - 1, 3 * noise.CHUNK + 7])
 def test_as_many_are_drawn_as_are_asked_for(dimension: int) -> None:
     drawn = DiscreteGaussian(1024.0).draw(dimension)
     assert drawn.shape == (dimension,)
@@ -233,7 +232,7 @@ def test_as_many_are_drawn_as_are_asked_for(dimension: int) -> None:
 def test_each_call_has_a_key_of_its_own() -> None:
     sampler = DiscreteGaussian(2.0**40)
     assert not np.intersect1d(sampler.draw(1000), sampler.draw(1000)).size
-    streams = [gaussian.fresh_stream().read(32) for _ in range(2)]
+    streams = [noise.fresh_stream().read(32) for _ in range(2)]
     assert streams[0] != streams[1]
 
 

@@ -15,9 +15,8 @@ from precad.accounting.exact import record_epsilon
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.attempt_state import AttemptState, Permission
 from precad.aggregator.rounds.client_lists import Places
-from precad.aggregator.rounds.server_messages import Cohort, Fact, OpenedCount, Verdict
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import (
     OPENED_CAP,
     NeedsOperators,
@@ -28,7 +27,9 @@ from precad.aggregator.rounds.start_attempt import (
     say_over,
 )
 from precad.aggregator.rounds.states import Matched, Opened, Summed
+from precad.aggregator.server_messages import Cohort, Fact, OpenedCount, Verdict
 from precad.aggregator.store import Store, open_store
+from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.training_loop import count_opened
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
@@ -187,7 +188,7 @@ def test_only_whom_both_ledgers_allow_takes_part(
     once = record_epsilon(record_rate=0.1, noise_multiplier=2.0, participations=1, delta=1e-5)
     limit = once * 1.001
     task = make_task(8, {"privacy.epsilon_limit": limit})
-    servers = [dataclasses.replace(each, task=task) for each in pair]
+    servers = [dataclasses.replace(each, task=task, cap=PrivacyCap(task)) for each in pair]
     fact = Fact(version=0, attempt=0, voided=False, clients=("c1",))
     several = [fact.model_copy(update={"version": t, "attempt": t}) for t in range(3)]
     journal = servers[tight].store
@@ -288,7 +289,7 @@ def test_another_attempt_needs_both_operators_word(
     """Whichever server knows of the reason: neither opens before both may."""
     cause, attempt = CAUSES[why]
     task = make_task(8, {"training.attempts": 10})
-    servers = [dataclasses.replace(each, task=task) for each in pair]
+    servers = [dataclasses.replace(each, task=task, cap=PrivacyCap(task)) for each in pair]
     cause(servers[at].store)
     before = [states(each) for each in servers]
 

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,17 +11,18 @@ from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator, link_over
 from tests.rig.waiting import until
 
+from precad.accounting import exact
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, record_epsilon
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.rounds import privacy_cap
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.client_lists import Places
-from precad.aggregator.rounds.privacy_cap import may_take_part, participation_cap
-from precad.aggregator.rounds.server_messages import Cohort, Fact, Verdict
+from precad.aggregator.rounds.privacy_cap import SPARE_CHARGES, PrivacyCap
 from precad.aggregator.rounds.start_attempt import propose
+from precad.aggregator.server_messages import Cohort, Fact, Verdict
 from precad.aggregator.store import Store, open_store
+from precad.common.clock import SystemClock
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.roster import Enrolment, Roster
@@ -70,7 +71,7 @@ def play(store: Store, number: int, *clients: ClientId) -> None:
 
 
 def test_the_cap_is_the_last_participation_within_the_limit(task: Task) -> None:
-    cap = participation_cap(task, 0.2)
+    cap = PrivacyCap(task).most(0.2)
     assert cap is not None
     assert 1 < cap < task.training.rounds
     assert epsilon(task, 0.2, cap) <= LIMIT < epsilon(task, 0.2, cap + 1)
@@ -78,13 +79,13 @@ def test_the_cap_is_the_last_participation_within_the_limit(task: Task) -> None:
 
 def test_a_limit_that_is_met_exactly_isnt_passed(make_task: TaskMaker) -> None:
     exactly = epsilon(limited(make_task), 0.2, 4)
-    assert participation_cap(limited(make_task, exactly), 0.2) == 4
+    assert PrivacyCap(limited(make_task, exactly)).most(0.2) == 4
     below = exactly * (1 - 1e-12)
-    assert participation_cap(limited(make_task, below), 0.2) == 3
+    assert PrivacyCap(limited(make_task, below)).most(0.2) == 3
 
 
 def test_a_client_is_refused_from_its_cap_on_and_not_before(task: Task, store: Store) -> None:
-    cap = participation_cap(task, 0.2)
+    cap = PrivacyCap(task).most(0.2)
     assert cap is not None
     server = aggregator_of(task, store)
     for number in range(cap):
@@ -99,7 +100,7 @@ def test_a_client_is_refused_from_its_cap_on_and_not_before(task: Task, store: S
 
 def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None:
     """B refuses them too; A must not need it."""
-    cap = participation_cap(task, 0.2)
+    cap = PrivacyCap(task).most(0.2)
     assert cap is not None
     for number in range(cap):
         play(store, number, OFTEN)
@@ -116,7 +117,7 @@ def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None
 def test_a_release_that_was_lost_counts_against_the_limit(
     task: Task, store: Store, lost: str
 ) -> None:
-    cap = participation_cap(task, 0.2)
+    cap = PrivacyCap(task).most(0.2)
     assert cap is not None
     for number in range(cap - 1):
         play(store, number, OFTEN)
@@ -147,7 +148,7 @@ def upgraded(task: Task, rate: float, counts: dict[int, int]) -> float:
 
 @pytest.mark.parametrize("rate", [0.2, 0.05])
 @pytest.mark.parametrize(
-    ("spent", "upgrades", "charges", "after"),
+    ("spent", "re_releases", "charges", "after"),
     [
         # T_i, versions by m, this version's charges so far; and what one more release makes of it.
         (3, {}, 1, {0: 2, 1: 1}),
@@ -162,16 +163,15 @@ def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_squar
     make_task: TaskMaker,
     rate: float,
     spent: int,
-    upgrades: dict[int, int],
+    re_releases: dict[int, int],
     charges: int,
     after: dict[int, int],
 ) -> None:
     """σ/√(1+m), and never m more steps: the same X under independent noise."""
     costs = upgraded(limited(make_task), rate, after)
     for limit, allowed in ((costs * (1 + 1e-9), True), (costs * (1 - 1e-6), False)):
-        task = limited(make_task, limit)
-        known(task, rate, privacy_cap.released_again(upgrades, charges))
-        assert may_take_part(task, rate, spent, upgrades, charges) == allowed
+        cap = PrivacyCap(limited(make_task, limit), AtOnce())
+        assert cap.admits(rate, spent, re_releases, charges) == allowed
 
 
 def test_a_version_released_again_is_charged_before_the_release(
@@ -186,54 +186,49 @@ def test_a_version_released_again_is_charged_before_the_release(
         store.attempts.begin(0, 0, 1, MODEL)
         store.attempts.prepare(0, [OFTEN], VALID_SET, {}, bytes(64))
         store.attempts.write_off(0)
-        server = aggregator_of(task, store)
-        server.begin_accounts(0)
-        known(task, 0.2, ((1, 1),))
+        server = replace(aggregator_of(task, store), cap=PrivacyCap(task, AtOnce()))
         assert (OFTEN in server.within_budget(RATES, 0)) == within
         store.close()
 
 
-def known(task: Task, rate: float, again: tuple[tuple[int, int], ...]) -> None:
-    """Wait until the account with these further releases is computed."""
-    privacy_cap.begin(task, rate, again)
-    terms = privacy_cap._terms(task, rate, again)
-    until(lambda: terms in privacy_cap._known, "the account")
+class AtOnce(SystemClock):
+    """Threads that are over when they have started."""
+
+    def start_thread(self, name: str, target: Callable[[], None]) -> None:
+        threading.Thread(target=target, name=name).run()
 
 
 def test_a_version_that_is_released_again_costs_a_round_no_account(
     make_task: TaskMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round asks; another thread computes; until it is known its client sits out."""
-    task, asked, go = limited(make_task, 40.0), [], threading.Event()
+    cap, asked, go = PrivacyCap(limited(make_task, 40.0)), [], threading.Event()
 
     def account(**_terms: Any) -> float:
         asked.append(threading.current_thread())
         assert go.wait(60)
         return 1.0
 
-    monkeypatch.setattr(privacy_cap, "_known", {})
-    monkeypatch.setattr(privacy_cap, "_begun", set())
-    monkeypatch.setattr(privacy_cap, "record_epsilon", account)
-    assert not may_take_part(task, 0.2, 1, {}, charges=1)
-    assert not may_take_part(task, 0.2, 1, {}, charges=1)
+    monkeypatch.setattr(exact, "record_epsilon", account)
+    assert not cap.admits(0.2, 1, {}, charges=1)
+    assert not cap.admits(0.2, 1, {}, charges=1)
     go.set()
-    known(task, 0.2, ((1, 1),))
-    assert may_take_part(task, 0.2, 1, {}, charges=1)
-    assert may_take_part(task, 0.2, 5, {1: 1})
+    until(lambda: cap.admits(0.2, 1, {}, charges=1), "the account")
+    assert cap.admits(0.2, 5, {1: 1}, charges=0)
     assert threading.main_thread() not in asked
     assert len(set(asked)) == 1
 
 
 def test_without_a_limit_everybody_may(make_task: TaskMaker) -> None:
     task = limited(make_task, None)
-    assert participation_cap(task, 0.2) is None
-    assert may_take_part(task, 0.2, 10**6)
+    assert PrivacyCap(task).most(0.2) is None
+    assert PrivacyCap(task).admits(0.2, 10**6, {}, 0)
 
 
 def test_a_limit_of_less_than_one_round_lets_nobody_in(make_task: TaskMaker) -> None:
     task = limited(make_task, 1e-6)
-    assert participation_cap(task, 0.2) == 0
-    assert not may_take_part(task, 0.2, 0)
+    assert PrivacyCap(task).most(0.2) == 0
+    assert not PrivacyCap(task).admits(0.2, 0, {}, 0)
 
 
 def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
@@ -241,34 +236,36 @@ def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
 ) -> None:
     """Forfeited rounds are charged beside the task's own, up to twice as many and a few."""
     task = limited(make_task, 50.0, rounds=3)
-    assert participation_cap(task, 0.2) == 3
-    assert may_take_part(task, 0.2, 3)
-    assert may_take_part(task, 0.2, 2 * 3 + privacy_cap.SPARE_CHARGES - 1)
-    assert not may_take_part(task, 0.2, 2 * 3 + privacy_cap.SPARE_CHARGES)
+    assert PrivacyCap(task).most(0.2) == 3
+    assert PrivacyCap(task).admits(0.2, 3, {}, 0)
+    assert PrivacyCap(task).admits(0.2, 2 * 3 + SPARE_CHARGES - 1, {}, 0)
+    assert not PrivacyCap(task).admits(0.2, 2 * 3 + SPARE_CHARGES, {}, 0)
     tight = limited(make_task, epsilon(task, 0.2, 4), rounds=3)
-    assert may_take_part(tight, 0.2, 3)
-    assert not may_take_part(tight, 0.2, 4)
+    assert PrivacyCap(tight).admits(0.2, 3, {}, 0)
+    assert not PrivacyCap(tight).admits(0.2, 4, {}, 0)
 
 
 class Accounts:
-    """Stands for the accountant: says which rates it was asked for, and in which thread."""
+    """Stands for the accountant: says which rates it was asked for."""
 
-    def __init__(self, fails_at: float | None = None) -> None:
-        self.asked: list[tuple[float, str]] = []
-        self._fails_at = fails_at
+    def __init__(self) -> None:
+        self.asked: set[float] = set()
+        self.fails_at = -1.0
+        self.times = 0
 
-    def __call__(self, *, record_rate: float, **_rest: Any) -> int:
-        self.asked.append((record_rate, threading.current_thread().name))
-        if record_rate == self._fails_at:
+    def __call__(self, *, record_rate: float, counts: Mapping[int, int], **_: Any) -> float:
+        self.asked.add(record_rate)
+        self.times += 1
+        if record_rate == self.fails_at:
             raise ZeroDivisionError("deep in a library")
-        return 2
+        return LIMIT * sum(counts.values()) / 2
 
 
 @pytest.fixture
 def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
-    monkeypatch.setattr(privacy_cap, "_known", {})
+    """Each allows two participations."""
     accounts = Accounts()
-    monkeypatch.setattr(privacy_cap, "most_participations", accounts)
+    monkeypatch.setattr(exact, "record_epsilon", accounts)
     return accounts
 
 
@@ -280,30 +277,32 @@ def test_a_round_asks_for_no_account(task: Task, store: Store, accounts: Account
     for claim in roster.values():
         register.enrol(claim)
     register.freeze(register.roster())
-    assert sorted(rate for rate, _ in accounts.asked) == sorted(rates.values())
-    server = replace(aggregator_of(task, store), roster=roster)
+    assert accounts.asked == set(rates.values())
+    before = accounts.times
+    server = replace(aggregator_of(task, store), roster=roster, cap=register.cap)
     for number in range(4):
         server.within_budget(roster, number)
         play(store, number, *roster)
     assert server.within_budget(roster, 4) == ()
-    assert len(accounts.asked) == 3
+    assert accounts.times == before
 
 
 def test_a_server_that_starts_again_has_its_accounts_before_the_next_round(
     task: Task, store: Store, accounts: Accounts
 ) -> None:
     store.enrolment.claim(Enrolment(SELDOM, 100, 0.1))
-    Register(task, store).prepare_accounts()
-    assert {rate for rate, _ in accounts.asked} == {0.2, 0.1}
-    assert may_take_part(task, 0.1, 0)
-    assert len(accounts.asked) == 2
+    register = Register(task, store)
+    register.prepare_accounts()
+    assert accounts.asked == {0.2, 0.1}
+    before = accounts.times
+    assert register.cap.admits(0.1, 0, {}, 0)
+    assert accounts.times == before
 
 
 def test_a_rate_without_an_account_is_refused_where_it_is_claimed(
-    task: Task, store: Store, monkeypatch: pytest.MonkeyPatch
+    task: Task, store: Store, accounts: Accounts
 ) -> None:
-    monkeypatch.setattr(privacy_cap, "_known", {})
-    monkeypatch.setattr(privacy_cap, "most_participations", Accounts(fails_at=0.1))
+    accounts.fails_at = 0.1
     register = Register(task, store)
     with pytest.raises(Misconfiguration, match=r"record_rate = 0\.1: .*claim a higher rate"):
         register.enrol(Enrolment(SELDOM, 100, 0.1))
@@ -312,11 +311,10 @@ def test_a_rate_without_an_account_is_refused_where_it_is_claimed(
 
 
 def test_an_account_that_fails_costs_its_client_alone(
-    task: Task, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    task: Task, store: Store, accounts: Accounts, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A roster from before the grid, whose rate the accountant can't take."""
-    monkeypatch.setattr(privacy_cap, "_known", {})
-    monkeypatch.setattr(privacy_cap, "most_participations", Accounts(fails_at=0.02))
+    accounts.fails_at = 0.02
     server = aggregator_of(task, store)
     for number in range(2):
         play(store, number, OFTEN, SELDOM)

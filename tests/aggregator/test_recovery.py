@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
-from precad.aggregator.rounds.server_messages import Position, PreparedView
+from precad.aggregator.server_messages import Position, PreparedView
 from precad.common.errors import PeerViolation
 
 
@@ -74,31 +74,37 @@ TABLE: dict[tuple[str, str], Recovery] = {
     ("done", "done"): Recovery(Remedy.NOTHING),
     ("done the next", "done the next"): Recovery(Remedy.NOTHING),
     # Both are prepared, whoever has countersigned: go on where the release stopped.
-    ("prepared", "prepared"): Recovery(Remedy.RELEASE, PREPARED),
-    ("prepared", "bound"): Recovery(Remedy.RELEASE, PREPARED),
-    ("bound", "prepared"): Recovery(Remedy.RELEASE, BOUND),
-    ("bound", "bound"): Recovery(Remedy.RELEASE, BOUND),
-    ("prepared another number", "prepared another number"): Recovery(Remedy.RELEASE, NUMBER),
-    ("prepared another number", "bound to another number"): Recovery(Remedy.RELEASE, NUMBER),
-    ("bound to another number", "bound to another number"): Recovery(
-        Remedy.RELEASE, view(9, bound=True)
+    ("prepared", "prepared"): Recovery(Remedy.RELEASE, PREPARED.attempt),
+    ("prepared", "bound"): Recovery(Remedy.RELEASE, PREPARED.attempt),
+    ("bound", "prepared"): Recovery(Remedy.RELEASE, BOUND.attempt),
+    ("bound", "bound"): Recovery(Remedy.RELEASE, BOUND.attempt),
+    ("prepared another number", "prepared another number"): Recovery(
+        Remedy.RELEASE, NUMBER.attempt
     ),
-    ("prepared another set", "prepared another set"): Recovery(Remedy.RELEASE, SET),
-    ("another model, prepared", "another model, prepared"): Recovery(Remedy.RELEASE, PREPARED),
-    ("done, prepared the next", "done, prepared the next"): Recovery(Remedy.RELEASE, NEXT),
-    ("done, prepared the next", "done, bound to the next"): Recovery(Remedy.RELEASE, NEXT),
+    ("prepared another number", "bound to another number"): Recovery(
+        Remedy.RELEASE, NUMBER.attempt
+    ),
+    ("bound to another number", "bound to another number"): Recovery(
+        Remedy.RELEASE, view(9, bound=True).attempt
+    ),
+    ("prepared another set", "prepared another set"): Recovery(Remedy.RELEASE, SET.attempt),
+    ("another model, prepared", "another model, prepared"): Recovery(
+        Remedy.RELEASE, PREPARED.attempt
+    ),
+    ("done, prepared the next", "done, prepared the next"): Recovery(Remedy.RELEASE, NEXT.attempt),
+    ("done, prepared the next", "done, bound to the next"): Recovery(Remedy.RELEASE, NEXT.attempt),
     ("done, bound to the next", "done, bound to the next"): Recovery(
-        Remedy.RELEASE, view(8, bound=True)
+        Remedy.RELEASE, view(8, bound=True).attempt
     ),
     # Prepared on one alone: void while it has countersigned nothing, the operators' after.
-    ("prepared", "nothing"): Recovery(Remedy.VOID, PREPARED),
-    ("prepared another number", "nothing"): Recovery(Remedy.VOID, NUMBER),
-    ("prepared another set", "nothing"): Recovery(Remedy.VOID, SET),
-    ("another model, prepared", "another model"): Recovery(Remedy.VOID, PREPARED),
-    ("done, prepared the next", "done"): Recovery(Remedy.VOID, NEXT),
-    ("bound", "nothing"): Recovery(Remedy.LOST, BOUND),
-    ("bound to another number", "nothing"): Recovery(Remedy.LOST, view(9, bound=True)),
-    ("done, bound to the next", "done"): Recovery(Remedy.LOST, view(8, bound=True)),
+    ("prepared", "nothing"): Recovery(Remedy.VOID, PREPARED.attempt),
+    ("prepared another number", "nothing"): Recovery(Remedy.VOID, NUMBER.attempt),
+    ("prepared another set", "nothing"): Recovery(Remedy.VOID, SET.attempt),
+    ("another model, prepared", "another model"): Recovery(Remedy.VOID, PREPARED.attempt),
+    ("done, prepared the next", "done"): Recovery(Remedy.VOID, NEXT.attempt),
+    ("bound", "nothing"): Recovery(Remedy.LOST, BOUND.attempt),
+    ("bound to another number", "nothing"): Recovery(Remedy.LOST, view(9, bound=True).attempt),
+    ("done, bound to the next", "done"): Recovery(Remedy.LOST, view(8, bound=True).attempt),
 }
 
 
@@ -112,9 +118,7 @@ def expected(here: str, there: str) -> Recovery | None:
     back = TABLE.get((there, here))
     if back is None:
         return None
-    # A release goes on from one's own record; the other remedies are about the one there is.
-    attempt = own.prepared if back.remedy is Remedy.RELEASE else back.attempt
-    return Recovery(OPPOSITE[back.remedy], attempt)
+    return Recovery(OPPOSITE[back.remedy], back.attempt)
 
 
 @pytest.mark.parametrize(("here", "there"), list(product(PLACES, PLACES)))
@@ -165,10 +169,6 @@ def test_both_servers_conclude_alike(own: Position, theirs: Position) -> None:
         assert here is there
         return
     assert here.remedy is OPPOSITE[there.remedy]
-    assert (here.attempt is None) == (there.attempt is None)
-    if here.attempt is not None:
-        assert (here.attempt.attempt, here.attempt.valid_set) == (
-            there.attempt.attempt,
-            there.attempt.valid_set,
-        )
+    assert here.attempt == there.attempt
+    if here.attempt >= 0:
         assert (own.version, own.model) == (theirs.version, theirs.model)

@@ -6,22 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rig.keys import seals, signer, verifier
+from tests.rig.keys import signatures, signer, verifier
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import aggregate, countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.history import history_after, history_start
-from precad.aggregator.rounds.server_messages import (
+from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
+from precad.aggregator.server_messages import (
     Fact,
     HeadBody,
     Message,
     ModelBody,
-    SealMessage,
     SetCheck,
+    SignedMessage,
 )
-from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
-from precad.aggregator.store.ledger import Head
+from precad.aggregator.store.ledger import Head, history_after, history_start
 from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
@@ -83,12 +82,13 @@ class Release:
             dealer_key=unused,
             set_secret=Secret(bytes(32)),
             nonces=bytes(64),
-            seals=seals(task.digest, A),
+            signatures=signatures(task.digest, A),
             coin_key=unused,
             noise=unused,
             store=SimpleNamespace(  # type: ignore[arg-type]
                 attempts=self.written, versions=self.written, ledger=self.written
             ),
+            cap=unused,
         )
         counted = Counted(Opened(7, 3, (WARD,), MODEL, frozenset({WARD})), (WARD,), SET, {})
         self.share = np.arange(task.dimension, dtype=np.int64)
@@ -110,7 +110,7 @@ class Release:
 
     def says(self, step: str, kind: SignedKind, body: Message) -> None:
         """B, to A's next message."""
-        self.b.send(step, seals(self.task.digest, B).write(kind, body).to_bytes())
+        self.b.send(step, signatures(self.task.digest, B).sign(kind, body).to_bytes())
 
 
 @pytest.fixture
@@ -164,11 +164,11 @@ def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: R
 def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:
     """A head that was signed is no countersignature, whatever bytes both have."""
     for kind in SignedKind:
-        sealed = sign_as_server(seals(MODEL, A).signer, A, kind, b"{}")
-        assert check_server_signed(verifier(), A, kind, sealed) == b"{}"
+        signed = sign_as_server(signatures(MODEL, A).signer, A, kind, b"{}")
+        assert check_server_signed(verifier(), A, kind, signed) == b"{}"
         for role, other in [(B, kind), *((A, each) for each in SignedKind if each is not kind)]:
             with pytest.raises(PeerViolation):
-                check_server_signed(verifier(), role, other, sealed)
+                check_server_signed(verifier(), role, other, signed)
 
 
 class Decided:
@@ -209,14 +209,14 @@ def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept(
 ) -> None:
     """And nowhere else: what is said now is of this version."""
     body = ModelBody(task=str(release.task.digest), version=4, digest=str(OTHER))
-    made = sign_as_server(seals(MODEL, B).signer, B, SignedKind.MODEL, body.to_json())
-    kept = SealMessage(
+    made = sign_as_server(signatures(MODEL, B).signer, B, SignedKind.MODEL, body.to_json())
+    kept = SignedMessage(
         body=made.body.hex(),
         signature=made.signature.value.hex(),
         certificates=tuple(each.hex() for each in made.signature.certificates),
     )
-    again = SealMessage.from_json(kept.to_json())
-    own = seals(release.task.digest, A)
-    assert own.read(B, SignedKind.MODEL, again, ModelBody, kept=True) == body
+    again = SignedMessage.from_json(kept.to_json())
+    own = signatures(release.task.digest, A)
+    assert own.check(B, SignedKind.MODEL, again, ModelBody, kept=True) == body
     with pytest.raises(PeerViolation, match="unreadable ModelBody"):
-        own.read(B, SignedKind.MODEL, again, ModelBody)
+        own.check(B, SignedKind.MODEL, again, ModelBody)

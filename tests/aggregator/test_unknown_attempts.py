@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 from tests.conftest import TaskMaker
-from tests.rig.keys import seals, verifier
+from tests.rig.keys import signatures, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
 
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.attempt_state import AttemptState
-from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.rounds.start_attempt import doubt
+from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import compare_ledgers
+from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.owner_statements import hear_of
 from precad.aggregator.training.reconcile import charge_unknown, meet
 from precad.aggregator.training.session import Session
@@ -57,7 +57,7 @@ def opening(servers: Servers, role: Role, attempt: int) -> bytes:
     body = pb.OpeningBody(
         task_digest=servers.task.digest.value, client=ANN.name, version=0, attempt=attempt
     )
-    return sign_body(seals(servers.task.digest, role).signer, role, body).SerializeToString()
+    return sign_body(signatures(servers.task.digest, role).signer, role, body).SerializeToString()
 
 
 def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(

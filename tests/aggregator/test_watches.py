@@ -9,7 +9,6 @@ import pytest
 from precad.aggregator.training import connected_clients
 from precad.aggregator.training.connected_clients import (
     OpenWatches,
-    as_long_as_allowed,
     while_allowed,
 )
 from precad.common.errors import AccessDenied
@@ -43,7 +42,7 @@ class Source:
 async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
     book = OpenWatches(lambda _client: None)
     with book.open(WHERE, ONE, b"1", lambda: None) as watch:
-        async for item in as_long_as_allowed(items, watch):
+        async for item in watch.follow(items):
             yield item
 
 

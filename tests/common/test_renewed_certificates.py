@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 from tests.conftest import TaskMaker
-from tests.rig.keys import earlier_identity, identity, revoke, seals, verifier
+from tests.rig.keys import earlier_identity, identity, revoke, signatures, verifier
 from tests.rig.meeting import ANN, BEN, SERVERS, A, B, Servers
 
-from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rounds.recovery import Remedy
-from precad.aggregator.rounds.server_messages import HeadBody, ModelBody, SealMessage
-from precad.aggregator.rounds.server_signatures import ServerSignatures
 from precad.aggregator.rpc.notices import statement_of
+from precad.aggregator.server_messages import HeadBody, ModelBody, ServerSignatures, SignedMessage
+from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.owner_statements import hear_of, remember
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
@@ -46,10 +45,10 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
     """What the other server keeps of ``loser`` was signed before its certificate was renewed."""
     holder = B if loser is A else A
     old = ServerSignatures(servers.task.digest, loser, earlier_pen(loser), verifier())
-    now = seals(servers.task.digest, holder)
+    now = signatures(servers.task.digest, holder)
 
     def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
-        return old.write(kind, now.read(loser, kind, SealMessage.from_json(kept), body)).to_json()
+        return old.sign(kind, now.check(loser, kind, SignedMessage.from_json(kept), body)).to_json()
 
     path = servers.folder / holder.value / "state.db"
     servers.sessions[holder].store.close()
@@ -91,14 +90,14 @@ def test_a_restored_server_learns_from_what_it_signed_before_its_certificate_was
 def test_a_signature_of_now_needs_a_certificate_of_now(servers: Servers) -> None:
     old = ServerSignatures(servers.task.digest, B, earlier_pen(B), verifier())
     body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
-    sealed = old.write(SignedKind.MODEL, body)
+    signed = old.sign(SignedKind.MODEL, body)
     with pytest.raises(PeerUnavailable, match="expired"):
-        seals(servers.task.digest, A).read(B, SignedKind.MODEL, sealed, ModelBody)
+        signatures(servers.task.digest, A).check(B, SignedKind.MODEL, signed, ModelBody)
     assert (
-        seals(servers.task.digest, A).read(B, SignedKind.MODEL, sealed, ModelBody, kept=True)
+        signatures(servers.task.digest, A).check(B, SignedKind.MODEL, signed, ModelBody, kept=True)
         == body
     )
-    assert seals(servers.task.digest, B).read(B, SignedKind.MODEL, sealed, ModelBody) == body
+    assert signatures(servers.task.digest, B).check(B, SignedKind.MODEL, signed, ModelBody) == body
 
 
 def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, pb.Signed]:

@@ -11,19 +11,21 @@ from typing import Any
 import numpy as np
 from tests.faults.deviations import GATES, fields_of
 
-from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
-from precad.aggregator.rounds.joint_coin import CoinKey, commitment_to
-from precad.aggregator.rounds.server_messages import (
+from precad.aggregator.rounds.aggregator import CoinKey
+from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
+from precad.aggregator.rounds.joint_coin import commitment_to
+from precad.aggregator.server_messages import (
+    Ask,
+    Body,
     CoinCommitment,
     CoinOpening,
     CoinReveal,
     CoinState,
     HeadBody,
     Position,
-    SealMessage,
     SetCheck,
+    SignedMessage,
 )
-from precad.aggregator.rounds.server_signatures import Body
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
 from precad.common.share.submission import body_hasher
@@ -107,7 +109,7 @@ class Known:
                     self.signed.add(commitment)
                     self.bodies[context] = body
                 case {"sent": "head", "attempt": attempt, "instead_of": own}:
-                    self.heads[attempt] = decode("SealMessage", bytes.fromhex(own))["body"]
+                    self.heads[attempt] = decode("SignedMessage", bytes.fromhex(own))["body"]
 
     def lacks(self, heard: Sequence[Message], *, own_secret: bool) -> bool:
         """Whether the bad server hasn't got yet to what it would know without having heard it."""
@@ -180,20 +182,20 @@ def _sets(heard: Sequence[Message], *, own_secret: bool) -> list[dict[str, Any]]
     return [SetCheck.from_bytes(each).model_dump() for each in sets]
 
 
-def sealed(seal: bytes | SealMessage, body: type[Body]) -> Body:
+def signed(seal: bytes | SignedMessage, body: type[Body]) -> Body:
     """What a server signed, whoever it was."""
-    read = SealMessage.from_bytes(seal) if isinstance(seal, bytes) else seal
+    read = SignedMessage.from_bytes(seal) if isinstance(seal, bytes) else seal
     return body.from_bytes(bytes.fromhex(read.body))
 
 
 def _coin_commitment(known: Known, payload: bytes, _: int) -> None:
-    body = sealed(CoinState.from_bytes(payload).commitment, CoinCommitment)
+    body = signed(CoinState.from_bytes(payload).commitment, CoinCommitment)
     opening = known.coin_key.opening(known.task.digest, body.version)
     assert body == commitment_to(opening, known.role)
 
 
 def _coin_opening(known: Known, payload: bytes, _: int) -> None:
-    body = sealed(CoinReveal.from_bytes(payload).opening, CoinOpening)
+    body = signed(CoinReveal.from_bytes(payload).opening, CoinOpening)
     assert body == known.coin_key.opening(known.task.digest, body.version)
 
 
@@ -229,13 +231,13 @@ def _held(known: Known, payload: bytes, _: int) -> None:
 
 def _head(known: Known, payload: bytes, attempt: int) -> None:
     # The ledger's own chain is salted: `head` is 32 bytes of its salts to everybody else.
-    body = sealed(payload, HeadBody)
+    body = signed(payload, HeadBody)
     assert (body.task, body.attempt) == (str(known.task.digest), attempt)
     assert body.valid_set in known.possible
 
 
 def _countersignature(known: Known, payload: bytes, attempt: int) -> None:
-    assert decode("SealMessage", payload)["body"] == known.heads[attempt]
+    assert decode("SignedMessage", payload)["body"] == known.heads[attempt]
 
 
 def _after_noise(*_: object) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 from tests.faults.simulated_links import SERVERS
 from tests.faults.world import World
 
-from precad.aggregator.rounds.attempt_state import CHARGED, PENDING, AttemptState
 from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.store import audit_ledger
+from precad.aggregator.store.schema import CHARGED, PENDING, AttemptState
 from precad.client.own_account import OwnAccount
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes

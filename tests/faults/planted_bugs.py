@@ -27,14 +27,14 @@ from tests.faults.turns import Hang
 
 from precad.aggregator import release
 from precad.aggregator.collect import matching
-from precad.aggregator.rounds.agree_coin import agree_coin
-from precad.aggregator.rounds.attempt_state import AttemptState
+from precad.aggregator.rounds import joint_coin, start_attempt
 from precad.aggregator.rounds.client_lists import HeldList
+from precad.aggregator.rounds.joint_coin import agree_coin
 from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
 from precad.aggregator.rounds.states import Prepared, Sent
 from precad.aggregator.store import attempts
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
-from precad.aggregator.store.versions import Versions
+from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training import finish_round, reconcile, training_loop
 from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.check_by_shares import all_signs
@@ -45,8 +45,6 @@ from precad.client.pending_update import Pending
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import derive
 from precad.common.share.submission import Submission
-from precad.server_a import lead
-from precad.server_b import follow
 
 RESULT = Path(__file__).parents[2] / "benchmarks/results/planted_bugs.json"
 Patch = pytest.MonkeyPatch
@@ -214,13 +212,12 @@ def draws_in_each_attempt(patch: Patch) -> None:
         tried = aggregator.store.attempts.count_of(version)
         return derive(agree_coin(aggregator, version), "anew", tried)
 
-    for module in (lead, follow):
-        patch.setattr(module, "agree_coin", anew)
+    patch.setattr(joint_coin, "agree_coin", anew)
 
 
 def forgets_opened_attempts(patch: Patch) -> None:
     """More than three attempts of a version have their comparisons opened, and nobody is asked."""
-    patch.setattr(Versions, "opened", lambda *_: 0)
+    patch.setattr(start_attempt, "OPENED_CAP", 10**6)
 
 
 def samples_in_each_attempt(patch: Patch) -> None:

@@ -16,14 +16,14 @@ from tests.rig.keys import identity, verifier
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rpc.limits import Limits, OpenCalls
 from precad.aggregator.store import Store, open_store, transaction
+from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import Event, EventLog
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.training_loop import Outside
+from precad.aggregator.training.training_loop import Peers
 from precad.common.errors import (
     PeerUnavailable,
     PrecadError,
@@ -96,7 +96,7 @@ class Server:
         """The training, as this server's process conducts it."""
         try:
             world, role = self.world, self.role
-            outside = Outside(lambda: world.peers(role), Noise(world), world.validation)
+            outside = Peers(lambda: world.peers(role), Noise(world), world.validation)
             (lead if role is Role.SERVER_A else follow)(session, outside)
         except PrecadError:
             raise

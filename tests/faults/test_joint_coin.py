@@ -36,8 +36,8 @@ class Adversary(World):
         if not isinstance(event, RoundOpened) or self.turns.life.party != Role.SERVER_A.value:
             return
         version = event.opened.version
-        self.cohorts[version].append(event.cohort)
-        if VICTIM not in event.cohort and self.cuts[version] < CUTS_A_VERSION:
+        self.cohorts[version].append(event.opened.counted)
+        if VICTIM not in event.opened.counted and self.cuts[version] < CUTS_A_VERSION:
             self.cuts[version] += 1
             for cable in self.cables:
                 cable.cut()

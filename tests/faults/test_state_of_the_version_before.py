@@ -20,10 +20,10 @@ from tests.faults.invariants import (
 )
 from tests.faults.simulated_server import MODEL
 from tests.faults.world import World
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 
-from precad.aggregator.store import audit_ledger, read_ledger
-from precad.aggregator.store.audit import read_task
+from precad.aggregator.store import audit_ledger, read_training
+from precad.aggregator.store.summary import read_task
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind, sign_as_server
@@ -53,7 +53,7 @@ def restore(folder: Path) -> Task:
             database.executescript((BEFORE / f"{role.value}.sql").read_text())
             (canonical,) = database.execute("SELECT canonical FROM task").fetchone()
             task = read_task(canonical)
-            pen = seals(task.digest, other)
+            pen = signatures(task.digest, other)
             for (table, column), kind in SIGNED.items():
                 for row, kept in database.execute(
                     f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL"
@@ -93,7 +93,7 @@ def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers
     with quick_folder() as folder:
         task = restore(folder)
         with pytest.raises(Misconfiguration, match=r"start the server once"):
-            read_ledger(url(folder, A))
+            read_training(url(folder, A))
         before = {role: chain(folder, role) for role in (A, B)}
         world = World(task, folder, SEED, faults=0, chance=0.0, slowest_start_s=1.0)
         charges = {role: world.charges(role) for role in (A, B)}
@@ -118,7 +118,7 @@ def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers
             assert audit_ledger(url(folder, role)).findings == ()
             now = world.charges(role)
             assert {attempt: now[attempt] for attempt in charges[role]} == charges[role]
-            view = read_ledger(url(folder, role))
+            view = read_training(url(folder, role))
             again = {each.client: dict(each.again) for each in view.clients}
             assert again == {ClientId("ward-1"): {1: 1}, ClientId("ward-2"): {1: 1}} | {
                 ClientId("ward-0"): {}

@@ -34,8 +34,7 @@ from tests.faults.turns import (
 )
 
 from precad.aggregator.peer_link import FrameTransport
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.joint_coin import CoinKey
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.event_log import Event, RoundDone, RoundOpened
 from precad.aggregator.training.session import Phase
@@ -268,8 +267,8 @@ class World:
                 if at - self._struck_at > QUIET_S and before == faults:
                     self.seen.wasted.append(open_one)
             self._open = event.opened.attempt
-            self.seen.drawn[event.opened.version].add(frozenset(event.cohort))
-            honest = event.cohort - self.bad
+            self.seen.drawn[event.opened.version].add(frozenset(event.opened.counted))
+            honest = event.opened.counted - self.bad
             self._opened[event.opened.attempt] = self.turns.now, faults, honest
             return
         if isinstance(event, RoundDone) and not self.put_back_roles:

@@ -34,23 +34,24 @@ from tests.fuzz.stage import (
 from tests.rig.halves import halves
 from tests.rig.submissions import body_of
 
+from precad.aggregator import server_messages as messages
 from precad.aggregator.collect.upload import Spool
-from precad.aggregator.enrol.tokens import new_token, token_digest
+from precad.aggregator.enrol.admission import new_token, token_digest
 from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, PeerLink
-from precad.aggregator.rounds import server_messages as messages
-from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
-from precad.aggregator.rounds.history import adoptable, history_start
-from precad.aggregator.rounds.joint_coin import CoinKey
-from precad.aggregator.rounds.server_signatures import ServerSignatures
+from precad.aggregator.rounds.aggregator import CoinKey
+from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
+from precad.aggregator.rounds.recovery import adoptable
 from precad.aggregator.rpc.dealer_client import (
     answer_from_wire,
     request_to_wire,
     square_request_to_wire,
 )
 from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
+from precad.aggregator.server_messages import Ask, ServerSignatures
 from precad.aggregator.settings import ServerASettings, ServerBSettings
-from precad.aggregator.store.audit import read_task
 from precad.aggregator.store.journal_file import JournalFile
+from precad.aggregator.store.ledger import history_start
+from precad.aggregator.store.summary import read_task
 from precad.aggregator.validate.check_by_gates import dealt_keys
 from precad.aggregator.validate.validation import deal_request
 from precad.certify.curves import Floats
@@ -338,7 +339,7 @@ MESSAGES: tuple[type[messages.Message], ...] = (
     messages.ModelTransfer,
     messages.OpenedCount,
     messages.Fact,
-    messages.SealMessage,
+    messages.SignedMessage,
     messages.WorkerCount,
     messages.Workers,
 )
@@ -347,12 +348,12 @@ MESSAGES: tuple[type[messages.Message], ...] = (
 def _peer_message(data: bytes) -> None:
     message = MESSAGES[data[0] % len(MESSAGES)].from_bytes(data[1:]) if data else None
     match message:
-        case messages.SealMessage():
+        case messages.SignedMessage():
             _read_seal(message)
         case messages.Evidence():
-            sealed = None if message.sealed is None else _read_seal(message.sealed)
+            signed = None if message.signed is None else _read_seal(message.signed)
             start = history_start(stage().task.digest)
-            adoptable(start, [message], sealed)
+            adoptable(start, [message], signed)
         case messages.RosterProposal():
             claims = [
                 Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
@@ -402,9 +403,9 @@ def _list_seeds() -> list[bytes]:
     ]
 
 
-def _read_seal(message: messages.SealMessage) -> messages.HeadBody:
-    """As server B reads what server A sealed."""
-    return _seals(Role.SERVER_B).read(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
+def _read_seal(message: messages.SignedMessage) -> messages.HeadBody:
+    """As server B reads what server A signed."""
+    return _seals(Role.SERVER_B).check(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
 
 
 def _seals(role: Role) -> ServerSignatures:
@@ -424,7 +425,7 @@ def _head() -> dict[str, Any]:
         head="cd" * 32,
         history=start,
     )
-    return _seals(Role.SERVER_A).write(SignedKind.HEAD, head).model_dump()
+    return _seals(Role.SERVER_A).sign(SignedKind.HEAD, head).model_dump()
 
 
 def _outside(data: bytes) -> None:
@@ -478,10 +479,10 @@ def _peer_messages() -> list[bytes]:
         {"attempt": 1, "clients": [1, 3], "model": digest, "over": False},
         {"refusal": "no"},
         {"digest": digest, "count": 3},
-        {"versions": 1, "facts": [fact], "sealed": seal, "pending": {**fact, "attempt": 1}},
+        {"versions": 1, "facts": [fact], "signed": seal, "pending": {**fact, "attempt": 1}},
         {"commitment": seal, "known": digest, "held": seal, "discard": True},
         {"opening": seal},
-        {"version": 1, "sealed": seal, "own": seal},
+        {"version": 1, "signed": seal, "own": seal},
         {"count": 1},
         fact,
         seal,

@@ -18,8 +18,8 @@ from tests.house.test_documents import ROOT, flat, text_of
 from tests.rig import noise_run
 
 from precad.accounting.guarantees import advantages
-from precad.aggregator.rounds.attempt_state import AttemptState
 from precad.aggregator.rpc.connections import PER_CLIENT, STRANGERS
+from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.event_log import KEPT_EVENTS
 from precad.aggregator.training.model_store import KEPT_MODELS
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client

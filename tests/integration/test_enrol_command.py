@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from precad.aggregator.enrol.tokens import TokenBook
+from precad.aggregator.enrol.admission import ByToken
 from precad.cli.main import app
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import ClientId
@@ -24,7 +24,7 @@ def test_a_token_made_for_both_servers_works_at_both(tmp_path: Path) -> None:
     assert result.exit_code == 0
     token, _, _ = result.stdout.split()
     for server in ("a", "b"):
-        book = TokenBook(tmp_path / server)
+        book = ByToken(tmp_path / server)
         book.redeem(token, ONE)
         with pytest.raises(AccessDenied):
             book.redeem(token, TWO)
@@ -35,17 +35,16 @@ def test_the_other_operator_needs_the_digest_alone(tmp_path: Path) -> None:
     (token,), (digest,) = made["tokens"], made["digests"]
     result = run("token", "--state", tmp_path / "b", "--digest", digest, "--json")
     assert json.loads(result.stdout) == {"tokens": [], "digests": [digest]}
-    TokenBook(tmp_path / "b").redeem(token, ONE)
+    ByToken(tmp_path / "b").redeem(token, ONE)
 
 
 def test_a_pipe_gets_each_token_with_its_digest(tmp_path: Path) -> None:
     """The digest is what B's operator needs; on stderr it was lost in a pipe."""
     token, word, digest = run("token", "--state", tmp_path).stdout.split()
     assert word == "digest"
-    (state,) = TokenBook(tmp_path).states()
-    assert state.digest == digest
+    assert [*ByToken(tmp_path).owners()] == [digest]
     assert run("token", "--state", tmp_path / "b", "--digest", digest).stdout.split()[1] == digest
-    TokenBook(tmp_path / "b").redeem(token, ONE)
+    ByToken(tmp_path / "b").redeem(token, ONE)
 
 
 def test_a_token_made_for_a_client_is_that_clients_at_both_servers(tmp_path: Path) -> None:
@@ -53,28 +52,28 @@ def test_a_token_made_for_a_client_is_that_clients_at_both_servers(tmp_path: Pat
     token, _, digest = run("token", "--state", a, "--client", "ward-1").stdout.split()
     assert run("token", "--state", b, "--client", "ward-1", "--digest", digest).exit_code == 0
     for server in (a, b):
-        assert [state.client for state in TokenBook(server).states()] == ["ward-1"]
+        assert [*ByToken(server).owners().values()] == ["ward-1"]
         with pytest.raises(AccessDenied):
-            TokenBook(server).redeem(token, TWO)
-        TokenBook(server).redeem(token, ONE)
+            ByToken(server).redeem(token, TWO)
+        ByToken(server).redeem(token, ONE)
 
 
 def test_each_named_client_gets_a_token_of_its_own(tmp_path: Path) -> None:
     made = run("token", "--state", tmp_path, "--client", "ward-1", "--client", "ward-2", "--json")
     assert len(json.loads(made.stdout)["tokens"]) == 2
-    assert {state.client for state in TokenBook(tmp_path).states()} == {"ward-1", "ward-2"}
+    assert set(ByToken(tmp_path).owners().values()) == {"ward-1", "ward-2"}
 
 
 def test_many_at_once_are_all_different(tmp_path: Path) -> None:
     lines = run("token", "--state", tmp_path, "--count", "5").stdout.splitlines()
     assert len({line.split(" ")[0] for line in lines}) == 5
-    assert len(TokenBook(tmp_path).states()) == 5
+    assert len(ByToken(tmp_path).owners()) == 5
 
 
 def test_show_names_users_and_no_token(tmp_path: Path) -> None:
     made = run("token", "--state", tmp_path, "--count", "2").stdout.splitlines()
     used, unused = (line.split(" ")[0] for line in made)
-    TokenBook(tmp_path).redeem(used, ONE)
+    ByToken(tmp_path).redeem(used, ONE)
     text = run("show", "--state", tmp_path).stdout
     listing = json.loads(run("show", "--state", tmp_path, "--json").stdout)
     assert sorted(str(each["client"]) for each in listing[str(tmp_path)]) == ["None", "ward-1"]
@@ -99,4 +98,4 @@ def test_a_wrong_value_is_a_usage_error(tmp_path: Path, arguments: list[str]) ->
     result = run("token", "--state", tmp_path, *arguments)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
-    assert TokenBook(tmp_path).states() == []
+    assert ByToken(tmp_path).owners() == {}

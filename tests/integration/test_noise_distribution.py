@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from tests.rig.keys import seals, signer, verifier
+from tests.rig.keys import signatures, signer, verifier
 
 from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.protocol import run_round
@@ -90,7 +90,7 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
         store=partial(open_store, "sqlite://", task),
         signers={name: signer(name) for name in names},
         verifier=verifier(),
-        seals=partial(seals, task.digest),
+        signatures=partial(signatures, task.digest),
         noise=noise,
     )
     assert finished.valid == tuple(names)
@@ -105,7 +105,11 @@ def test_a_round_draws_the_tasks_noise_unless_told_otherwise(task: Task) -> None
     roster = Roster({ClientId("a"): Enrolment(ClientId("a"), 100, 0.1)})
     store = partial(open_store, "sqlite://", task)
     theta = np.zeros(task.dimension)
-    given: Any = {"signers": {}, "verifier": verifier(), "seals": partial(seals, task.digest)}
+    given: Any = {
+        "signers": {},
+        "verifier": verifier(),
+        "signatures": partial(signatures, task.digest),
+    }
     finished, _ = run_round(task, roster, theta, {}, store=store, **given)
     # The system's randomness: within 20 standard errors, so that no luck decides.
     drawn = np.std(finished.noisy_sum) / (math.sqrt(2) * task.noise_units)

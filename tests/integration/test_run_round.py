@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.rig.keys import seals, signer, verifier
+from tests.rig.keys import signatures, signer, verifier
 
 from precad.aggregator.protocol import run_round
 from precad.aggregator.rounds.states import Finished
@@ -69,7 +69,7 @@ def play(
         store=partial(open_store, "sqlite://", task),
         signers={client: signer(client) for client in updates},
         verifier=verifier(),
-        seals=partial(seals, task.digest),
+        signatures=partial(signatures, task.digest),
         attempt=number,
         noise=noise,
     )
@@ -251,8 +251,8 @@ def test_later_rounds_are_bound_to_their_number(make_task: Maker) -> None:
 def test_with_its_own_noise_two_rounds_differ(make_task: Maker) -> None:
     task = make_task(D)
     store = partial(open_store, "sqlite://", task)
-    pens = partial(seals, task.digest)
-    given: Any = {"store": store, "signers": {}, "verifier": verifier(), "seals": pens}
+    pens = partial(signatures, task.digest)
+    given: Any = {"store": store, "signers": {}, "verifier": verifier(), "signatures": pens}
     a, b = run_round(task, roster(task), theta(task), {}, **given)
     again, _ = run_round(task, roster(task), theta(task), {}, **given)
     assert (a.noisy_sum == b.noisy_sum).all()

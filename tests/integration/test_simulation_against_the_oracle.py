@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.rig.keys import identity, seals, signer, verifier
+from tests.rig.keys import identity, signatures, signer, verifier
 
 import precad
 from precad.aggregator.protocol import run_round
@@ -114,7 +114,7 @@ def test_the_models_are_the_protocols_bit_for_bit(
             store=partial(open_store, "sqlite://", task),
             signers={client: signer(client) for client in names.values()},
             verifier=verifier(),
-            seals=partial(seals, task.digest),
+            signatures=partial(signatures, task.digest),
             attempt=version,
             noise=lambda role, version=version: Given(  # type: ignore[misc]
                 drawing.Draws(task, SEED), role, version

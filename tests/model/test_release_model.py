@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.model import release_model as model
 
-from precad.aggregator.rounds.attempt_state import AttemptState
+from precad.aggregator.store.schema import AttemptState
 
 QUICK = (
     "sent_first",

@@ -39,7 +39,7 @@ EXPLAINED = Path(__file__).with_name("explained.json")
 PARTS = (
     "accounting",
     "certify",
-    "aggregator/noise",
+    "aggregator/noise.py",
     "common/encode.py",
     "common/share",
     "norm_check",

@@ -12,16 +12,15 @@ from scipy import stats
 from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator, link_over
 from tests.rig.breaking import Breaking
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 
 from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.agree_coin import agree_coin
-from precad.aggregator.rounds.attempt_state import Permission
-from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of, commitment_to, joint_coin
-from precad.aggregator.rounds.server_messages import CoinReveal, CoinState
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
+from precad.aggregator.rounds.joint_coin import agree_coin, cohort_of, commitment_to, joint_coin
 from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.server_messages import CoinReveal, CoinState
 from precad.aggregator.store import Store, open_store
+from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
@@ -150,14 +149,14 @@ def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
 
 def commitment(pair: Pair, body: Any, of: Role = B, **more: Any) -> bytes:
     """``body`` committed to under the seal of ``of``."""
-    sealed = seals(pair.task.digest, of).write(SignedKind.COIN_COMMITMENT, body)
-    return CoinState(commitment=sealed, **more).to_bytes()
+    signed = signatures(pair.task.digest, of).sign(SignedKind.COIN_COMMITMENT, body)
+    return CoinState(commitment=signed, **more).to_bytes()
 
 
 def opening(pair: Pair, body: Any, of: Role = B) -> bytes:
     """``body`` opened under the seal of ``of``."""
     return CoinReveal(
-        opening=seals(pair.task.digest, of).write(SignedKind.COIN_OPENING, body)
+        opening=signatures(pair.task.digest, of).sign(SignedKind.COIN_OPENING, body)
     ).to_bytes()
 
 
@@ -211,8 +210,8 @@ def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -
             order.append(f"sends {frame.step}")
             super().put(frame)
 
-    def keep(version: int, sealed: Any) -> None:
-        kept(version, sealed)
+    def keep(version: int, signed: Any) -> None:
+        kept(version, signed)
         order.append("keeps")
 
     store: Any = pair.stores[A]
@@ -321,7 +320,7 @@ def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair)
     """Else the other server would choose between the new coin and one with this one's old bytes."""
     pair.coin(0)
     old = pair.keys[A].opening(pair.task.digest, 0)
-    held = seals(pair.task.digest, A).write(SignedKind.COIN_OPENING, old)
+    held = signatures(pair.task.digest, A).sign(SignedKind.COIN_OPENING, old)
     known = commitment_to(old, A).digest
     for store in pair.stores.values():
         store.versions.discard_coin(0)
@@ -340,14 +339,14 @@ def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
     pair.coin(0)
     key = pair.keys[A]
     own = key.opening(pair.task.digest, 0)
-    pens = seals(pair.task.digest, A)
+    pens = signatures(pair.task.digest, A)
     if what == "another version":
         own = key.opening(pair.task.digest, 1)
     elif what == "another task":
         own = key.opening(OTHER_TASK, 0)
     else:
-        pens = seals(pair.task.digest, B)
-    held = pens.write(SignedKind.COIN_OPENING, own)
+        pens = signatures(pair.task.digest, B)
+    held = pens.sign(SignedKind.COIN_OPENING, own)
     pair.lose_key(A)
     committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
     with pytest.raises(PeerViolation):

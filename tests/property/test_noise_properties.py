@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rig.noise_fit import Bins, Tally
 
-from precad.aggregator.noise import DiscreteGaussian, gaussian
-from precad.aggregator.noise.gaussian import COLUMN_BITS, COLUMNS, Blocks
+from precad.aggregator import noise
+from precad.aggregator.noise import COLUMN_BITS, COLUMNS, Blocks, DiscreteGaussian
 from precad.common.keystream import Keystream
 from precad.common.secret import Secret
 
-deviations = st.floats(gaussian.LEAST, gaussian.LIMIT, exclude_max=True) | st.floats(
-    math.log(gaussian.LEAST), math.log(gaussian.LIMIT) - 1e-9
+deviations = st.floats(noise.LEAST, noise.LIMIT, exclude_max=True) | st.floats(
+    math.log(noise.LEAST), math.log(noise.LIMIT) - 1e-9
 ).map(math.exp)
 
 
@@ -32,8 +32,8 @@ def test_every_tables_probabilities_are_its_masses(deviation: float) -> None:
     assert (blocks.tightness <= 1).all()
     # Blocks are as wide as they may be, reach far enough, and their integers fit a word.
     assert 1 << blocks.width_bits <= max(1, deviation / 8)
-    assert 2 * gaussian.REACH * max(8, deviation) >= COLUMNS << blocks.width_bits
-    assert COLUMNS << blocks.width_bits >= gaussian.REACH * deviation
+    assert 2 * noise.REACH * max(8, deviation) >= COLUMNS << blocks.width_bits
+    assert COLUMNS << blocks.width_bits >= noise.REACH * deviation
     assert 2 * (COLUMNS << blocks.width_bits) <= 2**63
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rig.memory import in_memory
 
-from precad.aggregator.store.audit import read_task
+from precad.aggregator.store.summary import read_task
 from precad.common.errors import Misconfiguration
 from precad.common.task import MAX_BOUND, Task
 

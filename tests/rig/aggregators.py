@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
@@ -25,13 +26,14 @@ def link_over(end: Any, task: Task, timeout_s: float = PATIENCE_S) -> PeerLink:
 
 
 def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggregator:
-    """A server of ``task`` over a link's ``end``, with its own seals."""
+    """A server of ``task`` over a link's ``end``, with its own signatures."""
     names = (
         "roster", "dealing", "dealer_key", "set_secret", "coin_key", "noise", "store"
     )  # fmt: skip
     parts: dict[str, Any] = {name: Untouched() for name in names} | {
         "link": link_over(end, task),
         "nonces": bytes(64),
-        "seals": seals(task.digest, role),
+        "cap": PrivacyCap(task),
+        "signatures": signatures(task.digest, role),
     }
     return Aggregator(task=task, role=role, **parts | given)

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from precad.aggregator.rounds.server_signatures import ServerSignatures
+from precad.aggregator.server_messages import ServerSignatures
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
@@ -52,7 +52,7 @@ def signer(client: ClientId) -> CertificateSigner:
     return CertificateSigner(identity(Principal.client(client.name)))
 
 
-def seals(task: Digest, role: Role) -> ServerSignatures:
+def signatures(task: Digest, role: Role) -> ServerSignatures:
     """A server's pen, and its eye for what servers sign."""
     pen = CertificateSigner(identity(Principal.service(role)))
     return ServerSignatures(task, role, pen, verifier())

@@ -13,21 +13,20 @@ from typing import Any
 import numpy as np
 from tests.rig.aggregators import aggregator
 from tests.rig.breaking import Breaking
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.attempt_state import AttemptState
-from precad.aggregator.rounds.joint_coin import CoinKey
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rounds.recovery import Recovery, Remedy
 from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import open_store
+from precad.aggregator.store.schema import AttemptState
+from precad.aggregator.training.event_log import Steps
 from precad.aggregator.training.finish_round import keep, recover
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.step_costs import Steps
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.roster import Enrolment, Roster
@@ -57,7 +56,7 @@ class Servers:
         store = open_store(
             f"sqlite:///{own / 'state.db'}", self.task, role, self.folder / f"{role.value}.journal"
         )
-        pens = seals(self.task.digest, role)
+        pens = signatures(self.task.digest, role)
         unused: Any = None
         register: Any = type("Frozen", (), {"frozen": True})()
         eye: Any = pens.verifier

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.process_invariants import kill_all
 from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
-from precad.aggregator.store import audit_ledger, compare_ledgers, read_ledger
+from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 
@@ -69,7 +69,7 @@ def put_back(deployment: FaultyDeployment, role: str) -> None:
 
 
 def charged(deployment: FaultyDeployment, role: str) -> dict[str, int]:
-    view = read_ledger(url(deployment, role))
+    view = read_training(url(deployment, role))
     return {each.client.name: each.participations for each in view.clients}
 
 

@@ -15,7 +15,7 @@ from tests.rig.organisations import Organisation, organisations
 from tests.rig.pages import Command, commands, typed
 from tests.rig.waiting import until
 
-from precad.aggregator.store import audit_ledger, compare_ledgers, read_ledger
+from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
 from precad.aggregator.store.migrate import NEWEST
 from precad.common.errors import Misconfiguration
 
@@ -142,7 +142,7 @@ def week(folder: Path) -> Iterator[Week]:
 
 
 def charged(week: Week, server: str) -> dict[str, int]:
-    view = read_ledger(week.state(server))
+    view = read_training(week.state(server))
     return {each.client.name: each.participations for each in view.clients}
 
 

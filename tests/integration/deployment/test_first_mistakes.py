@@ -26,7 +26,7 @@ from tests.integration.deployment.conftest import TaskMaker
 from tests.rig.waiting import until
 from tests.rig.warm import SOURCES, forked, said
 
-from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
+from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml, to_toml
 from precad.client.check_before_enrolling import look_at_servers
 from precad.client.owner_settings import JoinSettings
@@ -179,7 +179,7 @@ class Clinic:
         tokens = {name: new_token() for name in names}
         for role in SERVERS:
             _append(self.open.folder / f"{role.value}.toml", 'enrolment = "token"')
-            book = TokenBook(self.open.folder / "state" / role.value)
+            book = ByToken(self.open.folder / "state" / role.value)
             for token in tokens.values():
                 book.add(token_digest(token))
         for name, token in tokens.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.rig.keys import seals, signer, verifier
+from tests.rig.keys import signatures, signer, verifier
 
 from precad.aggregator.protocol import run_round
 from precad.aggregator.store import open_store
@@ -95,7 +95,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             store=partial(open_store, "sqlite://", task),
             signers={name: signer(name) for name in names},
             verifier=verifier(),
-            seals=partial(seals, task.digest),
+            signatures=partial(signatures, task.digest),
             attempt=event.version,
             noise=no_noise,
         )

@@ -21,8 +21,7 @@ from tests.integration.service.conftest import (
 from tests.rig.clock import LeapingClock
 from tests.rig.waiting import until
 
-from precad.aggregator.enrol.admission import ByToken
-from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
+from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
 from precad.aggregator.training.event_log import RoundDone
 from precad.client.check_before_enrolling import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S
@@ -133,8 +132,8 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
 
 
 def test_one_token_enrols_one_client_at_both_servers(deploy: Deploy, tmp_path: Path) -> None:
-    books = {role: TokenBook(tmp_path / role.value) for role in (A, B)}
-    deployed = deploy(admissions={role: ByToken(book) for role, book in books.items()})
+    books = {role: ByToken(tmp_path / role.value) for role in (A, B)}
+    deployed = deploy(admissions=dict(books))
     token = new_token()
     for book in books.values():
         book.add(token_digest(token))
@@ -160,8 +159,8 @@ def test_one_token_enrols_one_client_at_both_servers(deploy: Deploy, tmp_path: P
 
 
 def test_after_round_0_no_token_helps(deploy: Deploy, tmp_path: Path) -> None:
-    books = {role: TokenBook(tmp_path / role.value) for role in (A, B)}
-    deployed = deploy(admissions={role: ByToken(book) for role, book in books.items()})
+    books = {role: ByToken(tmp_path / role.value) for role in (A, B)}
+    deployed = deploy(admissions=dict(books))
     token = new_token()
     for role, book in books.items():
         book.add(token_digest(token))
@@ -173,7 +172,7 @@ def test_after_round_0_no_token_helps(deploy: Deploy, tmp_path: Path) -> None:
         pytest.raises(PrecadError, match="too late"),
     ):
         servers.enrol(100, 0.2, Secret(token.encode()))
-    assert {state.client for book in books.values() for state in book.states()} == {None}
+    assert {owner for book in books.values() for owner in book.owners().values()} == {None}
 
 
 def test_who_comes_when_the_training_is_finished_hears_that_and_an_owner_of_it_is_welcome(

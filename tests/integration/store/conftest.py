@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 
-from precad.aggregator.rounds.server_messages import HeadBody
+from precad.aggregator.server_messages import HeadBody
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -184,9 +184,9 @@ def bind() -> Callable[..., None]:
             head=str(MODEL),
             history=str(MODEL),
         )
-        other = seals(store.task.digest, Role.SERVER_B)
-        store.attempts.countersign(number, head, other.write(SignedKind.HEAD, head))
+        other = signatures(store.task.digest, Role.SERVER_B)
+        store.attempts.countersign(number, head, other.sign(SignedKind.HEAD, head))
         if sent:
-            store.attempts.sent(number, other.write(SignedKind.COUNTERSIGNATURE, head))
+            store.attempts.sent(number, other.sign(SignedKind.COUNTERSIGNATURE, head))
 
     return countersign

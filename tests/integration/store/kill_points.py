@@ -14,10 +14,9 @@ from typing import Any
 
 from sqlalchemy import event
 
-from precad.aggregator.rounds.server_messages import Fact
+from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import Store, audit_ledger, open_store
-from precad.aggregator.store.attempts import share_of
-from precad.aggregator.store.audit import read_task
+from precad.aggregator.store.summary import read_task
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
@@ -97,8 +96,7 @@ def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, A
 
 
 def kept(store: Store, point: int) -> bool:
-    with store.transaction.write() as connection:
-        return share_of(connection, point) is not None
+    return store.attempts.noisy_share(point) is not None
 
 
 def killed_everywhere(url: str, task: Task, operation: str) -> None:

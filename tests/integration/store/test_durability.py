@@ -11,14 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.integration.store.conftest import DISK, MODEL, VALID_SET, A, B, Opener
 
-from precad.aggregator.release import prepare
-from precad.aggregator.rounds.attempt_state import AttemptState
-from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import audit_ledger
+from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import StorageFailure
 from precad.common.task import Task
 
@@ -134,25 +131,6 @@ def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, opener: Opener) -> N
     assert [f.what for f in audit_ledger(url).findings] == [
         "of a cohort of 3, 2 are charged and 0 rejected"
     ]
-
-
-def test_a_release_that_cannot_be_kept_is_never_sent(tmp_path: Path, opener: Opener) -> None:
-    """The round's own step: the noisy share isn't handed to what would send it."""
-    store = opener(f"sqlite:///{tmp_path}/state.db")
-    store.attempts.begin(0, 0, 2, MODEL)
-    d = 1 << 17
-    counted = Counted(Opened(0, 0, (A, B), MODEL, frozenset((A, B))), (A, B), VALID_SET, {})
-    noised = Noised(counted, np.ones(d, dtype=np.int64))
-    size = max(file.stat().st_size for file in tmp_path.iterdir())
-    with files_no_longer_than(size + 8192), pytest.raises(StorageFailure):
-        prepare(store, noised)
-    assert store.attempts.states() == {0: AttemptState.OPEN}
-    assert store.ledger.participations() == {}
-    # Room again: the share that may leave is the one that was kept.
-    done = prepare(store, noised)
-    record = store.attempts.pending()
-    assert record is not None
-    assert record.noisy_share == done.noisy_share.astype("<i8").tobytes()
 
 
 # --- damage ------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Ope
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, most_participations
 from precad.aggregator.rounds.privacy_cap import epsilon_spent
-from precad.aggregator.rounds.server_messages import Fact
-from precad.aggregator.store import Store, audit_ledger, open_store, read_ledger
+from precad.aggregator.server_messages import Fact
+from precad.aggregator.store import Store, audit_ledger, open_store, read_training
 from precad.aggregator.store.transaction import parse_url, reading_engine
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
@@ -113,8 +113,8 @@ def test_what_a_server_writes_is_sound_and_a_reader_cannot_change_it(
     assert audit.findings == ()
     # Attempts 0, 1, 3, its loss, 5, 6, its void, 7: attempt 2 left nothing.
     assert audit.entries == 8
-    view = read_ledger(played_url)
-    assert (view.released, view.written_off) == (2, 1)
+    view = read_training(played_url)
+    assert (len(view.versions), view.written_off) == (2, 1)
     assert (view.role, view.head) == (Role.SERVER_A, audit.head)
     assert {c.client: c.participations for c in view.clients} == {A: 2, B: 2, C: 1}
     # Version 2 may have left twice with the first two, and once with the third.
@@ -182,7 +182,7 @@ def test_an_entrys_hash_is_as_documented(
         b"ward-b",
         rate,
     )
-    assert read_ledger(url).head.value == head
+    assert read_training(url).head.value == head
 
 
 @pytest.mark.parametrize(
@@ -361,16 +361,16 @@ def test_reading_changes_nothing_and_needs_no_lock(
 ) -> None:
     store = opener(durable_url)
     prepared(store)
-    assert read_ledger(durable_url).entries == 1
+    assert read_training(durable_url).entries == 1
     store.attempts.finish(0, NEXT)
     prepared(store, 1, version=1)
-    assert read_ledger(durable_url).entries == 2
+    assert read_training(durable_url).entries == 2
     assert audit_ledger(durable_url).findings == ()
 
 
 def test_there_must_be_a_ledger(tmp_path: Path, url: str) -> None:
     with pytest.raises(Misconfiguration, match="no such file"):
-        read_ledger(url)
+        read_training(url)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, event
 from tests.integration.store.conftest import MODEL, VALID_SET, A, Opener, Prepare
 
-from precad.aggregator.rounds.attempt_state import AttemptState
+from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.task import Task
 
@@ -22,7 +22,7 @@ HOLD = """
 import sys
 from precad.common.identifiers import Role
 from precad.aggregator.store import open_store
-from precad.aggregator.store.audit import read_task
+from precad.aggregator.store.summary import read_task
 store = open_store(sys.argv[1], read_task(sys.argv[2].encode()), Role.SERVER_A)
 store.attempts.spend(0, 0)
 print("open", flush=True)

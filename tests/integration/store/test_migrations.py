@@ -11,10 +11,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
-from precad.aggregator.store import Store, audit_ledger, read_ledger, schema
-from precad.aggregator.store.migrate import NEWEST, migrate, require_current
+from precad.aggregator.store import Store, audit_ledger, read_training, schema
+from precad.aggregator.store.migrate import MIGRATIONS, NEWEST, migrate, require_current, upgrade
 from precad.aggregator.store.transaction import parse_url, writing_engine
-from precad.aggregator.store.upgrade import MIGRATIONS, upgrade
 from precad.common.errors import Misconfiguration
 
 Opener = Callable[..., Store]
@@ -61,9 +60,9 @@ def columns(engine: Engine, table: str) -> set[str]:
     return {column["name"] for column in inspect(engine).get_columns(table)}
 
 
-def made_by_0001(engine: Engine) -> None:
+def made_by_0005(engine: Engine) -> None:
     """The schema as that version left it, which no later version changes."""
-    script = (Path(__file__).parent / "schema_0001.sql").read_text()
+    script = (Path(__file__).parent / "schema_0005.sql").read_text()
     if engine.dialect.name == "postgresql":
         script = script.replace("BLOB", "BYTEA")
     with engine.begin() as connection:
@@ -78,7 +77,7 @@ def test_the_migrated_schema_is_the_one_that_the_code_uses(
 ) -> None:
     engine = engine_of(durable_url)
     if older:
-        made_by_0001(engine)
+        made_by_0005(engine)
     with engine.begin() as connection:
         migrate(connection)
         require_current(connection)
@@ -136,7 +135,7 @@ def test_a_newer_database_is_refused_and_stays_as_it_is(
     engine = engine_of(filled_url)
     with engine.begin() as connection:
         upgrade(connection, NEWEST, next_version())
-    for use in (opener, read_ledger, audit_ledger):
+    for use in (opener, read_training, audit_ledger):
         with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0006"):
             use(filled_url)
     assert "note" in columns(engine, "charge")
@@ -165,4 +164,4 @@ def test_reading_an_empty_database_says_so(durable_url: str, tmp_path: Path) -> 
     if durable_url.startswith("sqlite"):
         (tmp_path / "state.db").touch()
     with pytest.raises(Misconfiguration, match="no state of a precad server"):
-        read_ledger(durable_url)
+        read_training(durable_url)

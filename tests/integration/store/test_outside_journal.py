@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 from tests.integration.store.conftest import NEXT, A, B, Bind, Opener, Prepare
 
-from precad.aggregator.rounds.attempt_state import AttemptState
+from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import AlreadyReleased, Misconfiguration, PeerViolation, StorageFailure
 from precad.common.task import Task
 

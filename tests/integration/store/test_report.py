@@ -19,13 +19,13 @@ from precad.accounting.adversaries import MALICIOUS_SERVER
 from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import advantages, honest_rejection
-from precad.aggregator.store import ShownStatement, Store, open_store, read_ledger
-from precad.aggregator.store.course import read_course
+from precad.aggregator.store import Store, open_store, read_training
 from precad.cli.main import app
 from precad.cli.report_facts import Guarantee, Report, guarantee_sentence, least, most
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
+from precad.common.wire.signed_statements import Statement
 
 ROUNDS = 3
 SECTIONS = {
@@ -265,7 +265,7 @@ def test_the_course_counts_broken_attempts_and_repeats(
     bind(store, 2)
     store.attempts.finish(2, NEXT)
     store.close()
-    course = read_course(url)
+    course = read_training(url)
     assert course.attempts == 3
     assert course.most_repeats == 1
     (only,) = course.versions
@@ -305,14 +305,25 @@ def test_a_charge_that_one_ledger_has_and_that_was_never_released_counts(
 def test_what_only_an_owner_remembers_counts(run: Path, tmp_path: Path, opener: Opener) -> None:
     """Both databases were put back, and the owner has the servers' word for two rounds more."""
     store = opener(f"sqlite:///{run}/state/server-a/state.db", role=Role.SERVER_A)
-    owner = ClientId("ward-a")
+    more = ROUNDS + 2
     store.statements.keep(
-        ShownStatement(owner, ROUNDS + 2, NEXT, ROUNDS + 2, (ROUNDS + 2,), ROUNDS + 2)
+        Statement(
+            task_digest=store.task.digest.value,
+            client="ward-a",
+            version=more,
+            model_digest=NEXT.value,
+            attempt=more,
+            charged=(more,),
+            opened=more,
+            counted=True,
+        )
     )
     store.close()
     assert facts(run, tmp_path / "x.json").guarantees[0].participations == ROUNDS + 2
-    view = read_ledger(f"sqlite:///{run}/state/server-a/state.db")
-    assert {each.client: each.participations for each in view.clients}[owner] == ROUNDS + 2
+    view = read_training(f"sqlite:///{run}/state/server-a/state.db")
+    assert {each.client: each.participations for each in view.clients}[
+        ClientId("ward-a")
+    ] == ROUNDS + 2
 
 
 SMOOTHING = {

@@ -2,13 +2,12 @@
 
 import gc
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 from tests.integration.store.conftest import (
     MODEL,
@@ -22,11 +21,11 @@ from tests.integration.store.conftest import (
     Opener,
     Prepare,
 )
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 
-from precad.aggregator.rounds.attempt_state import AttemptState
-from precad.aggregator.rounds.server_messages import Fact, VoidBody
+from precad.aggregator.server_messages import Fact, VoidBody
 from precad.aggregator.store import Store, schema
+from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import (
     AlreadyReleased,
     Misconfiguration,
@@ -50,17 +49,6 @@ def noisy_shares(store: Store) -> list[bytes | None]:
         )
 
 
-def failing_at(store: Store, statement: str) -> Callable[[], None]:
-    """From now on such a statement fails; until what is returned is called."""
-
-    def fail(_connection: Any, _cursor: Any, found: str, *_rest: Any) -> None:
-        if found.startswith(statement):
-            raise OSError("no")
-
-    event.listen(store.transaction.engine, "before_cursor_execute", fail)
-    return lambda: event.remove(store.transaction.engine, "before_cursor_execute", fail)
-
-
 # --- whose database it is ----------------------------------------------------------------------
 
 
@@ -77,12 +65,6 @@ def test_another_roles_or_tasks_database_is_refused(
         opener(url, task=other)
     # And its own task still opens it.
     opener(url).close()
-
-
-def test_two_databases_in_memory_are_two(opener: Opener, prepared: Prepare) -> None:
-    one, other = opener("sqlite://"), opener("sqlite://", role=Role.SERVER_B)
-    prepared(one)
-    assert other.attempts.states() == {}
 
 
 @pytest.mark.parametrize(
@@ -168,13 +150,13 @@ class Ward:
 
     def take(self, step: str, number: int) -> None:
         store = self.store
-        other = seals(store.task.digest, Role.SERVER_B)
+        other = signatures(store.task.digest, Role.SERVER_B)
         body = VoidBody(task="00" * 32, version=number, attempt=number)
         {
             "prepare": lambda: store.attempts.prepare(number, [A, B], VALID_SET, {}, SHARE),
             "countersign": lambda: self.bind(store, number, number, sent=False),
             "send": lambda: store.attempts.sent(
-                number, other.write(SignedKind.COUNTERSIGNATURE, body)
+                number, other.sign(SignedKind.COUNTERSIGNATURE, body)
             ),
             "finish": lambda: store.attempts.finish(number, NEXT),
             "settle": lambda: store.attempts.settle(number),
@@ -284,15 +266,6 @@ def test_an_attempt_of_another_version_is_neither_voided_nor_learned(
     assert store.ledger.participations() == {A: 1, B: 1}
 
 
-def test_a_voided_attempt_leaves_its_version_to_another(store: Store, prepared: Prepare) -> None:
-    prepared(store)
-    store.attempts.void(0, 0)
-    assert store.attempts.pending() is None
-    assert store.ledger.facts(0) == (voided(0, 0),)
-    prepared(store, 1)
-    assert store.ledger.participations() == {A: 1, B: 1}
-
-
 def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
     store: Store, prepared: Prepare, bind: Bind
 ) -> None:
@@ -391,22 +364,6 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
     # And it can still be prepared, once.
     store.attempts.prepare(0, [A, B], VALID_SET, {C: Rejection.ABSENT}, SHARE)
     assert store.ledger.participations() == {A: 1, B: 1}
-
-
-def test_a_charge_that_cannot_be_written_keeps_the_share_from_being_written(
-    durable_url: str, opener: Opener
-) -> None:
-    for number, broken_at in enumerate(("INSERT INTO ledger", "INSERT INTO charge", "UPDATE task")):
-        store = opener(durable_url)
-        store.attempts.begin(number, 0, 3, MODEL)
-        failing_at(store, broken_at)
-        with pytest.raises(OSError, match="no"):
-            store.attempts.prepare(number, [A], VALID_SET, {}, SHARE)
-        store.close()
-        again = opener(durable_url)
-        assert noisy_shares(again) == [None] * (number + 1)
-        assert again.attempts.states()[number] is AttemptState.OPEN
-        again.close()
 
 
 # --- the noisy share ---------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import create_engine, make_url
 from tests.integration.store.conftest import MODEL, NEXT, SHARE, A, B, Bind, C, Opener, Prepare
-from tests.rig.keys import seals
+from tests.rig.keys import signatures
 
-from precad.aggregator.rounds.attempt_state import Permission
-from precad.aggregator.rounds.server_messages import CoinCommitment, Fact, SealMessage
+from precad.aggregator.server_messages import CoinCommitment, Fact, SignedMessage
 from precad.aggregator.store import Store
+from precad.aggregator.store.schema import Permission
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.roster import Roster
@@ -61,14 +61,6 @@ def test_the_witness_is_the_newest_head_of_the_other_server(
     assert store.attempts.their_head() not in (None, first)
 
 
-def test_a_charge_that_was_forgotten_counts_its_attempt_as_used(store: Store) -> None:
-    assert store.attempts.learn([charge(9, 4, A, C)]) == 1
-    assert store.ledger.participations() == {A: 1, C: 1}
-    assert store.attempts.next_number() == 10
-    assert store.attempts.pending() is None
-    assert store.ledger.facts(4) == (charge(9, 4, A, C),)
-
-
 def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(
     opener: Opener, prepared: Prepare, bind: Bind
 ) -> None:
@@ -91,16 +83,6 @@ def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(
     after = [a.ledger.history(t) for t in range(4)]
     assert before[:3] == after[:3]
     assert before[3] != after[3]
-
-
-def test_the_head_does_not_tell_who_was_charged(opener: Opener) -> None:
-    """Databases with the same entry: whoever sees heads can test no guess."""
-    heads = set()
-    for _ in range(3):
-        store = opener("sqlite://")
-        store.attempts.learn([charge(0, 0, A)])
-        heads.add(store.ledger.head().head)
-    assert len(heads) == 3
 
 
 def test_opened_attempts_are_counted_by_version(store: Store) -> None:
@@ -126,10 +108,10 @@ def test_a_word_reaches_as_far_as_it_says(store: Store) -> None:
     )
 
 
-def coins(task: Task) -> tuple[SealMessage, SealMessage]:
-    other = seals(task.digest, Role.SERVER_B)
+def coins(task: Task) -> tuple[SignedMessage, SignedMessage]:
+    other = signatures(task.digest, Role.SERVER_B)
     one, two = (
-        other.write(
+        other.sign(
             SignedKind.COIN_COMMITMENT, CoinCommitment(task="00" * 32, version=2, digest=d * 32)
         )
         for d in ("01", "02")

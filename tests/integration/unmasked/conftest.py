@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.rig.keys import seals, signer, verifier
+from tests.rig.keys import signatures, signer, verifier
 from tests.rig.submissions import body_of
 from tests.rig.views import SERVERS, DealerView, View, Watched
 
@@ -219,7 +219,7 @@ def _play(
         store=store,
         signers={name: signer(name) for name in updates},
         verifier=verifier(),
-        seals=partial(seals, task.digest),
+        signatures=partial(signatures, task.digest),
         noise=noise,
     )
     for role, outcome in zip(SERVERS, outcomes, strict=True):

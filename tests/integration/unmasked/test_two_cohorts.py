@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from tests.faults.world import World
 
-from precad.aggregator.rounds.history import history_after, history_start
-from precad.aggregator.rounds.server_messages import Fact
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
-from precad.aggregator.store import read_ledger
+from precad.aggregator.server_messages import Fact
+from precad.aggregator.store import read_training
+from precad.aggregator.store.ledger import history_after, history_start
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import encode_context
 from precad.common.task import Task
@@ -85,7 +85,7 @@ def view_of(world: World, owner: ClientId) -> bytes:
     """All files of an owner, and both ledgers' heads as operators note them."""
     files = [path.read_bytes() for path in sorted((world.folder / owner.name).iterdir())]
     heads = [
-        read_ledger(f"sqlite:///{world.folder / role.value / 'state.db'}").head for role in ROLES
+        read_training(f"sqlite:///{world.folder / role.value / 'state.db'}").head for role in ROLES
     ]
     return b"\0".join([*files, *(head.value for head in heads)])
 
@@ -133,7 +133,7 @@ def test_nobody_elses_name_or_count_reaches_an_owner(world: World) -> None:
 
 def test_two_servers_heads_over_the_same_charges_never_agree(world: World) -> None:
     """Salted: equal heads, or a head that comes again, would tell that the same were charged."""
-    views = [read_ledger(f"sqlite:///{world.folder / r.value / 'state.db'}") for r in ROLES]
+    views = [read_training(f"sqlite:///{world.folder / r.value / 'state.db'}") for r in ROLES]
     assert views[0].entries == views[1].entries == ROUNDS
     assert views[0].head != views[1].head
 

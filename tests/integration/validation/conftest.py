@@ -13,6 +13,7 @@ from tests.rig.spent import MemorySpentTriples
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -88,10 +89,11 @@ def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole) ->
         dealer_key=dealer.key_for(role),
         set_secret=Secret(bytes(32)),
         nonces=bytes(64),
-        seals=nothing,
+        signatures=nothing,
         coin_key=nothing,
         noise=nothing,
         store=cast("Any", SimpleNamespace(attempts=MemorySpentTriples())),
+        cap=PrivacyCap(task),
     )
 
 

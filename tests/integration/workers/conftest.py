@@ -175,10 +175,11 @@ class Site:
             dealer_key=self.keys[role],
             set_secret=Secret(bytes(32)),
             nonces=bytes(64),
-            seals=nothing,
+            signatures=nothing,
             coin_key=nothing,
             noise=nothing,
             store=cast("Any", SimpleNamespace(attempts=_Spent(self.spent.setdefault(role, [])))),
+            cap=nothing,
         )
 
     def all_up(self) -> None:

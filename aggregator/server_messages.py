@@ -4,12 +4,22 @@ On the wire each is the message of its name in protos/precad.proto. Digests and 
 here, and in what a server keeps.
 """
 
-from typing import Annotated, Literal, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from precad.common.errors import PeerViolation
-from precad.common.identifiers import ATTEMPTS
+from precad.aggregator.peer_link import PeerLink
+from precad.common.errors import PeerViolation, RejectedSubmission
+from precad.common.identifiers import ATTEMPTS, Digest, Role
+from precad.common.identity.signatures import (
+    ServerSigned,
+    ServerVerifier,
+    SignedKind,
+    check_server_signed,
+    sign_as_server,
+)
+from precad.common.share.header import Signature, Signer
 from precad.common.wire.protobuf import decode, encode
 
 
@@ -68,12 +78,87 @@ def _unreadable(name: str, error: ValidationError) -> PeerViolation:
     return PeerViolation(f"unreadable {name} from the other server: {field}: {first['msg']}")
 
 
-class SealMessage(Message):
+class SignedMessage(Message):
     """A body that a server signed, a Message's bytes, with its signature and certificates."""
 
     body: Annotated[HexText, Field(max_length=4096)]
     signature: Annotated[HexText, Field(max_length=144)]
     certificates: Annotated[tuple[HexText, ...], Field(min_length=1, max_length=4)]
+
+
+Body = TypeVar("Body", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSignatures:
+    """What ``role`` signs for ``task``, and how it checks what either server has signed."""
+
+    task: Digest
+    role: Role
+    signer: Signer = field(repr=False)
+    verifier: ServerVerifier = field(repr=False)
+
+    @property
+    def other(self) -> Role:
+        """The other server."""
+        return Role.SERVER_B if self.role is Role.SERVER_A else Role.SERVER_A
+
+    def sign(self, kind: SignedKind, body: Message) -> SignedMessage:
+        """Sign ``body``."""
+        made = sign_as_server(self.signer, self.role, kind, body.to_bytes())
+        return SignedMessage(
+            body=made.body.hex(),
+            signature=made.signature.value.hex(),
+            certificates=tuple(each.hex() for each in made.signature.certificates),
+        )
+
+    def exchange(
+        self, link: PeerLink, step: str, kind: SignedKind, own: Body
+    ) -> tuple[SignedMessage, Body]:
+        """Send ``own``, signed; return what the other server signed alike, and what it says.
+
+        Raises:
+            PeerViolation: it isn't signed by the other server, or isn't such a message.
+        """
+        answer = SignedMessage.from_bytes(link.exchange(step, self.sign(kind, own).to_bytes()))
+        return answer, self.check(self.other, kind, answer, type(own))
+
+    def check(
+        self,
+        role: Role,
+        kind: SignedKind,
+        message: SignedMessage,
+        body: type[Body],
+        *,
+        kept: bool = False,
+    ) -> Body:
+        """Return what ``role`` signed as a ``kind``. Raises PeerViolation.
+
+        A server meets what it signed itself only as evidence of what it has done, and may read what
+        it ``kept`` of the other's: both stand although certificates have been renewed since.
+        """
+        try:
+            certificates = tuple(bytes.fromhex(each) for each in message.certificates)
+            signature = Signature(bytes.fromhex(message.signature), certificates)
+        except RejectedSubmission as error:
+            raise PeerViolation(f"a signature of {role.value}: {error.detail}") from None
+        earlier = kept or role is self.role
+        signed = ServerSigned(bytes.fromhex(message.body), signature)
+        data = check_server_signed(self.verifier, role, kind, signed, kept=earlier)
+        return read_body(data, body) if earlier else body.from_bytes(data)
+
+
+def read_body(data: bytes, body: type[Body]) -> Body:
+    """Return what was signed, now or before wire version 2, when it was JSON.
+
+    Raises PeerViolation.
+    """
+    return body.from_json(data) if data.startswith(b"{") else body.from_bytes(data)
+
+
+def exchange(link: PeerLink, step: str, own: Body) -> Body:
+    """Send a message, and return the other server's of its kind. Raises PeerViolation."""
+    return type(own).from_bytes(link.exchange(step, own.to_bytes()))
 
 
 class CoinCommitment(Message):
@@ -101,10 +186,10 @@ class CoinOpening(Message):
 class CoinState(Message):
     """One server's commitment for a version, and what it holds of the other's."""
 
-    commitment: SealMessage
+    commitment: SignedMessage
     known: Hex32 | None = None
     """The other server's commitment, where the sender keeps one: it shows a lost coin key."""
-    held: SealMessage | None = None
+    held: SignedMessage | None = None
     """The other server's opening, where the sender keeps one: it gives lost bytes back."""
     discard: bool = False
     """The sender's operators gave their word to take new coins."""
@@ -113,7 +198,7 @@ class CoinState(Message):
 class CoinReveal(Message):
     """One server's opening, signed."""
 
-    opening: SealMessage
+    opening: SignedMessage
 
 
 class HeadBody(Message):
@@ -197,7 +282,7 @@ class Evidence(Message):
 
     versions: Number
     facts: tuple[Fact, ...]
-    sealed: SealMessage | None = None
+    signed: SignedMessage | None = None
     """The receiver's own newest head over such a history."""
     pending: Fact | None = None
     """The sender's prepared attempt, where it has countersigned or sent; or one of this version
@@ -208,9 +293,9 @@ class ModelTransfer(Message):
     """The sender's model, for a server that lacks it; its bytes follow."""
 
     version: Number
-    sealed: SealMessage
+    signed: SignedMessage
     """The receiver's own word on the digest."""
-    own: SealMessage
+    own: SignedMessage
     """The sender's."""
 
 
@@ -239,7 +324,7 @@ class RosterProposal(Message):
     """A's enrolments, which B holds against its own."""
 
     entries: tuple[EnrolmentEntry, ...]
-    sealed: SealMessage | None = None
+    signed: SignedMessage | None = None
     """B's word on just these, where they are frozen: B may have lost them."""
 
 
@@ -247,7 +332,7 @@ class RosterAnswer(Message):
     """Those of them whom B has enrolled with the same claims; or why it can't go on."""
 
     entries: tuple[EnrolmentEntry, ...] = ()
-    sealed: SealMessage | None = None
+    signed: SignedMessage | None = None
     """A's word on just these, where they are frozen: A may have lost them."""
     refusal: str = ""
 
@@ -274,6 +359,15 @@ class Verdict(Message):
     """The refusal is that B's operators haven't given their word."""
     used: bool = False
     """The refusal is that the attempt's number was used: an owner may just have told B so."""
+
+
+class Ask(Message):
+    """A's turn while collection is open."""
+
+    patient: bool = False
+    """Whether B is to wait a moment for its next arrival."""
+    over: bool = False
+    """Collection is closed at A: its list follows."""
 
 
 class WorkerCount(Message):

@@ -34,6 +34,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common.clock import CLOCK, Clock
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -244,3 +245,43 @@ class DiscreteGaussian:
 def _proposals(missing: int) -> int:
     """Enough, most of the time, for ``missing`` to be accepted."""
     return missing + missing // 16 + 64
+
+
+class DrawnAhead:
+    """Noise that a thread of its own draws, to be used once."""
+
+    def __init__(self, source: NoiseSource, dimension: int, clock: Clock = CLOCK) -> None:
+        self._source = source
+        self._dimension = dimension
+        self._changed = clock.condition()
+        self._outcome: RingVector | Exception | None = None
+        self._taken = False
+        clock.start_thread("noise", self._draw)
+
+    def draw(self, dimension: int) -> RingVector:
+        """``[d] int64``, once it is drawn; as ``NoiseSource.draw``.
+
+        Raises:
+            RuntimeError: it was used before, or is of another dimension: a caller's bug.
+            Exception: whatever the source raised.
+        """
+        with self._changed:
+            if self._taken or dimension != self._dimension:
+                raise RuntimeError(f"noise for {self._dimension} words, used once: {dimension}")
+            self._taken = True
+            while self._outcome is None:
+                self._changed.wait()
+            outcome, self._outcome = self._outcome, None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _draw(self) -> None:
+        outcome: RingVector | Exception
+        try:
+            outcome = self._source.draw(self._dimension)
+        except Exception as error:  # noqa: BLE001 -- raised where the noise is asked for
+            outcome = error
+        with self._changed:
+            self._outcome = outcome
+            self._changed.notify_all()
