@@ -13,6 +13,7 @@ zero.
 """
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -108,6 +109,7 @@ class RecordGradients:
         objective: ObjectiveSection | None = None,
     ) -> None:
         check_parameters(model, parameters)
+        _check_device(model)
         _check_layers(model)
         self.parameters = parameters
         self.dimension = sum(parameter.size for parameter in parameters)
@@ -373,7 +375,7 @@ class RecordGradients:
         self, named: dict[str, torch.Tensor], record: torch.Tensor, target: torch.Tensor
     ) -> torch.Tensor:
         outputs = functional_call(self._module, named, (record.unsqueeze(0),))
-        return self._loss(outputs, target.unsqueeze(0)).sum()
+        return self._loss(outputs, _shaped(target.unsqueeze(0), outputs)).sum()
 
     def _outputs(self, named: dict[str, torch.Tensor], copies: torch.Tensor) -> Any:
         return functional_call(self._module, named, (copies,))
@@ -418,6 +420,25 @@ def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
 
 
 _NO_RANDOMNESS = "random layers aren't supported; remove dropout (clipping and noise regularise)"
+
+
+def _check_device(model: nn.Module) -> None:
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise Misconfiguration(
+                f"model, {name}",
+                str(tensor.device),
+                "is trained on the processor alone: that one record's gradient doesn't show in "
+                "another's last bits is tested nowhere else; give model.cpu()",
+            )
+
+
+def _shaped(target: torch.Tensor, outputs: Any) -> torch.Tensor:
+    """A number a record in the shape of an output of one number, as regression losses want it."""
+    numbers = isinstance(outputs, torch.Tensor) and target.is_floating_point()
+    if numbers and outputs.shape == (*target.shape, 1):
+        return target.unsqueeze(-1)
+    return target
 
 
 def _check_layers(model: nn.Module) -> None:

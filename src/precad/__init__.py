@@ -2,12 +2,14 @@
 
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from precad.client import DataOwner
     from precad.simulation import simulate
 
-__all__ = ["__version__", "simulate"]
+__all__ = ["DataOwner", "__version__", "simulate"]
 __version__ = "0.1.0"
 
 # gRPC speaks TLS 1.2 and 1.3, and has no setting for the version: one environment variable lists
@@ -19,15 +21,21 @@ if "grpc._cython.cygrpc" not in sys.modules:
     os.environ[TLS13_ALONE[0]] = TLS13_ALONE[1]
 
 
+# On first use: they take seconds to import.
+_HOMES = {"DataOwner": ("precad.client", "client"), "simulate": ("precad.simulation", "simulation")}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
-    """What takes seconds to import, on its first use."""
-    if name == "simulate":
-        try:
-            from precad.simulation import simulate  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            from precad.common.errors import missing  # noqa: PLC0415
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, extra = _HOMES[name]
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        from precad.common.errors import missing  # noqa: PLC0415
 
-            raise missing(error, "precad.simulate", "simulation") or error from None
-
-        return simulate
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise missing(error, f"precad.{name}", extra) or error from None

@@ -208,6 +208,19 @@ def test_means_that_are_weighted_by_labels_are_losses_of_records(loss: Any) -> N
     check(linear(), loss, X, np.maximum(Y, 1))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("loss", [nn.MSELoss(), functional.l1_loss, nn.SmoothL1Loss()])
+def test_one_number_a_record_fits_a_model_with_one_output(loss: Any) -> None:
+    """torch warns of [n, 1] beside [n], once for each record."""
+    check(linear(1), loss, X, X[:, 0])
+
+
+def test_a_model_that_is_not_on_the_processor_is_refused() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 3, device="meta"))
+    with pytest.raises(Misconfiguration, match=r"model, 1.weight = 'meta': .*give model.cpu\(\)"):
+        rehearse(model, functional.cross_entropy, as_records((X, Y)), task_of(linear()), most=14)
+
+
 @pytest.mark.parametrize(
     "loss",
     [

@@ -196,6 +196,7 @@ def test_a_command_that_lacks_a_package_says_what_to_install(
     [
         ("from precad.client import DataOwner", "DataOwner needs torch.*precad.client."),
         ("import precad; precad.simulate", r"precad.simulate needs torch.*precad\[simulation\]"),
+        ("import precad; precad.DataOwner", r"DataOwner needs torch.*precad.client."),
     ],
 )
 def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
@@ -207,6 +208,11 @@ def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
     assert re.search(words, last)
     assert issubclass(MissingPackage, ImportError)
     assert issubclass(MissingPackage, PrecadError)
+
+
+def test_what_is_imported_on_first_use_is_listed_before() -> None:
+    said = run("import precad, sys; print(*dir(precad)); assert 'torch' not in sys.modules", set())
+    assert {"DataOwner", "simulate"} <= set(said.stdout.split()), said.stderr
 
 
 @pytest.mark.parametrize("name", ["pandas", None, "precad.common.forgotten"])
