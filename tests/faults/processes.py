@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from tests.conftest import task_values
 from tests.rig.waiting import until
 
 import precad
@@ -42,35 +43,22 @@ class Order:
         return cls(*text.split(" "))
 
 
-def task_values(rounds: int) -> dict[str, Any]:
+def task_of(rounds: int, validation: str, epsilon_limit: float | None) -> Task:
     """A logistic regression of six parameters with short deadlines."""
-    return {
+    values = task_values()
+    weight = {"name": "1.weight", "shape": [CLASSES, FEATURES]}
+    bias = {"name": "1.bias", "shape": [CLASSES]}
+    values |= {
         "name": "faults",
-        "model": {
-            "architecture": "logistic",
-            "parameters": [
-                {"name": "1.weight", "shape": [CLASSES, FEATURES]},
-                {"name": "1.bias", "shape": [CLASSES]},
-            ],
-        },
-        "privacy": {
-            "record_clip": 1.0,
-            "client_clip": 20.0,
-            "noise_multiplier": 2.0,
-            "record_rate": 0.2,
-            "client_rate": 1.0,
-        },
-        "training": {"learning_rate": 0.5, "rounds": rounds},
+        "model": {"architecture": "logistic", "parameters": [weight, bias]},
         "enrolment": {"clients": CLIENTS, "max_expected_records": 10.0},
-        "fractional_bits": 20,
-        "deadlines": {
-            "enrol": 60.0,
-            "collect": 5.0,
-            "rejoin": 1.0,
-            "peer": 3.0,
-            "outage": 60.0,
-        },
+        "validation": validation,
+        "deadlines": {"enrol": 60.0, "collect": 5.0, "rejoin": 1.0, "peer": 3.0, "outage": 60.0},
     }
+    values["training"]["rounds"] = rounds
+    if epsilon_limit is not None:
+        values["privacy"]["epsilon_limit"] = epsilon_limit
+    return Task.parse(values)
 
 
 class Forks:
@@ -198,10 +186,7 @@ class FaultyDeployment(LocalDeployment):
             )
             for n in range(CLIENTS)
         }
-        values = task_values(rounds) | {"validation": validation}
-        if epsilon_limit is not None:
-            values["privacy"]["epsilon_limit"] = epsilon_limit
-        super().__init__(folder, Task.parse(values), data)
+        super().__init__(folder, task_of(rounds, validation, epsilon_limit), data)
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.conftest import task_values
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -23,22 +24,10 @@ RECORDS = 40
 
 
 def task_of(record_clip: float = 1.0, client_clip: float = 20.0, bits: int = 20) -> Task:
-    return Task.parse(
-        {
-            "name": "t",
-            "model": model_section(MODEL, "custom"),
-            "privacy": {
-                "record_clip": record_clip,
-                "client_clip": client_clip,
-                "noise_multiplier": 2.0,
-                "record_rate": 0.2,
-                "client_rate": 1.0,
-            },
-            "training": {"learning_rate": 1.0, "rounds": 1},
-            "enrolment": {"clients": 2, "max_expected_records": 100.0},
-            "fractional_bits": bits,
-        }
-    )
+    values = task_values()
+    values |= {"model": model_section(MODEL, "custom"), "fractional_bits": bits}
+    values["privacy"] |= {"record_clip": record_clip, "client_clip": client_clip}
+    return Task.parse(values)
 
 
 def data(scale: float = 1.0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

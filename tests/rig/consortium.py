@@ -4,6 +4,7 @@ import csv
 import random
 from pathlib import Path
 
+from tests.conftest import task_values
 from tests.rig.organisations import Organisation
 
 from precad.cli.kit import IDENTITY, TASK, Consortium
@@ -47,36 +48,25 @@ RECORDS = 100
 
 def task() -> Task:
     """Six parameters; a round takes a second, so that commands get the processor too."""
-    return Task.parse(
-        {
-            "name": "runbooks",
-            "model": {
-                "architecture": "logistic",
-                "parameters": [
-                    {"name": "1.weight", "shape": [2, 2]},
-                    {"name": "1.bias", "shape": [2]},
-                ],
-            },
-            "privacy": {
-                "record_clip": 1.0,
-                "client_clip": 20.0,
-                "noise_multiplier": 2.0,
-                "record_rate": 0.1,
-                "client_rate": 1.0,
-            },
-            "training": {"learning_rate": 0.1, "rounds": LONG},
-            "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0},
-            "validation": "fss",
-            "deadlines": {
-                "enrol": 120.0,
-                "work": 1.0,
-                "collect": 10.0,
-                "rejoin": 1.0,
-                "peer": 10.0,
-                "outage": 240.0,
-            },
-        }
-    )
+    values = task_values()
+    weight, bias = {"name": "1.weight", "shape": [2, 2]}, {"name": "1.bias", "shape": [2]}
+    values |= {
+        "name": "runbooks",
+        "model": {"architecture": "logistic", "parameters": [weight, bias]},
+        "training": {"learning_rate": 0.1, "rounds": LONG},
+        "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0},
+        "validation": "fss",
+        "deadlines": {
+            "enrol": 120.0,
+            "work": 1.0,
+            "collect": 10.0,
+            "rejoin": 1.0,
+            "peer": 10.0,
+            "outage": 240.0,
+        },
+    }
+    values["privacy"]["record_rate"] = 0.1
+    return Task.parse(values)
 
 
 def set_up(organisations: dict[str, Organisation]) -> None:
