@@ -15,6 +15,7 @@ import torch
 from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
+from tests.conftest import task_values
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -42,23 +43,16 @@ def load_data(partition: int) -> Any:
 
 
 def task_of_three() -> Task:
-    return Task.parse(
-        {
-            "name": "flower",
-            "model": model_section(net(), "net", "uniform"),
-            "privacy": {
-                "record_clip": 1.0,
-                "client_clip": 20.0,
-                "noise_multiplier": 2.0,
-                "record_rate": 0.5,
-                "client_rate": 1.0,
-            },
-            "training": {"learning_rate": 1.0, "rounds": ROUNDS},
-            "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 40.0},
-            "deadlines": {"enrol": 120.0, "collect": 60.0},
-            "fractional_bits": 20,
-        }
-    )
+    values = task_values()
+    values |= {
+        "name": "flower",
+        "model": model_section(net(), "net", "uniform"),
+        "training": {"learning_rate": 1.0, "rounds": ROUNDS},
+        "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 40.0},
+        "deadlines": {"enrol": 120.0, "collect": 60.0},
+    }
+    values["privacy"]["record_rate"] = 0.5
+    return Task.parse(values)
 
 
 def context(settings: Path | None, partition: int = 0, **run: Any) -> Context:

@@ -18,6 +18,7 @@ from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment
 from precad.client.connection import Servers
+from precad.client.own_account import OwnAccount
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
@@ -223,6 +224,21 @@ def logistic(features: int) -> dict[str, Any]:
     """A model of two classes, which `precad join` can build: 2·features + 2 parameters."""
     weight, bias = {"name": "1.weight", "shape": [2, features]}, {"name": "1.bias", "shape": [2]}
     return {"model.architecture": "logistic", "model.parameters": [weight, bias]}
+
+
+def limit_of(task: Task, rounds: int) -> float:
+    """A limit on ε with room for so many rounds, and no more."""
+
+    def admitted(epsilon: float) -> int:
+        account = OwnAccount(task, task.privacy.record_rate, epsilon, None)
+        version = 0
+        while account.allows(version):
+            account.charge(version)
+            version += 1
+        return version
+
+    candidates = (1.0 + n / 20 for n in range(200))
+    return next(epsilon for epsilon in candidates if admitted(epsilon) == rounds)
 
 
 def records_of(clients: int) -> dict[ClientId, tuple[Any, Any]]:

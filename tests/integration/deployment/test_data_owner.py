@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from tests.integration.deployment.conftest import limit_of
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from precad.accounting.exact import record_epsilon
 from precad.cli.local_deployment import LINGER_S
 from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
-from precad.client.own_account import OwnAccount
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
@@ -67,14 +67,6 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
             delta=privacy.delta,
         )
 
-    def admitted(limit: float) -> int:
-        account = OwnAccount(deployment.task, privacy.record_rate, limit, None)
-        version = 0
-        while account.allows(version):
-            account.charge(version)
-            version += 1
-        return version
-
     def owner(name: str, data: object, limit: float | None, held_out: object = None) -> DataOwner:
         return DataOwner(
             name,
@@ -98,8 +90,7 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
 
     dataset = TensorDataset(torch.from_numpy(x_bad), torch.from_numpy(y))
     unlimited = owner("ward-00", dataset, None, held_out=(x[:30], y[:30]))
-    limits = (cost(ALLOWED) * (1 + n / 50) for n in range(50))
-    limited = owner("ward-01", (x, y), next(e for e in limits if admitted(e) == ALLOWED))
+    limited = owner("ward-01", (x, y), limit_of(deployment.task, ALLOWED))
     deployment.start_servers()
     with ThreadPoolExecutor(2) as threads:
         ends = threads.submit(unlimited.run, on_round=fails)

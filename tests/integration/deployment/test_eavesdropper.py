@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.integration.deployment.conftest import logistic
 from tests.rig.proxy import Proxy
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
@@ -107,11 +108,7 @@ def task(make_task: Callable[..., Task]) -> Callable[[bool], Task]:
         return make_task(
             8,
             {
-                "model.architecture": "logistic",
-                "model.parameters": [
-                    {"name": "1.weight", "shape": [CLASSES, FEATURES]},
-                    {"name": "1.bias", "shape": [CLASSES]},
-                ],
+                **logistic(FEATURES),
                 "privacy.client_rate": RATE,
                 "privacy.cover_uploads": cover,
                 "training.rounds": ROUNDS,

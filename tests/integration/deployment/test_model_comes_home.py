@@ -13,6 +13,8 @@ import torch
 from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tests.integration.deployment.conftest import limit_of
+from tests.integration.deployment.conftest import logistic as logistic_model
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 
@@ -20,7 +22,6 @@ from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector
 from precad.client.gradients.torch_models import logistic
-from precad.client.own_account import OwnAccount
 from precad.client.records.read_records import write_client_data
 from precad.client.server_statements import read_models
 from precad.common.identifiers import ClientId
@@ -59,12 +60,10 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") -> Any:
-    weight, bias = {"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}
     task = make_task(
         2 * FEATURES + 2,
         {
-            "model.architecture": "logistic",
-            "model.parameters": [weight, bias],
+            **logistic_model(FEATURES),
             "training.rounds": ROUNDS,
             "enrolment.clients": 2,
             "deadlines.enrol": 300.0,
@@ -79,7 +78,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") ->
     with LocalDeployment(folder, task, data, linger_s=LINGER_S, popen=forked) as deployment:
         write_client_data(folder / "records", ClientId("held-out"), x[:20], y[:20])
         add(folder / f"{STAYS}.toml", 'held_out = "records/held-out.npz"')
-        add(folder / f"{LEAVES}.toml", f"epsilon_limit = {limit(task)}")
+        add(folder / f"{LEAVES}.toml", f"epsilon_limit = {limit_of(task, ALLOWED)}")
         deployment.start_servers()
         deployment.start_clients()
         assert deployment.wait((STAYS, LEAVES), DEADLINE_S) == {STAYS: 0, LEAVES: 0}
@@ -110,21 +109,6 @@ def test_the_doctor_asks_for_servers_of_an_owner_who_left_before_the_end(trained
 
 def add(settings: Path, line: str) -> None:
     settings.write_text(f"{line}\n{settings.read_text('utf-8')}", encoding="utf-8")
-
-
-def limit(task: Any) -> float:
-    """Room for ``ALLOWED`` rounds, and no more."""
-
-    def admitted(epsilon: float) -> int:
-        account = OwnAccount(task, task.privacy.record_rate, epsilon, None)
-        version = 0
-        while account.allows(version):
-            account.charge(version)
-            version += 1
-        return version
-
-    candidates = (1.0 + n / 20 for n in range(200))
-    return next(epsilon for epsilon in candidates if admitted(epsilon) == ALLOWED)
 
 
 def test_who_stays_has_the_servers_model_and_predicts_the_same(trained: Trained) -> None:

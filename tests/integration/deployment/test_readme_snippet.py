@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from tests.integration.deployment.conftest import logistic as logistic_model
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LINGER_S, LocalDeployment
@@ -33,12 +34,12 @@ def test_it_trains_and_brings_the_model_home(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    weight, bias = {"name": "1.weight", "shape": [2, 3]}, {"name": "1.bias", "shape": [2]}
-    model = {"model.architecture": "logistic", "model.parameters": [weight, bias]}
     columns = [{"name": name} for name in ("a", "b", "c")]
     target = {"name": "y", "kind": "categorical", "levels": ["0", "1"]}
     recipe = {"data": {"target": target, "columns": columns}}
-    task = make_task(8, {**model, **recipe, "training.rounds": ROUNDS, "enrolment.clients": 1})
+    task = make_task(
+        8, {**logistic_model(3), **recipe, "training.rounds": ROUNDS, "enrolment.clients": 1}
+    )
     x = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
     table = np.column_stack([x, y])
