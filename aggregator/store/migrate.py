@@ -72,13 +72,15 @@ def upgrade(connection: Connection, current: str, migrations: Path = MIGRATIONS)
 
 def _require_known(connection: Connection, current: str) -> None:
     """Refuse a schema that this version has never heard of. Raises Misconfiguration."""
-    if not any(MIGRATIONS.glob(f"versions/r{current}_*.py")):
-        raise Misconfiguration(
-            "state",
-            f"schema {current} at {_name_of(connection)}",
-            f"a newer precad wrote this database; this one knows schemas up to {NEWEST}. "
-            "Install that version, or the newest",
+    known = sorted(path.name[1:5] for path in MIGRATIONS.glob("versions/r*.py"))
+    if current not in known:
+        why = (
+            "a version of precad that was never released wrote this database: start a new task"
+            if current < known[0]
+            else f"a newer precad wrote this database; this one knows schemas up to {NEWEST}. "
+            "Install that version, or the newest"
         )
+        raise Misconfiguration("state", f"schema {current} at {_name_of(connection)}", why)
 
 
 def require_current(connection: Connection) -> None:

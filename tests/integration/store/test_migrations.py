@@ -142,6 +142,16 @@ def test_a_newer_database_is_refused_and_stays_as_it_is(
     engine.dispose()
 
 
+def test_a_database_of_before_the_first_release_is_refused(filled_url: str, opener: Opener) -> None:
+    engine = engine_of(filled_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
+    engine.dispose()
+    for use in (opener, read_training):
+        with pytest.raises(Misconfiguration, match=r"schema 0003 .*never released"):
+            use(filled_url)
+
+
 def test_tables_of_somebody_else_are_left_alone(durable_url: str, opener: Opener) -> None:
     engine = engine_of(durable_url)
     with engine.begin() as connection:
