@@ -203,10 +203,12 @@ class Run:
     def at_cap(self, cap: int) -> "Run":
         """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
 
-        Versions that were released more than once stay so.
+        Versions that were released more than once stay so, and what was counted already counts: an
+        owner at a rate of its own below the task's may have taken part more often than the cap.
         """
         again = {m: n for m, n in (self.counts or {}).items() if m}
-        cap = max(min(cap, self.rounds), sum(again.values()))
+        counted = self.participations or 0
+        cap = max(min(cap, self.rounds), counted, sum(again.values()))
         counts = again | {0: cap - sum(again.values())} if again else None
         return replace(self, participations=cap, counts=counts, basis=Basis.CAP)
 

@@ -298,7 +298,11 @@ def _rejection(cost: Cost) -> str:
     added = [row.rejection_delta for row in exact if row.rejection_delta is not None]
     if len(added) < len(exact):
         return "Honest rejection isn't in δ: how often updates are tested is known with --task."
-    said = f"Honest rejection adds at most {max(added):.1e} to δ."
+    most: dict[Adversary, float] = {}
+    for row in exact:
+        most[row.adversary] = max(most.get(row.adversary, 0.0), row.rejection_delta or 0.0)
+    told = ", ".join(f"{value:.1e} ({who.value})" for who, value in most.items())
+    said = f"Honest rejection adds to δ at most {told}."
     if not any(row.malicious_server for row in exact):
         return said
     broken = [row.advantage_delta for row in exact if row.advantage_delta is not None]

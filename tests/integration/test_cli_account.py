@@ -1,6 +1,7 @@
 """`precad account` as a person runs it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def test_repeats_lower_the_cap_that_a_limit_leaves(tmp_path: Path) -> None:
 
     plan, once, more = (
         capped(*again)
-        for again in ((), ("--participations", "30"), ("--participations", "30", "--again", "1:4"))
+        for again in ((), ("--participations", "20"), ("--participations", "20", "--again", "1:4"))
     )
     assert more["compositions"] < once["compositions"] == plan["compositions"] < 200
     assert 1.3 < more["epsilon"] <= 1.5
@@ -203,6 +204,19 @@ def test_the_cap_stands_beside_the_real_count_and_each_says_when_it_holds() -> N
     assert {g["compositions"] for g in document(*ACCOUNT)["at_cap"]} == {60}
 
 
+def test_the_cap_is_never_less_than_what_was_spent_already(tmp_path: Path) -> None:
+    """An owner at a rate below the task's may have taken part more often than the cap."""
+    for options in (
+        [*ACCOUNT, "--participations", "50", "--cap", "40"],
+        [*ACCOUNT, "--participations", "50", "--again", "1:3", "--cap", "40"],
+        ["--task", limited(tmp_path), "--participations", "60"],
+    ):
+        found = document(*options)
+        spent, cap = exact(found["guarantees"]), exact(found["at_cap"])
+        assert all(cap[adversary] >= spent[adversary] for adversary in cap)
+        assert "at 40 participations, the cap" not in said(*options)
+
+
 def test_an_owners_tasks_are_added_up(large_task: str, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text(LARGE.replace("record_rate = 0.1", "record_rate = 0.05"))
@@ -229,7 +243,10 @@ def test_honest_rejection_is_counted_where_a_task_says_how_often_updates_are_tes
 ) -> None:
     known = document("--task", large_task)["guarantees"]
     assert all(0 < g["rejection_delta"] < 1e-8 for g in known if g["epsilon"] < 10)
-    assert "Honest rejection adds at most" in said("--task", large_task)
+    told = said("--task", large_task)
+    (line,) = re.findall(r"Honest rejection adds to δ at most (.*)\.", told)
+    added = {who: float(value) for value, who in re.findall(r"(\S+) \(([\w-]+)\)", line)}
+    assert added["one-server"] < 1e-8 < added["client-level"]
     assert "Honest rejection isn't in δ" in said(*ACCOUNT)
 
 
