@@ -8,7 +8,7 @@ DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 SOAK := $(VENV)/.soak
-SOURCES := pyproject.toml common/kernel/projections.c
+SOURCES := pyproject.toml common/kernel/projections.c common/kernel/field.c
 # Of 13,000 modules a demo loads 3,000: each is compiled when it is first loaded, and then kept.
 INSTALL := $(PYTHON) -m venv $(VENV) && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile

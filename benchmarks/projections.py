@@ -65,7 +65,7 @@ def cases() -> dict[str, Callable[[], object]]:
     masks = stream.words(STEP * ROWS * MASKS).view("<u8").reshape(STEP, ROWS, MASKS)
 
     def product(projection: Projection) -> None:
-        z = np.zeros(ROWS, dtype=np.int64)
+        z = np.zeros((ROWS, 2), dtype=np.int64)
         for block in range(0, blocks, STEP):
             words = padded[block * BLOCK : (block + STEP) * BLOCK]
             projection(words, masks[: words.size // BLOCK], z)

@@ -10,6 +10,7 @@ read it alike: pinned bytes say how (tests/vectors).
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precad.common.kernel import BLOCK, MASKS, Projection, projection_in_use
 from precad.common.keystream import Keystream
@@ -18,6 +19,8 @@ from precad.common.secret import Secret
 
 MASK_BYTES = 8 * MASKS
 """Bytes of the stream for a row and 64 coordinates."""
+HALF_BITS = 32
+"""Bits of half a word."""
 _AT_ONCE = 640 << 10
 """Bytes of masks that are drawn and used together: with 40 rows those of a piece of a body. They
 stay in L2, or nearly; what fewer at once gain there they lose by their calls."""
@@ -37,7 +40,7 @@ class Rows:
         self._project_blocks = projection or projection_in_use()
         self._dimension = dimension
         self._absorbed = 0
-        self._z = np.zeros(k, dtype=np.int64)
+        self._z = np.zeros((k, 2), dtype=np.int64)
         self._blocks = min(_AT_ONCE // (k * MASK_BYTES), -(-dimension // BLOCK))
         self._masks = np.empty((self._blocks, k, MASKS), dtype="<u8")
 
@@ -74,6 +77,16 @@ class Rows:
         """This share's projections mod 2^64, ``[k] int64``.
 
         Raises ValueError: words are missing.
+        """
+        halves = self.halves()
+        z: RingVector = halves[:, 0] + (halves[:, 1] << HALF_BITS)
+        return z
+
+    def halves(self) -> NDArray[np.int64]:
+        """The projections of the words' low and high halves, ``[k, 2] int64``, unreduced.
+
+        Raises:
+            ValueError: words are missing.
         """
         if self._absorbed < self._dimension:
             raise ValueError(f"only {self._absorbed} of {self._dimension} words were absorbed")

@@ -51,7 +51,7 @@ def built_library(folder: Path = Path(__file__).parent) -> Path | None:
 
 def kernels(library: Path | None) -> dict[str, Projection]:
     """All kernels of a library that this processor can run, best first; NumPy is the last."""
-    return {**_found(library, "project", _projection), NUMPY: project_blocks}
+    return {**_found(library, "halves", _projection), NUMPY: project_blocks}
 
 
 def sharings(library: Path | None) -> dict[str, Sharing]:
@@ -102,15 +102,15 @@ def _found(library: Path | None, what: str, wrap: Callable[[Any], _T]) -> dict[s
         return {}
     try:
         functions = ctypes.CDLL(str(library))
-    except OSError:
-        # Built for another machine: as good as none.
+        can = functions.precad_kernels()
+        return {
+            name: wrap(functions[f"precad_{what}_{name.replace('-', '_')}"])
+            for name, bit in _COMPILED.items()
+            if bit == 0 or can & bit
+        }
+    except (OSError, AttributeError):
+        # Built for another machine, or from older sources: as good as none.
         return {}
-    can = functions.precad_kernels()
-    return {
-        name: wrap(functions[f"precad_{what}_{name.replace('-', '_')}"])
-        for name, bit in _COMPILED.items()
-        if bit == 0 or can & bit
-    }
 
 
 def _projection(function: Any) -> Projection:
@@ -121,7 +121,7 @@ def _projection(function: Any) -> Projection:
 
     def project(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
         n, k, each = masks.shape
-        if each != MASKS or words.shape != (n * BLOCK,) or z.shape != (k,):
+        if each != MASKS or words.shape != (n * BLOCK,) or z.shape != (k, 2):
             raise ValueError(f"masks of {masks.shape} for {words.shape} words and {z.shape} rows")
         _require(words=(words, _WORD), masks=(masks, _MASK), z=(z, _WORD))
         # The other threads go on: ctypes gives the interpreter's lock back.
@@ -179,17 +179,21 @@ def _entry_table() -> NDArray[np.void]:
 
 
 _TABLE = _entry_table()
-_WEIGHTS = np.arange(0, 64, 8)
+_WEIGHTS = np.arange(0, 32, 8)
 
 
 def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
-    """Add to ``z[r]`` the inner product of row r and the words, mod 2^64.
+    """Add to ``z[r]`` the inner products of row r with the words' low and high halves.
+
+    A half has 32 bits and no sign. So z[r, 0] + 2^32·z[r, 1] is the words' inner product with row r
+    in the ring, and in the field of p elements too (``prime_field.py``); for up to 2^31 coordinates
+    nothing wraps.
 
     Args:
         words: ``[64·n] int64``, contiguous.
         masks: ``[n, k, 2] uint64``, little-endian: the masks u and v of each block and row; entry
             i of a row's block is bit i of u minus bit i of v.
-        z: ``[k] int64``, changed in place.
+        z: ``[k, 2] int64``, changed in place.
     """
     for start in range(0, len(masks), _STEP):
         part = masks[start : start + _STEP]
@@ -209,7 +213,7 @@ def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
     limbs = words.astype("<i8", copy=False).view(np.uint8).reshape(-1, MASKS, _NIBBLE, WORD_BYTES)
     halves = limbs.transpose(1, 0, 2, 3).reshape(MASKS, -1, WORD_BYTES).astype(np.float32)
     sums = (entries @ halves).astype(np.int64).sum(axis=0)
-    projected: RingVector = (sums << _WEIGHTS).sum(axis=1, dtype=np.int64)
+    projected: RingVector = (sums.reshape(k, 2, -1) << _WEIGHTS).sum(axis=2)
     return projected
 
 

@@ -1,15 +1,16 @@
 /* Projections of 64-bit words on rows of −1, 0 and 1, by what the processor has; and, at the end,
  * the pass over a body that makes the words which are projected.
  *
- * All projections compute the same: z[r] += Σ entry(r, i)·words[i] mod 2^64, as numpy_projection.py
- * says. The masks are read where the keystream left them: for each block of 64 words and each row
+ * All projections compute the same, as __init__.py says: z[r][0] += Σ entry(r, i)·low(words[i]) and
+ * z[r][1] += Σ entry(r, i)·high(words[i]), of the words' halves of 32 bits. z[0] + 2^32·z[1] is the
+ * projection in the ring as it is in the field. The masks are read where the keystream left them: for each block of 64 words and each row
  * two 64-bit masks u, v, little-endian; an entry is a bit of u minus the same bit of v.
  *
  * The vector kernels multiply bytes. A word is the sum of its 8 bytes (limbs) times 2^(8l), so a
  * row's inner product is that of 8 sums of bytes times −1, 0 or 1, which the processor makes 32
  * or 64 at a time. No branch and no address depends on words.
  *
- * No Python in here: the library is loaded by kernel.py, which checks lengths before it calls.
+ * No Python in here: the library is loaded by __init__.py, which checks lengths before it calls.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +20,8 @@
 
 /* Words, and their bytes, of a block; bytes of a row's two masks; bytes of a word. */
 enum { BLOCK = 64, BLOCK_BYTES = 512, MASK_BYTES = 16, LIMBS = 8 };
+
+#define LOW 0xFFFFFFFFULL
 
 /* By memcpy: pieces of a message may begin at any byte. */
 static inline uint64_t word_at(const uint8_t *bytes)
@@ -30,23 +33,26 @@ static inline uint64_t word_at(const uint8_t *bytes)
 
 /* By subset sums: a table holds the sums of all 256 subsets of 8 words, and a byte of a mask says
  * which one a row takes. For any processor, whatever its byte order. */
-EXPORTED void precad_project_c(const uint8_t *words, const uint8_t *masks, size_t blocks, size_t k,
+EXPORTED void precad_halves_c(const uint8_t *words, const uint8_t *masks, size_t blocks, size_t k,
                                uint64_t *z)
 {
-    uint64_t subset[256];
-    subset[0] = 0;
+    uint64_t subset[256][2];
+    subset[0][0] = subset[0][1] = 0;
     for (size_t block = 0; block < blocks; block++) {
         const uint8_t *of_block = masks + block * k * MASK_BYTES;
         for (size_t byte = 0; byte < 8; byte++) {
             for (size_t bit = 0; bit < 8; bit++) {
                 uint64_t word = word_at(words + block * BLOCK_BYTES + (8 * byte + bit) * 8);
                 size_t half = (size_t)1 << bit;
-                for (size_t without = 0; without < half; without++)
-                    subset[half + without] = subset[without] + word;
+                for (size_t without = 0; without < half; without++) {
+                    subset[half + without][0] = subset[without][0] + (word & LOW);
+                    subset[half + without][1] = subset[without][1] + (word >> 32);
+                }
             }
             for (size_t row = 0; row < k; row++) {
                 const uint8_t *uv = of_block + row * MASK_BYTES + byte;
-                z[row] += subset[uv[0]] - subset[uv[8]];
+                z[2 * row] += subset[uv[0]][0] - subset[uv[8]][0];
+                z[2 * row + 1] += subset[uv[0]][1] - subset[uv[8]][1];
             }
         }
     }
@@ -129,8 +135,8 @@ AVX2 static inline __attribute__((always_inline)) void add_products(__m256i sums
     }
 }
 
-/* Σ of 8 sums of 16-bit numbers, the l-th times 2^(8l). */
-AVX2 static inline uint64_t total_avx2(const __m256i sums[LIMBS])
+/* Adds to both halves Σ of 4 sums of 16-bit numbers, the l-th times 2^(8l). */
+AVX2 static inline void total_avx2(const __m256i sums[LIMBS], uint64_t halves[2])
 {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i wide[LIMBS];
@@ -143,29 +149,30 @@ AVX2 static inline uint64_t total_avx2(const __m256i sums[LIMBS])
     int32_t parts[2 * LIMBS];
     _mm256_storeu_si256((__m256i *)parts, low);
     _mm256_storeu_si256((__m256i *)(parts + 8), high);
-    uint64_t total = 0;
     for (int l = 0; l < 4; l++) {
-        total += (uint64_t)(int64_t)(parts[l] + parts[4 + l]) << (8 * l);
-        total += (uint64_t)(int64_t)(parts[8 + l] + parts[12 + l]) << (8 * (4 + l));
+        halves[0] += (uint64_t)(int64_t)(parts[l] + parts[4 + l]) << (8 * l);
+        halves[1] += (uint64_t)(int64_t)(parts[8 + l] + parts[12 + l]) << (8 * l);
     }
-    return total;
 }
 
 /* The processor multiplies a byte without a sign by one with a sign that stands in memory. So limbs
- * are taken less 128, and entries more by 1. With E = Σ entry, and K the word whose bytes are 128,
- *     Σ entry·word = Σ_l 2^(8l) Σ (entry + 1)(limb_l − 128) + K·E − Σ (word − K).
+ * are taken less 128, and entries more by 1. With E = Σ entry, and K the half whose bytes are 128,
+ *     Σ entry·half = Σ_l 2^(8l) Σ (entry + 1)(limb_l − 128) + K·E − Σ (half − K).
  * A 16-bit sum gains two products of at least −256 and less than 256 a step, and a tile has
  * 2·TILE_BLOCKS = 64 steps: at least −32,768 = −2^15. Wide sums have 16 of these. */
-AVX2 EXPORTED void precad_project_avx2(const uint8_t *words, const uint8_t *masks, size_t blocks,
+AVX2 EXPORTED void precad_halves_avx2(const uint8_t *words, const uint8_t *masks, size_t blocks,
                                        size_t k, uint64_t *z)
 {
-    const uint64_t each_128 = 0x8080808080808080;
+    const uint64_t each_128 = 0x80808080;
     _Alignas(64) uint8_t limbs[TILE * LIMBS];
     while (blocks) {
         size_t tile = blocks < TILE_BLOCKS ? blocks : TILE_BLOCKS;
-        uint64_t less = 0;
-        for (size_t at = 0; at < tile * BLOCK; at++)
-            less += word_at(words + 8 * at) - each_128;
+        uint64_t less[2] = {0, 0};
+        for (size_t at = 0; at < tile * BLOCK; at++) {
+            uint64_t word = word_at(words + 8 * at);
+            less[0] += (word & LOW) - each_128;
+            less[1] += (word >> 32) - each_128;
+        }
         for (size_t at = 0; at < tile * BLOCK; at += 32)
             split_avx2(words + 8 * at, limbs + 8 * at);
         for (size_t row = 0; row < k; row++) {
@@ -181,7 +188,9 @@ AVX2 EXPORTED void precad_project_avx2(const uint8_t *words, const uint8_t *mask
                 uv += k * MASK_BYTES;
                 limb += BLOCK * LIMBS;
             }
-            z[row] += total_avx2(sums) + each_128 * (uint64_t)entries - less;
+            total_avx2(sums, z + 2 * row);
+            for (int half = 0; half < 2; half++)
+                z[2 * row + half] += each_128 * (uint64_t)entries - less[half];
         }
         words += tile * BLOCK_BYTES;
         masks += tile * k * MASK_BYTES;
@@ -232,11 +241,11 @@ AVX512 static inline __m512i entries_avx512(const uint8_t *uv)
     return _mm512_mask_sub_epi8(u, _cvtu64_mask64(word_at(uv + 8)), u, one);
 }
 
-/* Σ of 8 sums of 32-bit numbers, the l-th times 2^(8l). */
-AVX512 static inline uint64_t total_avx512(const __m512i sums[LIMBS])
+/* Σ of 4 sums of 32-bit numbers, the l-th times 2^(8l). */
+AVX512 static inline uint64_t total_avx512(const __m512i sums[LIMBS / 2])
 {
     __m512i total = _mm512_setzero_si512();
-    for (int l = LIMBS - 1; l >= 0; l--) {
+    for (int l = LIMBS / 2 - 1; l >= 0; l--) {
         __m512i even = _mm512_srai_epi64(_mm512_slli_epi64(sums[l], 32), 32);
         __m512i odd = _mm512_srai_epi64(sums[l], 32);
         total = _mm512_add_epi64(_mm512_slli_epi64(total, 8), _mm512_add_epi64(even, odd));
@@ -267,11 +276,13 @@ AVX512 static inline void project_rows(uint8_t limbs[LIMBS][TILE], const uint8_t
                 sums[r][l] = _mm512_dpbusd_epi32(sums[r][l], limb, entries[r]);
         }
     }
-    for (int r = 0; r < rows; r++)
-        z[r] += total_avx512(sums[r]);
+    for (int r = 0; r < rows; r++) {
+        z[2 * r] += total_avx512(sums[r]);
+        z[2 * r + 1] += total_avx512(sums[r] + LIMBS / 2);
+    }
 }
 
-AVX512 EXPORTED void precad_project_avx512_vnni(const uint8_t *words, const uint8_t *masks,
+AVX512 EXPORTED void precad_halves_avx512_vnni(const uint8_t *words, const uint8_t *masks,
                                                 size_t blocks, size_t k, uint64_t *z)
 {
     _Alignas(64) uint8_t limbs[LIMBS][TILE];
@@ -282,9 +293,9 @@ AVX512 EXPORTED void precad_project_avx512_vnni(const uint8_t *words, const uint
         /* Two rows at a time: their 16 sums fit in the registers, and limbs are loaded once. */
         size_t row = 0;
         for (; row + 2 <= k; row += 2)
-            project_rows(limbs, masks + row * MASK_BYTES, tile, k * MASK_BYTES, 2, z + row);
+            project_rows(limbs, masks + row * MASK_BYTES, tile, k * MASK_BYTES, 2, z + 2 * row);
         if (row < k)
-            project_rows(limbs, masks + row * MASK_BYTES, tile, k * MASK_BYTES, 1, z + row);
+            project_rows(limbs, masks + row * MASK_BYTES, tile, k * MASK_BYTES, 1, z + 2 * row);
         words += tile * BLOCK_BYTES;
         masks += tile * k * MASK_BYTES;
         blocks -= tile;

@@ -223,7 +223,8 @@ def test_without_a_compiler_the_package_is_installed_and_numpy_does_the_work(
 
 def test_the_source_distribution_holds_tests_and_documents(package: Package) -> None:
     assert set(DOCUMENTS) <= package.sdist
-    assert {"setup.py", "src/precad/common/kernel/projections.c"} <= package.sdist
+    sources = {f"src/precad/common/kernel/{each}.c" for each in ("projections", "field")}
+    assert {"setup.py"} | sources <= package.sdist
     assert {name.removeprefix("src/") for name in package.sdist} >= modules_of_the_source()
     for folder in ("docs", "deploy", "benchmarks", ".ci"):
         assert files_of(folder) <= package.sdist

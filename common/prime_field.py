@@ -1,0 +1,276 @@
+"""The field of p = 2^64 − 2^32 + 1 elements: arrays of words below p, by NumPy and compiled alike.
+
+2^32 divides p − 1, so there are roots of unity of every order 2^j up to 2^32, and polynomials are
+multiplied by number-theoretic transforms. NumPy's functions say what is computed; ``field.c`` does
+the same, bit for bit, where a compiler was there at installation. ``PRECAD_KERNEL=numpy`` does
+without it (``common/kernel``).
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.kernel import NUMPY, built_library, kernel_in_use
+
+FieldVector: TypeAlias = NDArray[np.uint64]
+"""``[n] uint64``, every word below p."""
+
+P = 2**64 - 2**32 + 1
+GENERATOR = 7
+"""Of the multiplicative group."""
+_P = np.uint64(P)
+_FOLD = np.uint64(2**32 - 1)
+"""2^64 mod p, and the mask of a word's low half."""
+_HALF = np.uint64(32)
+_AT_ONCE = 1 << 16
+"""Words of a matrix that are multiplied together: they stay in the cache."""
+
+
+class Arithmetic(Protocol):
+    """What both implementations compute. Vectors are contiguous ``[n] uint64``, words below p."""
+
+    def add(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        """A + b, elementwise; so are the next two."""
+
+    def subtract(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        """A − b."""
+
+    def multiply(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        """a·b."""
+
+    def dot(self, a: FieldVector, b: FieldVector) -> int:
+        """⟨a, b⟩, in [0, p)."""
+
+    def combine(self, rows: FieldVector, weights: FieldVector, out: FieldVector) -> None:
+        """Add Σ_m weights[m]·rows[m] to ``out``: ``[m, c]``, ``[m]`` and ``[c]``."""
+
+    def squares(self, rows: FieldVector, out: FieldVector) -> None:
+        """Add ⟨rows[m], rows[m]⟩ to ``out[m]``: ``[m, c]`` and ``[m]``."""
+
+    def shift(self, rows: FieldVector, by: int) -> None:
+        """Columns' values at the n-th roots of unity become those at ``by`` times these roots.
+
+        Args:
+            rows: ``[n, c]``, changed in place; row k stands at ω^k, n a power of two.
+            by: the shift, not 0.
+        """
+
+    def lagrange(self, n: int, t: int) -> FieldVector:
+        """The weights ``[n]`` with Σ_k weights[k]·f(ω^k) = f(t), ω of order n, deg f < n.
+
+        Args:
+            n: a power of two.
+            t: no n-th root of unity.
+        """
+
+
+def root_of_unity(order: int) -> int:
+    """The ω of that order, a power of two up to 2^32, that all parties use: 7^((p−1)/order)."""
+    if order < 1 or order & (order - 1) or order > 2**32:
+        raise ValueError(f"roots of unity have an order of a power of two up to 2^32, not {order}")
+    return pow(GENERATOR, (P - 1) // order, P)
+
+
+def powers(base: int, count: int) -> FieldVector:
+    """1, base, base² …, ``[count]``."""
+    found, value = [], 1
+    for _ in range(count):
+        found.append(value)
+        value = value * base % P
+    return np.array(found, dtype=np.uint64)
+
+
+def of_signed(x: NDArray[np.int64]) -> FieldVector:
+    """Signed integers, ``[n] int64``, as words below p; the inverse of ``signed_of``."""
+    words = x.astype(np.int64, copy=False).view(np.uint64)
+    return np.where(x < 0, words - _FOLD, words)
+
+
+def signed_of(words: FieldVector) -> NDArray[np.int64]:
+    """The representatives in [−(p−1)/2, (p−1)/2], ``[n] int64``."""
+    return np.where(words > np.uint64(P // 2), words + _FOLD, words).view(np.int64)
+
+
+def first_not_below(words: NDArray[np.uint64]) -> int | None:
+    """Where the first word stands that is no element of the field, if any."""
+    bad = np.flatnonzero(words >= _P)
+    return int(bad[0]) if bad.size else None
+
+
+@cache
+def arithmetic() -> Arithmetic:
+    """The implementation in use."""
+    found = arithmetics(built_library())
+    return found[NUMPY if kernel_in_use() == NUMPY else next(iter(found))]
+
+
+def arithmetics(library: Path | None) -> dict[str, Arithmetic]:
+    """All that this machine can run, the best first; NumPy's is the last."""
+    found: dict[str, Arithmetic] = {}
+    if library is not None:
+        try:
+            found["c"] = _Compiled(ctypes.CDLL(str(library)))
+        except (OSError, AttributeError):
+            # Built for another machine, or by a precad that had no field.
+            found = {}
+    return {**found, NUMPY: _Numpy()}
+
+
+@cache
+def _transform(n: int, by: int) -> tuple[FieldVector, FieldVector, FieldVector]:
+    """ω^j and ω^−j for j < n/2, and by^j/n for the coefficients in bit-reversed order."""
+    omega, bits = root_of_unity(n), n.bit_length() - 1
+    order = [int(f"{j:0{bits}b}"[::-1], 2) if bits else 0 for j in range(n)]
+    inverse = np.full(n, pow(n, -1, P), dtype=np.uint64)
+    scale = _Numpy().multiply(powers(by, n)[order], inverse)
+    return powers(omega, n // 2), powers(pow(omega, -1, P), n // 2), scale
+
+
+class _Numpy:
+    """The reference: halves of 32 bits, so that no product or sum leaves 64."""
+
+    def add(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        total = a + b
+        total += np.where(total < a, _FOLD, np.uint64(0))
+        return np.where(total >= _P, total - _P, total)
+
+    def subtract(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        return a - b - np.where(a < b, _FOLD, np.uint64(0))
+
+    def multiply(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        a_low, a_high, b_low, b_high = a & _FOLD, a >> _HALF, b & _FOLD, b >> _HALF
+        lowest = a_low * b_low
+        middle = a_high * b_low + (lowest >> _HALF)
+        other = a_low * b_high + (middle & _FOLD)
+        low = (other << _HALF) | (lowest & _FOLD)
+        return self._reduced(low, a_high * b_high + (middle >> _HALF) + (other >> _HALF))
+
+    def dot(self, a: FieldVector, b: FieldVector) -> int:
+        return int(self._sum(self.multiply(a, b)[:, None])[0])
+
+    def combine(self, rows: FieldVector, weights: FieldVector, out: FieldVector) -> None:
+        step = max(1, _AT_ONCE // rows.shape[1])
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            products = self.multiply(rows[part], weights[part, None])
+            out[:] = self.add(out, self._sum(products))
+
+    def squares(self, rows: FieldVector, out: FieldVector) -> None:
+        out[:] = self.add(out, self._sum(self.multiply(rows, rows).T))
+
+    def shift(self, rows: FieldVector, by: int) -> None:
+        n = len(rows)
+        roots, inverses, scale = _transform(n, by)
+        half, step = n // 2, 1
+        while half:
+            pairs = rows.reshape(n // (2 * half), 2, half, -1)
+            first, second = pairs[:, 0].copy(), pairs[:, 1].copy()
+            pairs[:, 0] = self.add(first, second)
+            twiddled = inverses[::step, None]
+            pairs[:, 1] = self.multiply(self.subtract(first, second), twiddled[None])
+            half, step = half // 2, step * 2
+        rows[:] = self.multiply(rows, scale[:, None])
+        half, step = 1, n // 2
+        while half < n:
+            pairs = rows.reshape(n // (2 * half), 2, half, -1)
+            first = pairs[:, 0].copy()
+            second = self.multiply(pairs[:, 1], roots[::step, None][None])
+            pairs[:, 0], pairs[:, 1] = self.add(first, second), self.subtract(first, second)
+            half, step = half * 2, step // 2
+
+    def lagrange(self, n: int, t: int) -> FieldVector:
+        omega, point = root_of_unity(n), 1
+        factor = (pow(t, n, P) - 1) * pow(n, -1, P) % P
+        found = []
+        for _ in range(n):
+            found.append(point * factor % P * pow(t - point, -1, P) % P)
+            point = point * omega % P
+        return np.array(found, dtype=np.uint64)
+
+    def _sum(self, values: FieldVector) -> FieldVector:
+        """Over the first axis: at most 2^32 words."""
+        low = (values & _FOLD).sum(axis=0, dtype=np.uint64)
+        high = (values >> _HALF).sum(axis=0, dtype=np.uint64)
+        return self.add(self._reduced(high << _HALF, high >> _HALF), low % _P)
+
+    def _reduced(self, low: FieldVector, high: FieldVector) -> FieldVector:
+        """Low + 2^64·high: 2^64 = 2^32 − 1 and 2^96 = −1."""
+        top, middle = high >> _HALF, high & _FOLD
+        total = low - top - np.where(low < top, _FOLD, np.uint64(0))
+        folded = (middle << _HALF) - middle
+        total += folded
+        total += np.where(total < folded, _FOLD, np.uint64(0))
+        return np.where(total >= _P, total - _P, total)
+
+
+class _Compiled:
+    """``field.c``; it can't check lengths, so this does."""
+
+    def __init__(self, library: Any) -> None:
+        word, size, address = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
+        arguments = {
+            "add": (address, address, address, size),
+            "subtract": (address, address, address, size),
+            "multiply": (address, address, address, size),
+            "dot": (address, address, size),
+            "combine": (address, address, size, size, address),
+            "squares": (address, size, size, address),
+            "shift": (address, size, size, address, address, address),
+            "lagrange": (word, size, word, address, address),
+        }
+        self._functions: dict[str, Any] = {}
+        for name, types in arguments.items():
+            function = library[f"precad_field_{name}"]
+            function.argtypes, function.restype = types, word if name == "dot" else None
+            self._functions[name] = function
+
+    def add(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        return self._elementwise("add", a, b)
+
+    def subtract(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        return self._elementwise("subtract", a, b)
+
+    def multiply(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        return self._elementwise("multiply", a, b)
+
+    def dot(self, a: FieldVector, b: FieldVector) -> int:
+        _require(a.shape, b.shape, a, b)
+        return int(self._functions["dot"](a.ctypes.data, b.ctypes.data, a.size))
+
+    def combine(self, rows: FieldVector, weights: FieldVector, out: FieldVector) -> None:
+        _require(rows.shape, weights.shape + out.shape, rows, weights, out)
+        data = rows.ctypes.data, weights.ctypes.data
+        self._functions["combine"](*data, *rows.shape, out.ctypes.data)
+
+    def squares(self, rows: FieldVector, out: FieldVector) -> None:
+        _require(rows.shape[:1], out.shape, rows, out)
+        self._functions["squares"](rows.ctypes.data, *rows.shape, out.ctypes.data)
+
+    def shift(self, rows: FieldVector, by: int) -> None:
+        tables = _transform(len(rows), by)
+        _require(rows.shape[:1], tables[2].shape, rows)
+        self._functions["shift"](rows.ctypes.data, *rows.shape, *(t.ctypes.data for t in tables))
+
+    def lagrange(self, n: int, t: int) -> FieldVector:
+        prefix, weights = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.uint64)
+        data = prefix.ctypes.data, weights.ctypes.data
+        self._functions["lagrange"](root_of_unity(n), n, t, *data)
+        return weights
+
+    def _elementwise(self, name: str, a: FieldVector, b: FieldVector) -> FieldVector:
+        _require(a.shape, b.shape, a, b)
+        out = np.empty_like(a)
+        self._functions[name](a.ctypes.data, b.ctypes.data, out.ctypes.data, a.size)
+        return out
+
+
+def _require(shape: tuple[int, ...], other: tuple[int, ...], *arrays: FieldVector) -> None:
+    if shape != other:
+        raise ValueError(f"shapes {shape} and {other} don't belong together")
+    for array in arrays:
+        if array.dtype != np.uint64 or not array.flags.c_contiguous:
+            raise ValueError(f"words must be contiguous uint64, not {array.dtype}")

@@ -1,0 +1,142 @@
+"""Arithmetic modulo p against Python's integers, by NumPy and compiled, to the last bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precad.common.kernel import built_library
+from precad.common.prime_field import (
+    Arithmetic,
+    FieldVector,
+    P,
+    arithmetics,
+    first_not_below,
+    of_signed,
+    root_of_unity,
+    signed_of,
+)
+
+ALL = arithmetics(built_library())
+EDGES = [0, 1, 2**32 - 1, 2**32, 2**32 + 1, (P - 1) // 2, (P + 1) // 2, P - 2**32, P - 1]
+WORDS = st.one_of(st.sampled_from(EDGES), st.integers(0, P - 1))
+
+
+@pytest.fixture(params=list(ALL.values()), ids=list(ALL))
+def field(request: pytest.FixtureRequest) -> Arithmetic:
+    found: Arithmetic = request.param
+    return found
+
+
+def words(values: list[int]) -> FieldVector:
+    return np.array(values, dtype=np.uint64)
+
+
+def drawn(*shape: int, seed: int = 1) -> FieldVector:
+    """Uniform words, with the edges among them."""
+    found = np.random.default_rng(seed).integers(0, P, shape, dtype=np.uint64)
+    found.flat[: len(EDGES)] = EDGES[: found.size]
+    return found
+
+
+def value_at(t: int, coefficients: list[int]) -> int:
+    return sum(each * pow(t, j, P) for j, each in enumerate(coefficients)) % P
+
+
+def test_the_compiled_field_is_there_where_its_library_is() -> None:
+    assert list(ALL) == (["c", "numpy"] if built_library() else ["numpy"])
+
+
+def test_every_pair_of_edges_is_added_subtracted_and_multiplied(field: Arithmetic) -> None:
+    a = words([x for x in EDGES for _ in EDGES])
+    b = words([y for _ in EDGES for y in EDGES])
+    pairs = [(x, y) for x in EDGES for y in EDGES]
+    assert field.add(a, b).tolist() == [(x + y) % P for x, y in pairs]
+    assert field.subtract(a, b).tolist() == [(x - y) % P for x, y in pairs]
+    assert field.multiply(a, b).tolist() == [x * y % P for x, y in pairs]
+
+
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=70))
+def test_sums_and_products_are_those_of_integers(pairs: list[tuple[int, int]]) -> None:
+    a, b = words([x for x, _ in pairs]), words([y for _, y in pairs])
+    for field in ALL.values():
+        assert field.add(a, b).tolist() == [(x + y) % P for x, y in pairs]
+        assert field.subtract(a, b).tolist() == [(x - y) % P for x, y in pairs]
+        assert field.multiply(a, b).tolist() == [x * y % P for x, y in pairs]
+        assert field.dot(a, b) == sum(x * y for x, y in pairs) % P
+
+
+@pytest.mark.parametrize("columns", [1, 7, 128, 300])
+def test_rows_are_combined_and_squared(field: Arithmetic, columns: int) -> None:
+    rows, weights, out = drawn(9, columns), drawn(9, seed=2), drawn(columns, seed=3)
+    expected = (weights.astype(object) @ rows.astype(object) + out.astype(object)) % P
+    field.combine(rows, weights, out)
+    assert out.tolist() == expected.tolist()
+    squares = drawn(9, seed=4)
+    expected = ((rows.astype(object) ** 2).sum(axis=1) + squares.astype(object)) % P
+    field.squares(rows, squares)
+    assert squares.tolist() == expected.tolist()
+
+
+def test_a_long_sum_of_the_largest_words_is_exact(field: Arithmetic) -> None:
+    many = np.full(200_000, P - 1, dtype=np.uint64)
+    assert field.dot(many, many) == 200_000
+    out = np.full(1, P - 1, dtype=np.uint64)
+    field.combine(many[:, None], many, out)
+    assert out.tolist() == [199_999]
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 64])
+def test_values_at_roots_of_unity_become_values_at_shifted_ones(field: Arithmetic, n: int) -> None:
+    omega, by = root_of_unity(n), root_of_unity(2 * n)
+    coefficients = [[int(each) for each in drawn(n, seed=column)] for column in range(3)]
+    rows = words(
+        [[value_at(pow(omega, k, P), each) for each in coefficients] for k in range(n)]  # type: ignore[misc]
+    )
+    field.shift(rows, by)
+    assert rows.tolist() == [
+        [value_at(by * pow(omega, k, P) % P, each) for each in coefficients] for k in range(n)
+    ]
+
+
+@pytest.mark.parametrize("t", [0, 5, P - 3, 2**33])
+@pytest.mark.parametrize("n", [1, 2, 16])
+def test_lagrange_weights_give_a_polynomials_value(field: Arithmetic, n: int, t: int) -> None:
+    omega = root_of_unity(n)
+    coefficients = [int(each) for each in drawn(n, seed=n)]
+    values = words([value_at(pow(omega, k, P), coefficients) for k in range(n)])
+    assert field.dot(field.lagrange(n, t), values) == value_at(t, coefficients)
+
+
+def test_roots_of_unity_have_their_order() -> None:
+    for bits in range(1, 33):
+        omega = root_of_unity(2**bits)
+        assert pow(omega, 2**bits, P) == 1
+        assert pow(omega, 2 ** (bits - 1), P) == P - 1
+    with pytest.raises(ValueError, match="power of two up to 2\\^32, not 12"):
+        root_of_unity(12)
+
+
+def test_signed_integers_are_the_fields_representatives() -> None:
+    """An int64 view of p − 3 is not −3."""
+    x = np.array([0, 1, -1, -3, 2**62, -(2**62), (P - 1) // 2, -(P - 1) // 2], dtype=np.int64)
+    assert of_signed(x).tolist() == [int(each) % P for each in x]
+    assert signed_of(of_signed(x)).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("bad", [P, P + 5, 2**64 - 1])
+def test_words_from_p_on_are_none_of_the_field(bad: int) -> None:
+    assert first_not_below(words([0, P - 1, bad, bad])) == 2
+    assert first_not_below(words([0, P - 1])) is None
+
+
+def test_the_compiled_functions_take_no_lengths_that_differ() -> None:
+    for field in list(ALL.values())[:-1]:
+        with pytest.raises(ValueError, match="don't belong together"):
+            field.add(words([1]), words([1, 2]))
+        with pytest.raises(ValueError, match="must be contiguous uint64, not int64"):
+            field.dot(words([1]), np.ones(1, dtype=np.int64))
+        with pytest.raises(ValueError, match="don't belong together"):
+            field.combine(drawn(2, 3), words([1]), drawn(3))
+        with pytest.raises(ValueError, match="don't belong together"):
+            field.squares(drawn(2, 3), drawn(3))

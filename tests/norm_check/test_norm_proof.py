@@ -1,0 +1,439 @@
+"""The proof of a norm: honest updates pass, nothing else does, and every relation counts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.common.field_keystream import FieldKeystream
+from precad.common.identifiers import Digest
+from precad.common.prime_field import (
+    FieldVector,
+    P,
+    arithmetic,
+    of_signed,
+    root_of_unity,
+)
+from precad.common.secret import Secret
+from precad.norm_check.norm_proof import (
+    ProofShare,
+    ProofWords,
+    Query,
+    accepts,
+    answer,
+    bit_challenges,
+    bits_of,
+    projections,
+    prove,
+)
+from precad.norm_check.proof_shape import ProofShape
+from precad.norm_check.random_rows import Rows
+
+D = 48
+BETA = 30 * 2**10
+SHAPE = ProofShape(D, BETA)
+ROOT = 2**48
+"""ROOT² = −1 in the field."""
+Change = Callable[[FieldVector], FieldVector]
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """All that a client fixed, before it is shared; tests change one part."""
+
+    shape: ProofShape
+    x: FieldVector
+    bits: FieldVector
+    mask: FieldVector
+    values: FieldVector
+    number: int = 0
+
+    @property
+    def rows(self) -> Secret:
+        return Secret(self.number.to_bytes(32, "big"))
+
+    @property
+    def mu(self) -> FieldVector:
+        return bit_challenges(self.shape, self.rows)
+
+
+def projected(shape: ProofShape, x: FieldVector, key: Secret) -> FieldVector:
+    rows = Rows(key, shape.dimension, shape.rows)
+    rows.absorb(x.view(np.int64))
+    return projections(rows)
+
+
+def transcript(
+    x: FieldVector,
+    number: int = 0,
+    shape: ProofShape = SHAPE,
+    bits: Callable[[FieldVector, int], FieldVector] | None = None,
+) -> Transcript:
+    """A client that does its best for any x: bits of what its rows give modulo 2B."""
+    made = Transcript(shape, x, x, x, x, number)
+    z = projected(shape, x, made.rows)
+    squared = arithmetic().dot(x, x)
+    if bits is None:
+        signed = np.array([int(each) if each < P // 2 else int(each) - P for each in z])
+        written = bits_of(shape, signed, squared)
+    else:
+        written = bits(z, squared)
+    mask = FieldKeystream(made.rows, "test/mask").words(shape.columns)
+    values = prove(shape, x, written, made.mu, mask)
+    return replace(made, bits=written, mask=mask, values=values)
+
+
+def words_of(made: Transcript, query: Query, pieces: int = 17) -> tuple[ProofWords, ProofWords]:
+    """Both servers' answers, from fresh shares."""
+    math, found = arithmetic(), []
+    key = Secret(b"\x07" * 32)
+    own = {
+        name: FieldKeystream(key, "test/share", name.encode()).words(getattr(made, name).size)
+        for name in ("x", "bits", "mask", "values")
+    }
+    other = {name: math.subtract(getattr(made, name), share) for name, share in own.items()}
+    for held, holds in ((own, True), (other, False)):
+        z = projected(made.shape, held["x"], made.rows)
+        share = ProofShare(held["bits"], held["mask"], held["values"], z, holds)
+        parts = iter(np.split(held["x"], range(pieces, made.shape.dimension, pieces)))
+        found.append(answer(query, parts, share, made.mu))
+    return found[0], found[1]
+
+
+def accepted(made: Transcript, coin: int = 1, pieces: int = 17) -> bool:
+    query = Query.drawn(made.shape, Secret(coin.to_bytes(32, "big")), Digest(bytes(32)))
+    return accepts(*words_of(made, query, pieces))
+
+
+def field(*values: int) -> FieldVector:
+    """Those words and zeros."""
+    found = np.zeros(D, dtype=np.uint64)
+    found[: len(values)] = [each % P for each in values]
+    return found
+
+
+def of_norm(norm: float, seed: int, dimension: int = D) -> FieldVector:
+    v = np.random.default_rng(seed).standard_normal(dimension)
+    return of_signed(np.trunc(v / np.linalg.norm(v) * norm).astype(np.int64))
+
+
+def changed(vector: FieldVector, at: int, by: int = 1) -> FieldVector:
+    found = vector.copy()
+    found[at] = (int(found[at]) + by) % P
+    return found
+
+
+HONEST = {
+    "zero": field(),
+    "exactly the bound": field(BETA),
+    "minus the bound": field(0, -BETA),
+    "two coordinates": field(BETA * 3 // 5, -BETA * 4 // 5),
+} | {f"random {seed}": of_norm(BETA * (1 - 1e-6) / (1 + seed % 3), seed) for seed in range(12)}
+
+
+@pytest.mark.parametrize("x", HONEST.values(), ids=HONEST)
+def test_honest_updates_pass(x: FieldVector) -> None:
+    made = transcript(x)
+    for pieces in (1, 17, D):
+        assert accepted(made, pieces=pieces)
+
+
+@pytest.mark.parametrize("beta", [1, 2, 3, 7, 8, 9, 2**20 - 1, 2**25])
+@pytest.mark.parametrize("dimension", [1, 7, 650])
+def test_the_bound_itself_passes_and_one_more_does_not(beta: int, dimension: int) -> None:
+    shape = ProofShape(dimension, beta)
+    for norm, right in ((beta, True), (beta + 1, False)):
+        x = np.zeros(dimension, dtype=np.uint64)
+        x[-1] = norm
+        assert accepted(transcript(x, shape=shape), pieces=100) is right
+
+
+FORGED = {
+    "one unit more": field(BETA + 1),
+    "twice the bound": field(2 * BETA),
+    "a square of β² + 1": field(BETA, 1),
+    "a root of −1 and 1": field(ROOT, 1),
+    "β times these": field(ROOT * BETA, BETA),
+    "(p + 1)/2": field((P + 1) // 2),
+    "(p + 1)/2 twice": field((P + 1) // 2, (P + 1) // 2),
+    "(p − 1)/2": field((P - 1) // 2),
+    "± p/3": field(P // 3, -(P // 3)),
+    "roots everywhere": field(*[ROOT, 1] * (D // 2)),
+    "2^32": field(2**32),
+    "16β": field(16 * BETA),
+    "69β spread": field(*[10 * BETA] * D),
+    "random words": FieldKeystream(Secret(bytes(32)), "test/forged").words(D),
+}
+
+
+@pytest.mark.parametrize("x", FORGED.values(), ids=FORGED)
+def test_forged_updates_are_refused_however_well_they_are_proved(x: FieldVector) -> None:
+    for number in range(3):
+        assert not accepted(transcript(x, number), coin=number)
+
+
+def non_bits(z: FieldVector, squared: int) -> FieldVector:
+    """Every number in the word of its lowest bit: all linear relations hold."""
+    found = np.zeros(SHAPE.bits, dtype=np.uint64)
+    width = len(SHAPE.weights)
+    found[: SHAPE.rows * width : width] = [(int(each) + SHAPE.half_width) % P for each in z]
+    found[SHAPE.rows * width] = (BETA**2 - squared) % P
+    return found
+
+
+def test_words_that_are_no_bits_are_refused() -> None:
+    assert not accepted(transcript(field(2**40), bits=non_bits))
+    assert not accepted(transcript(field(3), bits=non_bits))
+
+
+@pytest.mark.parametrize("bad", [2, P - 1, (P + 1) // 2])
+def test_one_word_that_is_no_bit_is_refused_though_its_number_is_right(bad: int) -> None:
+    """The next bit is lowered by as much as the first is raised."""
+
+    def written(z: FieldVector, squared: int) -> FieldVector:
+        signed = np.array([int(each) if each < P // 2 else int(each) - P for each in z])
+        found = bits_of(SHAPE, signed, squared)
+        more = (bad - int(found[0])) % P
+        half = more * pow(2, -1, P)
+        found[0], found[1] = bad, (int(found[1]) - half) % P
+        return found
+
+    assert not accepted(transcript(field(5, -7), bits=written))
+
+
+def test_non_bits_that_cancel_under_the_first_challenge_fail_under_the_second() -> None:
+    """e and e' with μ₁²·(e² − e) + μ₁'²·(e'² − e') = 0: what one challenge can't tell."""
+    made = transcript(field(5, -7))
+    first, second = (int(made.mu[0, i]) ** 2 % P for i in (0, 1))
+    tried = 2
+    while True:
+        # e'² − e' = −(first/second)·(e² − e): a square root in the field, where there is one.
+        right = -first * pow(second, -1, P) * (tried * tried - tried) % P
+        if pow(1 + 4 * right, (P - 1) // 2, P) == 1:
+            break
+        tried += 1
+    root = square_root((1 + 4 * right) % P)
+    bits = made.bits.copy()
+    bits[0], bits[1] = tried, (1 + root) * pow(2, -1, P) % P
+    for number, cancels in ((0, True), (1, False)):
+        squared = [int(each) ** 2 % P for each in made.mu[number]]
+        left = sum(s * (int(e) ** 2 - int(e)) for s, e in zip(squared, bits, strict=True)) % P
+        assert (left == 0) is cancels
+    values = prove(SHAPE, made.x, bits, made.mu, made.mask)
+    assert not accepted(replace(made, bits=bits, values=values))
+
+
+def square_root(value: int) -> int:
+    """Tonelli and Shanks."""
+    q, s = (P - 1) >> 32, 32
+    root, t, c, m = pow(value, (q + 1) // 2, P), pow(value, q, P), pow(7, q, P), s
+    while t != 1:
+        i = next(i for i in range(1, m) if pow(t, 2**i, P) == 1)
+        b = pow(c, 2 ** (m - i - 1), P)
+        root, t, c, m = root * b % P, t * b * b % P, b * b % P, i
+    return root
+
+
+LIES: dict[str, Callable[[Transcript], Transcript]] = {
+    "x in its first word": lambda made: replace(made, x=changed(made.x, 0)),
+    "x in its last word": lambda made: replace(made, x=changed(made.x, D - 1)),
+    "a bit": lambda made: replace(made, bits=changed(made.bits, 3)),
+    "the slack": lambda made: replace(made, bits=changed(made.bits, -1)),
+    "the mask": lambda made: replace(made, mask=changed(made.mask, 0)),
+} | {
+    f"h at {name}": lambda made, at=at: replace(made, values=changed(made.values, at))
+    for name, at in {
+        "1": 0,
+        "an update's row": 1,
+        "a bits' row": 1 + SHAPE.update_rows,
+        "the last row": SHAPE.used,
+        "an odd point": 1 + SHAPE.used,
+        "the last odd point": SHAPE.values - 1,
+    }.items()
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_whatever_is_changed_after_the_proof_was_made_is_noticed(
+    lie: Callable[[Transcript], Transcript],
+) -> None:
+    made = transcript(of_norm(BETA * 0.9, 3))
+    assert accepted(made)
+    for coin in range(3):
+        assert not accepted(lie(made), coin=coin)
+
+
+def test_a_proof_that_adds_a_multiple_of_x_to_the_n_minus_1_is_refused() -> None:
+    """It has h's values at all N-th roots, and others at the odd points: −2 there."""
+    made = transcript(of_norm(BETA * 0.9, 3))
+    values = made.values.copy()
+    values[1 + SHAPE.used :] = arithmetic().add(
+        values[1 + SHAPE.used :], np.full(SHAPE.points, P - 2, dtype=np.uint64)
+    )
+    assert not accepted(replace(made, values=values))
+
+
+def test_padding_that_is_not_zero_is_refused() -> None:
+    """A prover whose last row of the update goes on behind d."""
+    longer = ProofShape(D + 1, BETA)
+    assert (longer.columns, longer.points) == (SHAPE.columns, SHAPE.points)
+    made = transcript(of_norm(BETA * 0.9, 3))
+    values = prove(longer, np.append(made.x, np.uint64(1)), made.bits, made.mu, made.mask)
+    assert not accepted(replace(made, values=values))
+
+
+def test_each_relation_alone_decides() -> None:
+    """Every ρ but one is 0: the update whose relation it is is refused, by that one."""
+    made = transcript(of_norm(BETA * 0.9, 3))
+    wrong = replace(made, bits=changed(made.bits, 0))
+    outputs = replace(made, values=changed(made.values, 1))
+    for number, lie in ((0, outputs), (1, wrong), (2, wrong), (3, wrong), (4, made)):
+        rho = np.zeros(SHAPE.challenges, dtype=np.uint64)
+        rho[number] = 1
+        own, other = words_of(lie, Query.at(SHAPE, 12345, rho))
+        assert (own.zero + other.zero) % P != 0 or lie is made
+        own, other = words_of(made, Query.at(SHAPE, 12345, rho))
+        assert (own.zero + other.zero) % P == 0
+    for row in range(SHAPE.rows):
+        rho = np.zeros(SHAPE.challenges, dtype=np.uint64)
+        rho[3 + row] = 1
+        at = row * len(SHAPE.weights) + 1
+        lie = replace(made, bits=changed(made.bits, at))
+        own, other = words_of(lie, Query.at(SHAPE, 12345, rho))
+        assert (own.zero + other.zero) % P == P - 2
+
+
+@pytest.mark.parametrize("z", [-8 * BETA, -1, 0, 8 * BETA - 1])
+def test_projections_within_the_width_are_written_exactly(z: int) -> None:
+    written = bits_of(SHAPE, np.full(SHAPE.rows, z), 0)[: len(SHAPE.weights)]
+    assert set(written.tolist()) <= {0, 1}
+    assert int(written.astype(object) @ np.array(SHAPE.weights, dtype=object)) == z + 8 * BETA
+
+
+@pytest.mark.parametrize("z", [-8 * BETA - 1, 8 * BETA, 2**40])
+def test_a_projection_beyond_the_width_is_written_modulo_it_and_never_raises(z: int) -> None:
+    written = bits_of(SHAPE, np.full(SHAPE.rows, z), BETA**2 + 1)
+    assert set(written.tolist()) <= {0, 1}
+    said = written[: len(SHAPE.weights)].astype(object) @ np.array(SHAPE.weights, dtype=object)
+    assert int(said) == (z + 8 * BETA) % (16 * BETA)
+
+
+def test_a_point_that_is_a_root_of_unity_is_redrawn_alike_and_refused() -> None:
+    for order in (1, 2, SHAPE.points, 2 * SHAPE.points):
+        with pytest.raises(ValueError, match="no root of unity"):
+            Query.at(SHAPE, root_of_unity(order), np.zeros(SHAPE.challenges, dtype=np.uint64))
+    assert Query.at(SHAPE, root_of_unity(4 * SHAPE.points), field()).t
+
+
+def test_the_query_is_drawn_again_where_its_point_is_a_root(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = FieldKeystream.words
+
+    def words(self: FieldKeystream, count: int, start: int = 0) -> FieldVector:
+        found = drawn(self, count, start)
+        if count == 1 + SHAPE.challenges and not seen:
+            seen.append(int(found[1]))
+            found[0] = root_of_unity(SHAPE.points)
+        return found
+
+    seen: list[int] = []
+    monkeypatch.setattr(FieldKeystream, "words", words)
+    query = Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32)))
+    assert seen
+    assert int(query.rho[0]) != seen[0]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "points", "columns"),
+    [(650, 64, 112), (10**4, 128, 128), (10**5, 256, 424), (10**6, 1024, 984)],
+)
+def test_sizes_are_those_of_the_table(dimension: int, points: int, columns: int) -> None:
+    shape = ProofShape(dimension, 2**25)
+    assert (shape.points, shape.columns) == (points, columns)
+    assert shape.used < shape.points
+
+
+@pytest.mark.parametrize(
+    ("dimension", "bound", "rows", "named"),
+    [
+        (8, 5, 99, "projections"),
+        (8, 0, 100, "client_clip"),
+        (8, 2**25 + 1, 100, "client_clip"),
+        (0, 5, 100, "dimension"),
+        (2**33, 2**25, 100, "dimension"),
+    ],
+)
+def test_sizes_without_a_sound_proof_are_refused(
+    dimension: int, bound: int, rows: int, named: str
+) -> None:
+    with pytest.raises(Misconfiguration, match=named):
+        ProofShape(dimension, bound, rows)
+
+
+def test_answers_are_those_of_polynomials_in_big_integers() -> None:
+    """Independent of the product: interpolation over all integers, one column at a time."""
+    shape = ProofShape(5, 9)
+    x = of_signed(np.array([3, -4, 0, 5, -2], dtype=np.int64))
+    made = transcript(x, 5, shape)
+    query = Query.at(shape, 987654321, FieldKeystream(made.rows, "rho").words(shape.challenges))
+    own, other = words_of(made, query, pieces=3)
+    omega, rows = root_of_unity(shape.points), circuit(shape, made)
+    points = [pow(omega, m, P) for m in range(shape.points)]
+    at_t = [interpolated(points, column, query.t) for column in zip(*rows, strict=True)]
+    wires = (own.wires.astype(object) + other.wires.astype(object)) % P
+    assert wires.tolist() == at_t
+    assert (own.value + other.value) % P == sum(each**2 for each in at_t) % P
+    second = root_of_unity(2 * shape.points)
+    for k in (0, 3, shape.points - 1):
+        point = pow(second, 2 * k + 1, P)
+        squares = [interpolated(points, c, point) ** 2 for c in zip(*rows, strict=True)]
+        assert int(made.values[1 + shape.used + k]) == sum(squares) % P
+    assert accepts(own, other)
+
+
+def circuit(shape: ProofShape, made: Transcript) -> list[list[int]]:
+    """All N rows, in Python's integers."""
+    found = [[int(each) for each in made.mask]]
+    vectors = [[int(each) for each in made.x]]
+    vectors += [[int(m) * int(e) % P for m, e in zip(mu, made.bits, strict=True)] for mu in made.mu]
+    for vector in vectors:
+        padded = vector + [0] * (-len(vector) % shape.columns)
+        ends = range(0, len(padded) + 1, shape.columns)
+        found += [padded[start:stop] for start, stop in pairwise(ends)]
+    return found + [[0] * shape.columns] * (shape.points - len(found))
+
+
+def interpolated(points: list[int], values: tuple[int, ...], t: int) -> int:
+    """The value at t of the polynomial through these points."""
+    total = 0
+    for i, (point, value) in enumerate(zip(points, values, strict=True)):
+        if not value:
+            continue
+        term = value
+        for j, other in enumerate(points):
+            if i != j:
+                term = term * (t - other) * pow(point - other, -1, P) % P
+        total += term
+    return total % P
+
+
+def test_what_one_server_answers_is_uniform_whatever_it_holds() -> None:
+    """Two candidate updates, one share each chosen alike: the masking row hides f_i(t)."""
+    query = Query.drawn(SHAPE, Secret(b"\x03" * 32), Digest(bytes(32)))
+    found: list[NDArray[np.float64]] = []
+    for x in (field(), field(BETA)):
+        honest, tops = transcript(x), []
+        for seed in range(150):
+            mask = FieldKeystream(Secret(seed.to_bytes(32, "big")), "u").words(SHAPE.columns)
+            made = replace(honest, mask=mask)
+            own, other = words_of(made, query, pieces=D)
+            tops += ((own.wires.astype(object) + other.wires.astype(object)) % P / P).tolist()
+        found.append(np.array(tops, dtype=np.float64))
+    for each in found:
+        assert abs(each.mean() - 0.5) < 0.015
+        assert abs((each**2).mean() - 1 / 3) < 0.015
