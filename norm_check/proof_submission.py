@@ -16,15 +16,21 @@ import numpy as np
 from blake3 import blake3
 
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.field_keystream import FieldKeystream
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import KEY_BYTES, encode_context
-from precad.common.prime_field import FieldVector, arithmetic, first_not_below, of_signed
+from precad.common.prime_field import (
+    FieldKeystream,
+    FieldVector,
+    arithmetic,
+    first_not_below,
+    of_signed,
+)
 from precad.common.ring import WORD_BYTES, RingVector
 from precad.common.secret import Secret
 from precad.common.share.header import Signature, Signer, SubmissionContext
 from precad.common.share.mask import SALT_BYTES, SEED_BYTES, commit, opens
 from precad.norm_check.norm_proof import (
+    ProofShape,
     ProofShare,
     ProofWords,
     Query,
@@ -34,7 +40,6 @@ from precad.norm_check.norm_proof import (
     projections,
     prove,
 )
-from precad.norm_check.proof_shape import ProofShape
 from precad.norm_check.random_rows import Rows
 
 PIECE_WORDS = 1 << 16

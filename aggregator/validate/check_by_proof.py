@@ -19,8 +19,7 @@ from precad.common.keystream import KEY_BYTES, encode_context
 from precad.common.prime_field import FieldVector, arithmetic, first_not_below
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
-from precad.norm_check.norm_proof import ProofWords, Query, accepts
-from precad.norm_check.proof_shape import ProofShape
+from precad.norm_check.norm_proof import ProofShape, ProofWords, Query, accepts
 from precad.norm_check.proof_submission import BodyPart, SeedPart, answer_of, update_pieces
 
 log = logging.getLogger("precad")
@@ -87,7 +86,7 @@ class ByProof:
             words = self._answer(part, Query.drawn(self._shape, coin, digest))
             own.append(words)
             message += _DROPPED + bytes(size) if words is None else _WHOLE + _encoded(words)
-        theirs = link.exchange(f"proof/{self._turn}", message)
+        theirs = link.exchange(f"proof/{self._turn}", bytes(message))
         if len(theirs) != len(message):
             raise PeerViolation(f"the other server's words have {len(theirs)} bytes")
         for number, part in enumerate(parts):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from precad.common.field_keystream import FieldKeystream
 from precad.common.keystream import derive
-from precad.common.prime_field import P
+from precad.common.prime_field import FieldKeystream, P
 from precad.common.secret import Secret
 
 KEY = Secret(bytes(range(32)))

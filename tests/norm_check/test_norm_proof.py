@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.common.field_keystream import FieldKeystream
 from precad.common.identifiers import Digest
 from precad.common.prime_field import (
+    FieldKeystream,
     FieldVector,
     P,
     arithmetic,
@@ -20,6 +20,7 @@ from precad.common.prime_field import (
 )
 from precad.common.secret import Secret
 from precad.norm_check.norm_proof import (
+    ProofShape,
     ProofShare,
     ProofWords,
     Query,
@@ -30,7 +31,6 @@ from precad.norm_check.norm_proof import (
     projections,
     prove,
 )
-from precad.norm_check.proof_shape import ProofShape
 from precad.norm_check.random_rows import Rows
 
 D = 48

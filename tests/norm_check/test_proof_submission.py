@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 from precad.common.errors import RejectedSubmission
-from precad.common.field_keystream import FieldKeystream
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.prime_field import FieldVector, P, arithmetic, of_signed
+from precad.common.prime_field import FieldKeystream, FieldVector, P, arithmetic, of_signed
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.header import Signature, SubmissionContext
 from precad.norm_check import proof_submission
-from precad.norm_check.norm_proof import ProofWords, Query, accepts
-from precad.norm_check.proof_shape import ProofShape
+from precad.norm_check.norm_proof import ProofShape, ProofWords, Query, accepts
 from precad.norm_check.proof_submission import (
     BodyPart,
     ProofHeader,
@@ -152,9 +150,10 @@ def test_a_body_that_is_not_what_was_signed_is_refused_before_any_word_leaves(
 
 def test_salts_and_the_masking_seed_are_signed_too() -> None:
     _, body = shared()
-    for name in ("salt", "mask_seed"):
+    other = Secret(bytes(32))
+    for changed in (replace(body, salt=other), replace(body, mask_seed=other)):
         with pytest.raises(RejectedSubmission, match="isn't the one that was signed"):
-            replace(body, **{name: Secret(bytes(32))}).require_signed()
+            changed.require_signed()
 
 
 @pytest.mark.parametrize("word", [P, P + 5, 2**64 - 1])
@@ -273,7 +272,7 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
     for mutant in (False, True):
         with monkeypatch.context() as patch:
             if mutant:
-                patch.setattr(proof_submission.secrets, "token_bytes", bytes)
+                patch.setattr("precad.norm_check.proof_submission.secrets.token_bytes", bytes)
             seed, body = shared(x)
             query = query_of(seed)
             seen = wires([answer_of(seed, SHAPE, query), answer_of(body, SHAPE, query)])

@@ -15,7 +15,7 @@ from precad.common.prime_field import P, arithmetic, of_signed, signed_of
 from precad.common.ring import RingVector
 from precad.common.share.header import Signature, SubmissionContext
 from precad.norm_check import proof_submission
-from precad.norm_check.proof_shape import ProofShape
+from precad.norm_check.norm_proof import ProofShape
 from precad.norm_check.proof_submission import BodyPart, SeedPart, seed_holders, share_with_proof
 
 SHAPE = ProofShape(200, 1 << 14)
