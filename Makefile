@@ -19,7 +19,7 @@ CLIENT := --config-file .mypy-platforms.toml \
 	-p precad.client -p precad.common -m precad.cli.join --exclude aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: site manifests demo test soak flower lint protos protos-check bench noise mutants model help
+.PHONY: site manifests demo test soak flower lint protos protos-check bench noise chaos mutants model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
@@ -91,6 +91,9 @@ bench: $(TOOLS) ## the benchmarks; results go to benchmarks/results (ARGS=…)
 
 noise: $(READY) ## goodness of fit of the noise, 10^8 samples at four scales
 	PYTHONPATH=src:. $(BIN)/python -m tests.rig.noise_run --output benchmarks/results/noise_fit.json
+
+chaos: $(READY) ## 300 versions of everything that may go wrong; goes on where it was broken off
+	PYTHONPATH=src:. $(BIN)/python -m tests.soak.chaos --output benchmarks/results/chaos.json
 
 mutants: $(READY) ## small changes of what must be right, for each a test that fails; goes on (ARGS="--minutes 30")
 	PYTHONPATH=src:. OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants $(ARGS)

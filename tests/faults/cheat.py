@@ -1,26 +1,35 @@
 """Has servers do what ``deviations.py`` names: methods of the real classes, wrapped.
 
-In simulated time all parties are in one process: what a method does depends on whose turn it is.
+On real processes a child wraps them before its command runs, and what it is to do otherwise stands
+in a file, read anew each time, so that a test changes it while all processes go on. In simulated
+time all parties are in one process, and what a method does depends on whose turn it is.
 
 Every server notes what it sends, and what it could say of the other's bits beforehand: its own
 keys' bits at the signed points, before it changes anything.
 """
 
 import functools
+import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tests.faults.deviations import POISON, VICTIM, WIDTH, Deviation
+from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, WIDTH, Deviation
 
 from precad.aggregator import release as releasing
 from precad.aggregator.collect import Inbox
 from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.rpc.dealer_client import RemoteSquares, square_request_to_wire
 from precad.aggregator.training import training_loop
+from precad.aggregator.training.model_store import InMemory, ModelStore, StoredModel
 from precad.aggregator.validate.check_by_gates import ByGates
+from precad.client.data_owner import DataOwner
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
+from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
@@ -45,8 +54,63 @@ class Cheat(Protocol):
         """Remember something."""
 
 
-def wrap(cheat: Cheat, put: Wrap) -> None:
-    """All but the way to the dealer (``wrap_dealing``)."""
+class OrderedCheat:
+    """Of this process, by a file.
+
+    Args:
+        folder: of the orders.
+        name: of the party.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / f"{name}.cheat"
+        self._notes = folder / f"{name}.heard"
+
+    @property
+    def wanted(self) -> str:
+        """A key of ``DEVIATIONS``, or a client's candidate; empty for none."""
+        try:
+            return self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def now(self) -> Deviation:
+        """What to do otherwise."""
+        return DEVIATIONS.get(self.wanted, Deviation())
+
+    def note(self, **what: object) -> None:
+        """One line, whole or not at all."""
+        descriptor = os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, json.dumps(what).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def did(self) -> None:
+        """It has done otherwise."""
+        self.note(did=self.wanted)
+
+
+def install(cheat: OrderedCheat) -> None:
+    """In a child that becomes one party."""
+    wrap(cheat)
+
+    def ask_remotely(conversation: Any, request: SquareRequest) -> None:
+        conversation._outgoing.put(square_request_to_wire(request, conversation._dealer.epoch))
+
+    wrap_dealing(cheat, RemoteSquares, ask_remotely)
+
+    @_wrapping(DataOwner, "update", setattr)
+    def update(original: Any, self: Any, view: Any) -> RingVector:
+        if which := cheat.wanted:
+            return candidate(self.task, which)
+        found: RingVector = original(self, view)
+        return found
+
+
+def wrap(cheat: Cheat, put: Wrap = setattr) -> None:
+    """All but the way to the dealer, which simulated servers have another one of."""
     _link(cheat, put)
     _bits(cheat, put)
     _collection(cheat, put)
@@ -164,12 +228,21 @@ def _release(cheat: Cheat, put: Wrap) -> None:
             cheat.did()
             self.send_piece(step, own.tobytes(), last=True)
 
+    @_wrapping(ModelStore, "get", put)
+    def get(original: Any, self: Any, version: int) -> Any:
+        model = original(self, version)
+        if not cheat.now.other_model:
+            return model
+        cheat.did()
+        theta = np.frombuffer(b"".join(model.pieces(1 << 17)), dtype="<f8")
+        return StoredModel(version, Digest.of(b"another model"), InMemory(theta + 1.0))
+
 
 def wrap_dealing(
     cheat: Cheat,
     conversation: Any,
     ask_dealer: Callable[[Any, SquareRequest], None],
-    put: Wrap,
+    put: Wrap = setattr,
 ) -> None:
     """A server's requests to the dealer.
 

@@ -1,6 +1,7 @@
 """What a server that cheats does otherwise: a name for each deviation, and how it may end.
 
-``cheat.py`` has the real servers do so, in simulated time (``test_cheating_servers.py``).
+``cheat.py`` has servers do so: real ones in simulated time (``test_cheating_servers.py``) and on
+real processes (``tests/soak/test_cheating_process.py``).
 """
 
 import secrets
@@ -28,6 +29,7 @@ UNKNOWN_FIELD = b"\xf8\x07\x01"
 """Number 127, which no message has."""
 MESSAGES = {
     "position": "Position",
+    "pairs": "WorkerCount",
     "opened": "OpenedCount",
     "valid-set": "SetCheck",
     "held": "HeldList",
@@ -143,6 +145,8 @@ class Deviation:
     """It leaves its own noise out."""
     speaks_last: bool = False
     """It chooses its noisy share after it has heard the other's, and the model with it."""
+    other_model: bool = False
+    """It shows owners another model, or another digest of it."""
 
 
 IN_SET_UP = frozenset({"position", "remembered", "roster", "set-secret", "dealer", "nonce"})
@@ -150,6 +154,7 @@ IN_A_ROUND = (
     "coin-commitment",
     "coin-opening",
     "cohort",
+    "pairs",
     "held",
     "opened",
     "decide",
@@ -228,6 +233,7 @@ DEVIATIONS: dict[str, Deviation] = {
     # What leaves with noise.
     "no noise of its own": Deviation(noiseless=True),
     "the last word on the model": Deviation(speaks_last=True),
+    "another model shown": Deviation(other_model=True),
 }
 
 
@@ -236,6 +242,7 @@ DEVIATIONS: dict[str, Deviation] = {
 FAULT, REFUSED, DONE = "a named fault", "a refused submission", "a round like any other"
 
 WITH_NOISE = ("no noise of its own", "the last word on the model", "noisy-share with a bit flipped")
+SHOWN = "another model shown"
 UNSEEN = {
     # The other server's correlated randomness, which gates need none of.
     "nonce with a bit flipped",
@@ -295,19 +302,22 @@ def ends_of(deviation: str, validation: str) -> set[str]:
     return {FAULT}
 
 
-def deviations_of(cheater: Role, validation: str) -> list[str]:
+def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]:
     """Those that this server can play.
 
     Args:
         cheater: the server.
         validation: how norms are checked.
+        workers: whether servers validate in worker processes, whose number they agree on.
     """
     elsewhere = BY_B if cheater is Role.SERVER_A else BY_A
     only_a = {"a stranger in the cohort", "an attempt that was used", "another model in the cohort",
               "the last number that there is", "a number too large",
               "somebody alike who wasn't offered"}  # fmt: skip
     only_b = {"digests offered that nobody signed", *(n for n in DEVIATIONS if "body" in n)}
-    skip = only_b if cheater is Role.SERVER_A else only_a
+    skip = (only_b if cheater is Role.SERVER_A else only_a) | {SHOWN}
     if validation != "fss":
         skip |= GATES_ALONE
+    if not workers:
+        skip |= {name for name in DEVIATIONS if name.startswith("pairs ")}
     return [name for name in DEVIATIONS if name not in skip and name.split(" ")[0] not in elsewhere]

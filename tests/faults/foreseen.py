@@ -1,6 +1,6 @@
 """What a server that cheats knows before it hears a word, and whether all that it heard was that.
 
-From what both servers and the owners noted (``cheat.py``).
+From what both servers and the owners noted (``cheat.py``), on real processes and in simulated time.
 """
 
 from collections import defaultdict
@@ -250,6 +250,7 @@ _FORESEEN: dict[str, Callable[[Known, bytes, int], None]] = {
     "cohort": _names("cohort"),
     "ask": _ask,
     "alike": _alike,
+    "pairs": _names("pairs"),
     "opened": _names("opened"),
     "offer": _offer,
     "held": _held,

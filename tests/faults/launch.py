@@ -26,10 +26,12 @@ from typing import Any
 # Run as a file: the tests' folder isn't on the path then.
 sys.path.append(str(Path(__file__).parents[2]))
 
+from tests.faults import cheat
 from tests.rig.waiting import until
 
 import precad.cli.start
 from precad.aggregator.collect import Inbox
+from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rpc.dealer_client import RemoteDealer, RemoteSquares
 from precad.aggregator.store.attempts import Attempts
@@ -61,22 +63,6 @@ WARM = (
     client_settings,
     data_owner,
 )
-
-POINTS: dict[type, tuple[str, ...]] = {
-    RemoteSquares: ("ask", "gate_keys"),
-    Absorber: ("absorb", "points"),
-    Enrolments: ("claim", "freeze"),
-    Attempts: ("prepare", "countersign", "sent", "finish", "void"),
-    Versions: ("keep_commitment",),
-    ModelStore: ("put",),
-    Inbox: ("open", "close", "_accept"),
-    RemoteDealer: ("join", "deal"),
-    DealerRole: ("key_for", "corrections", "ask"),
-    OwnAccount: ("charge",),
-    Pending: ("keep", "drop"),
-    DataOwner: ("update",),
-}
-"""Methods whose beginning and end are points; those with something to note are wrapped apart."""
 
 
 class Orders:
@@ -144,6 +130,9 @@ def install(orders: Orders) -> None:
             body=str(header.body_digest),
         )
 
+    def note_delivered(pair: Any, *_rest: object) -> None:
+        orders.note(delivered=pair[0].context.attempt)
+
     def note_spent(number: int, batch: int) -> None:
         orders.note(spent=[number, batch])
 
@@ -152,6 +141,7 @@ def install(orders: Orders) -> None:
         method: str,
         suffix: Callable[..., str] = nothing,
         first: Callable[..., None] = nothing,  # type: ignore[assignment]
+        last: Callable[..., None] = nothing,  # type: ignore[assignment]
     ) -> None:
         original = getattr(owner, method)
 
@@ -161,6 +151,7 @@ def install(orders: Orders) -> None:
             orders.at("before", point)
             first(*given, **named)
             result = original(self, *given, **named)
+            last(*given, **named)
             orders.at("after", point)
             return result
 
@@ -168,13 +159,41 @@ def install(orders: Orders) -> None:
 
     wrap(PeerLink, "send", step_of, note_noisy_share)
     wrap(PeerLink, "receive", step_of)
+    wrap(PeerLink, "receive_into", step_of)
+    for method in ("ask", "row_key", "share", "gate_keys"):
+        wrap(RemoteSquares, method)
+    for method in ("absorb", "words", "points"):
+        wrap(Absorber, method)
+    for method in ("claim", "freeze"):
+        wrap(Enrolments, method)
+    for method in ("begin", "abandon_open", "prepare", "countersign", "sent", "finish", "void"):
+        wrap(Attempts, method)
     wrap(Attempts, "spend", first=note_spent)
+    for method in (
+        "keep_commitment",
+        "keep_opening",
+        "count_opened",
+        "keep_model_seal",
+        "confirm",
+    ):
+        wrap(Versions, method)
+    wrap(ModelStore, "put")
+    for method in ("open", "close", "start", "_accept"):
+        wrap(Inbox, method)
     wrap(EventLog, "publish", event_of)
-    wrap(Servers, "submit", first=note_pair)
+    wrap(Register, "enrol")
+    for method in ("join", "deal"):
+        wrap(RemoteDealer, method)
+    for method in ("key_for", "corrections", "ask"):
+        wrap(DealerRole, method)
+    for method in ("enrol", "fetch_model", "prepare"):
+        wrap(Servers, method)
+    wrap(Servers, "submit", first=note_pair, last=note_delivered)
     wrap(Servers, "submit_half", role_of)
-    for owner, methods in POINTS.items():
-        for method in methods:
-            wrap(owner, method)
+    wrap(OwnAccount, "charge")
+    for method in ("keep", "drop"):
+        wrap(Pending, method)
+    wrap(DataOwner, "update")
 
 
 def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
@@ -184,6 +203,7 @@ def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     install(Orders(folder, name))
+    cheat.install(cheat.OrderedCheat(folder, name))
     sys.argv = ["precad", *arguments]
     precad.cli.start.main()
 

@@ -43,7 +43,14 @@ class Order:
         return cls(*text.split(" "))
 
 
-def task_of(rounds: int, validation: str, epsilon_limit: float | None) -> Task:
+def task_of(
+    rounds: int,
+    validation: str,
+    epsilon_limit: float | None,
+    collect_s: float = 5.0,
+    client_rate: float = 1.0,
+    clients: int = CLIENTS,
+) -> Task:
     """A logistic regression of six parameters with short deadlines."""
     values = task_values()
     weight = {"name": "1.weight", "shape": [CLASSES, FEATURES]}
@@ -51,11 +58,18 @@ def task_of(rounds: int, validation: str, epsilon_limit: float | None) -> Task:
     values |= {
         "name": "faults",
         "model": {"architecture": "logistic", "parameters": [weight, bias]},
-        "enrolment": {"clients": CLIENTS, "max_expected_records": 10.0},
+        "enrolment": {"clients": clients, "max_expected_records": 10.0},
         "validation": validation,
-        "deadlines": {"enrol": 60.0, "collect": 5.0, "rejoin": 1.0, "peer": 3.0, "outage": 60.0},
+        "deadlines": {
+            "enrol": 60.0,
+            "collect": collect_s,
+            "rejoin": 1.0,
+            "peer": 3.0,
+            "outage": 60.0,
+        },
     }
     values["training"]["rounds"] = rounds
+    values["privacy"]["client_rate"] = client_rate
     if epsilon_limit is not None:
         values["privacy"]["epsilon_limit"] = epsilon_limit
     return Task.parse(values)
@@ -161,6 +175,10 @@ class FaultyDeployment(LocalDeployment):
         forks: starts the processes.
         rounds: T.
         elsewhere: parties that other parents start.
+        collect_s: the deadline for submissions.
+        client_rate: q.
+        strangers: how many further certificates there are, for whom no process is started.
+        poisoned: whether one record of the first client's gives no finite gradient.
         validation: how norms are checked.
         epsilon_limit: where owners stop counting.
     """
@@ -171,7 +189,11 @@ class FaultyDeployment(LocalDeployment):
         forks: Forks,
         rounds: int,
         elsewhere: Mapping[str, Forks] | None = None,
+        collect_s: float = 5.0,
+        client_rate: float = 1.0,
         *,
+        strangers: int = 0,
+        poisoned: bool = False,
         validation: str = "crypten",
         epsilon_limit: float | None = None,
     ) -> None:
@@ -184,9 +206,15 @@ class FaultyDeployment(LocalDeployment):
                 random.normal(size=(RECORDS, FEATURES)).astype(np.float32),
                 random.integers(0, CLASSES, RECORDS),
             )
-            for n in range(CLIENTS)
+            for n in range(CLIENTS + strangers)
         }
-        super().__init__(folder, task_of(rounds, validation, epsilon_limit), data)
+        if poisoned:
+            data[ClientId("ward-0")][0][0] = 3e38
+        task = task_of(
+            rounds, validation, epsilon_limit, collect_s, client_rate, CLIENTS + strangers
+        )
+        super().__init__(folder, task, data)
+        self.clients, self.strangers = self.clients[:CLIENTS], self.clients[CLIENTS:]
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
 
@@ -332,9 +360,9 @@ class FaultyDeployment(LocalDeployment):
             charges.setdefault(number, set()).add(client)
         return charges
 
-    def notes(self, name: str) -> list[dict[str, Any]]:
+    def notes(self, name: str, kind: str = "notes") -> list[dict[str, Any]]:
         """What a party's processes noted, oldest first."""
-        path = self.orders / f"{name}.notes"
+        path = self.orders / f"{name}.{kind}"
         if not path.exists():
             return []
         # The last line may be half written.

@@ -9,7 +9,8 @@ of the one it must say of the other. Whatever the bad one does (``deviations.py`
 - it ends in a named fault, a refused submission, or a round as if nothing had been;
 - with an honest partner again the training goes on.
 
-What it sends of its noisy share nobody can check: see the tests at the end for what holds.
+What it sends of its noisy share nobody can check: see the tests at the end for what holds. The same
+on real processes is ``tests/soak/test_cheating_process.py``.
 """
 
 import logging
@@ -301,7 +302,7 @@ def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
 def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
     cheater: Role, part: int
 ) -> None:
-    deviations = deviations_of(cheater, "fss")[part::PARTS]
+    deviations = deviations_of(cheater, "fss", workers=False)[part::PARTS]
     with cheated(part, cheater, deviations) as world:
         assert world.bits > 0, "no deviation got as far as bits"
 
@@ -314,7 +315,7 @@ def test_under_the_other_check_too_whatever_a_server_says_ends_well(cheater: Rol
     """
     deviations = [
         name
-        for name in deviations_of(cheater, "crypten")
+        for name in deviations_of(cheater, "crypten", workers=False)
         if not OF_THE_CHECK.isdisjoint(DEVIATIONS[name].sends or ())
     ]
     with cheated(6, cheater, deviations, "crypten") as world:

@@ -3,12 +3,9 @@
 `tests/faults/test_random_schedules.py` and `test_crash_points.py` say what is played.
 """
 
-from pathlib import Path
-
 import pytest
 from tests.faults.conftest import BOTH, Play, calm
 from tests.faults.orders import Fault
-from tests.faults.test_chaos import piece
 from tests.faults.test_crash_points import (
     AT_THE_BEGINNING,
     OF_A_LINK,
@@ -67,8 +64,3 @@ def comes_again(line: str) -> bool:
     """Whether a step comes in every version, and not with a new link alone."""
     step = line.partition(": ")[2]
     return step not in OF_A_LINK | AT_THE_BEGINNING
-
-
-@pytest.mark.parametrize("seed", range(1, 16))
-def test_three_hundred_versions_of_everything_at_once(tmp_path: Path, seed: int) -> None:
-    piece(seed, 20, tmp_path, validation=("crypten", "fss")[seed % 5 == 0])

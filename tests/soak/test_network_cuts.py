@@ -7,18 +7,27 @@ work after the cut heals.
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.faults.process_invariants import check, kill_all
-from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
+from tests.faults.processes import ENDLESS, FaultyDeployment, Forks, Order
 from tests.rig.proxy import Proxy
 
 from precad.common.identifiers import Role
 
-POINTS = ("Inbox.open", "Absorber.absorb", "PeerLink.send/noisy-share")
+POINTS = (
+    "Inbox.open",
+    "PeerLink.send/held",
+    "Absorber.absorb",
+    "PeerLink.send/decide",
+    "PeerLink.send/countersignature",
+    "PeerLink.send/noisy-share",
+)
+GATE_POINTS = ("RemoteSquares.gate_keys", "PeerLink.send/decide", "PeerLink.send/valid-set")
+"""All other steps are the same code, under either check."""
 
 
 @pytest.fixture
@@ -49,17 +58,18 @@ def cut_and_heal(
     assert deployment.restarts == []
 
 
+@pytest.mark.parametrize(("validation", "points"), [("crypten", POINTS), ("fss", GATE_POINTS)])
 def test_the_link_between_the_servers_is_cut(
-    tmp_path: Path, forks: Forks, closing: ExitStack
+    tmp_path: Path, forks: Forks, closing: ExitStack, validation: str, points: Sequence[str]
 ) -> None:
-    deployment = FaultyDeployment(tmp_path, forks, ENDLESS)
+    deployment = FaultyDeployment(tmp_path, forks, ENDLESS, validation=validation)
     closing.callback(kill_all, deployment)
     proxy = Proxy(deployment.addresses["server-b"])
     closing.callback(proxy.close)
     deployment.reroute("server-a", "server-b", proxy.address)
     deployment.start_all()
     deployment.strike(())
-    for point in POINTS:
+    for point in points:
         order = Order("server-a", "pause-after", point)
         cut_and_heal(deployment, order, proxy.cut, proxy.heal)
     kill_all(deployment)
@@ -70,19 +80,35 @@ def test_the_link_between_the_servers_is_cut(
     ("validation", "point"),
     [("crypten", "RemoteDealer.deal"), ("fss", "RemoteSquares.gate_keys")],
 )
-def test_the_way_of_both_servers_to_the_dealer_is_cut(
-    tmp_path: Path, forks: Forks, closing: ExitStack, validation: str, point: str
+@pytest.mark.parametrize("cut_off", [("server-a",), ("server-b",), ("server-a", "server-b")])
+def test_the_way_to_the_dealer_is_cut(
+    tmp_path: Path,
+    forks: Forks,
+    closing: ExitStack,
+    cut_off: Sequence[str],
+    validation: str,
+    point: str,
 ) -> None:
     deployment = FaultyDeployment(tmp_path, forks, ENDLESS, validation=validation)
     closing.callback(kill_all, deployment)
-    proxy = Proxy(deployment.addresses["dealer"])
-    closing.callback(proxy.close)
-    for party in SERVER_ROLES:
-        deployment.reroute(party, "dealer", proxy.address)
+    proxies = []
+    for party in cut_off:
+        proxies.append(Proxy(deployment.addresses["dealer"]))
+        closing.callback(proxies[-1].close)
+        deployment.reroute(party, "dealer", proxies[-1].address)
     deployment.start_all()
     deployment.strike(())
-    order = Order(SERVER_ROLES[0], "pause-before", point)
-    cut_and_heal(deployment, order, proxy.cut, proxy.heal)
+
+    def cut() -> None:
+        for proxy in proxies:
+            proxy.cut()
+
+    def heal() -> None:
+        for proxy in proxies:
+            proxy.heal()
+
+    order = Order(cut_off[0], "pause-before", point)
+    cut_and_heal(deployment, order, cut, heal)
     kill_all(deployment)
     check(deployment)
 

@@ -1,34 +1,29 @@
 """Real processes whose databases are put back, and that wait for their operators.
 
 On the first version ledgers of 5 and 8 entries were both called sound by `ledger verify`; both put
-back had 3 and 3 for 6 true ones, and the dealer dealt the same masks again. The same by hundreds
-in simulated time: `tests/faults/test_random_schedules.py`.
+back had 3 and 3 for 6 true ones, and the dealer dealt the same masks again.
 """
 
-import re
 import shutil
+import signal
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.faults.operators import Operators
 from tests.faults.process_invariants import kill_all
 from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
-from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 
+Deploy = Callable[[], FaultyDeployment]
 
-def give_word(deployment: FaultyDeployment) -> None:
-    """Both servers' operators let the training go on wherever it asks them."""
-    for role in map(Role, SERVER_ROLES):
-        if found := re.search(r"precad allow (\S+) .*--version (\d+)", error_of(deployment, role)):
-            for each in map(Role, SERVER_ROLES):
-                # Whoever is being started again is asked the next time.
-                with suppress(PeerUnavailable, PeerViolation):
-                    deployment.operator(each).allow(found[1], int(found[2]))
+CUT_AT_MOST = 12
 
 
 @pytest.fixture
@@ -73,7 +68,9 @@ def charged(deployment: FaultyDeployment, role: str) -> dict[str, int]:
     return {each.client.name: each.participations for each in view.clients}
 
 
-@pytest.mark.parametrize("roles", [SERVER_ROLES[:1], SERVER_ROLES], ids=["a", "both"])
+@pytest.mark.parametrize(
+    "roles", [("server-a",), ("server-b",), SERVER_ROLES], ids=["a", "b", "both"]
+)
 def test_a_database_that_is_put_back_learns_what_it_forgot(
     deployment: FaultyDeployment, roles: tuple[str, ...]
 ) -> None:
@@ -88,10 +85,11 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
     forgotten = {role: charged(deployment, role) for role in roles}
     assert all(forgotten[role] != before[role] for role in roles), "nothing was forgotten"
     deployment.restart_the_dead()
+    operators = Operators(deployment)
 
     def went_on() -> bool:
         # What was under way when both were put back may have left: they ask before they go on.
-        give_word(deployment)
+        operators.look()
         return all(max(deployment.rounds(role)) > used + 2 for role in SERVER_ROLES)
 
     deployment.wait_for(went_on)
@@ -112,11 +110,44 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
     assert len(masks) == len(set(masks)), "masks of one attempt were used twice"
 
 
-def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_word(
+def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
     deployment: FaultyDeployment,
 ) -> None:
+    """The dealer alone remembers it, surely once it has answered: its release may have left."""
+    for role in SERVER_ROLES:
+        back_up(deployment, role)
+    deployment.strike(())
+    late = deployment.clients[-1].name
+    # While an owner is awaited: what comes last is asked for once both journals name the attempt.
+    deployment.hold(Order(late, "pause-before", "Servers.submit"))
+    deployment.hold(Order("server-a", "pause-after", "RemoteSquares.row_key"))
+    done = deployment.done()
+    # B first: A is paused, where B would note in its journal that A is gone.
+    for role in reversed(SERVER_ROLES):
+        put_back(deployment, role)
+    for name in ("server-a", late):
+        deployment.let_go(name)
+    deployment.restart_the_dead()
+    for server in (Role.SERVER_A, Role.SERVER_B):
+        deployment.wait_for(
+            lambda: "a release of it may have left" in error_of(deployment, server),  # noqa: B023
+        )
+    assert deployment.done() < done, "a version was released again that nobody allowed"
+    version = deployment.operator(Role.SERVER_A).status().version
+    for server in (Role.SERVER_A, Role.SERVER_B):
+        deployment.operator(server).allow("attempts", version)
+    deployment.strike(())
+    kill_all(deployment)
+    for role in SERVER_ROLES:
+        assert "was forgotten by both servers" in deployment.log(role)
+        assert audit_ledger(url(deployment, role)).findings == ()
+
+
+@pytest.mark.parametrize("role", SERVER_ROLES)
+def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_word(
+    deployment: FaultyDeployment, role: str
+) -> None:
     """State and journal are gone, without a copy, while the other may have sent its share."""
-    role = SERVER_ROLES[0]
     deployment.order([Order(role, "after", "Attempts.sent")])
     deployment.wait_for(lambda: deployment.processes[role].poll() is not None)
     done = max(deployment.rounds(role))
@@ -125,9 +156,10 @@ def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_w
     shutil.rmtree(state(deployment, f"{role}-journal"))
     deployment.restart_the_dead()
     deployment.wait_for(lambda: "write-off" in error_of(deployment, Role(role)))
+    operators = Operators(deployment)
 
     def went_on() -> bool:
-        give_word(deployment)
+        operators.look()
         return all(max(deployment.rounds(each), default=0) > done + 2 for each in SERVER_ROLES)
 
     deployment.wait_for(went_on)
@@ -145,3 +177,83 @@ def error_of(deployment: FaultyDeployment, role: Role) -> str:
     except PeerUnavailable:
         # It is being started.
         return ""
+
+
+def test_after_three_opened_attempts_the_operators_of_both_decide(
+    deployment: FaultyDeployment,
+) -> None:
+    """Each opened attempt shows a server the outcome of a check of the same update."""
+    orders = [Order("server-a", "before", "Attempts.prepare")] * 3
+    deployment.order(orders)
+
+    def status(role: str) -> str:
+        deployment.restart_the_dead()
+        return error_of(deployment, Role(role))
+
+    deployment.wait_for(lambda: "waits for the operators" in status("server-a"))
+    assert not deployment.open_orders()
+    deployment.wait_for(lambda: "waits for the operators" in status("server-b"))
+    version = deployment.operator(Role.SERVER_A).status().version
+    opened = len([v for _, v, *_ in deployment.rounds("server-a").values() if v == version])
+    assert opened == 3
+    # One server's operators alone change nothing.
+    deployment.operator(Role.SERVER_A).allow("attempts", version)
+    done = deployment.done()
+    deployment.wait_for(lambda: "waits for the operators" in status("server-b"))
+    assert deployment.done() == done
+    deployment.operator(Role.SERVER_B).allow("attempts", version)
+    deployment.strike(())
+    assert all(
+        status in (0, -signal.SIGKILL, None)
+        for status in (process.poll() for process in deployment.processes.values())
+    )
+
+
+def sent_for(deployment: FaultyDeployment) -> dict[int, set[str]]:
+    """Who sent something for each version."""
+    versions = {number: row[1] for number, row in deployment.rounds("server-b").items()}
+    sent: dict[int, set[str]] = {}
+    for client in deployment.clients:
+        for note in deployment.notes(client.name):
+            if (version := versions.get(note.get("submitted", -1))) is not None:
+                sent.setdefault(version, set()).add(client.name)
+    return sent
+
+
+def tried_again(deployment: FaultyDeployment) -> bool:
+    """Whether some version was tried twice that somebody was drawn for."""
+    attempts = Counter(row[1] for row in deployment.rounds("server-b").values())
+    return any(attempts[version] > 1 for version in sent_for(deployment))
+
+
+def test_cutting_a_version_short_again_and_again_draws_the_same_owners(
+    tmp_path: Path, forks: Forks
+) -> None:
+    """Server A dies whenever it has announced an attempt: the version keeps its cohort."""
+    deployment = FaultyDeployment(tmp_path, forks, ENDLESS, client_rate=0.5)
+    try:
+        deployment.start_all()
+        deployment.strike(())
+        after, before = (
+            Order("server-a", when, f"PeerLink.{step}/held")
+            for when, step in (("after", "receive"), ("before", "send"))
+        )
+        # Of two clients at q = 1/2 nobody is drawn in a quarter of the versions, and nothing sent.
+        for _ in range(CUT_AT_MOST):
+            deployment.strike([after] * 2)
+            deployment.strike([before] * 2)
+            if tried_again(deployment):
+                break
+        kill_all(deployment)
+        assert tried_again(deployment), "no version with anybody in it was tried twice"
+        sent = sent_for(deployment)
+        for client in deployment.clients:
+            accounts = deployment.folder / "state" / client.name / "participations.log"
+            # Whom the coin never drew has none.
+            text = accounts.read_text(encoding="ascii") if accounts.exists() else ""
+            lines = text.splitlines()
+            drawn = [version for version, who in sent.items() if client.name in who]
+            # Charged once a version, however often it was shared.
+            assert len(lines) <= len(drawn) + 1
+    finally:
+        kill_all(deployment)
