@@ -13,6 +13,7 @@ zero.
 """
 
 import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -121,6 +122,8 @@ class RecordGradients:
             if isinstance(layer, nn.Embedding):
                 _refuse_foreign_tokens(layer)
         self._loss = loss
+        own = loss.func if isinstance(loss, functools.partial) else loss
+        self._elementwise = own in _ELEMENTWISE or isinstance(own, _ELEMENTWISE_MODULES)
         self.objective = Objective(objective or ObjectiveSection(), loss)
         self._device = next(self._module.parameters()).device
         self._losses = vmap(self._record_loss, in_dims=(None, 0, 0), randomness="error")
@@ -375,7 +378,11 @@ class RecordGradients:
         self, named: dict[str, torch.Tensor], record: torch.Tensor, target: torch.Tensor
     ) -> torch.Tensor:
         outputs = functional_call(self._module, named, (record.unsqueeze(0),))
-        return self._loss(outputs, _shaped(target.unsqueeze(0), outputs)).sum()
+        target = target.unsqueeze(0)
+        if self._elementwise and isinstance(outputs, torch.Tensor):
+            # A number a record beside one output: torch warns of [1] beside [1, 1].
+            target = target.reshape(outputs.shape) if target.numel() == outputs.numel() else target
+        return self._loss(outputs, target).sum()
 
     def _outputs(self, named: dict[str, torch.Tensor], copies: torch.Tensor) -> Any:
         return functional_call(self._module, named, (copies,))
@@ -422,6 +429,13 @@ def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
 _NO_RANDOMNESS = "random layers aren't supported; remove dropout (clipping and noise regularise)"
 
 
+_ELEMENTWISE = (
+    *(functional.mse_loss, functional.l1_loss),
+    *(functional.smooth_l1_loss, functional.huber_loss),
+)
+_ELEMENTWISE_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+
+
 def _check_device(model: nn.Module) -> None:
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if tensor.device.type != "cpu":
@@ -431,14 +445,6 @@ def _check_device(model: nn.Module) -> None:
                 "is trained on the processor alone: that one record's gradient doesn't show in "
                 "another's last bits is tested nowhere else; give model.cpu()",
             )
-
-
-def _shaped(target: torch.Tensor, outputs: Any) -> torch.Tensor:
-    """A number a record in the shape of an output of one number, as regression losses want it."""
-    numbers = isinstance(outputs, torch.Tensor) and target.is_floating_point()
-    if numbers and outputs.shape == (*target.shape, 1):
-        return target.unsqueeze(-1)
-    return target
 
 
 def _check_layers(model: nn.Module) -> None:

@@ -59,6 +59,8 @@ def terminal(command: Sequence[str], columns: int, lines: int = 24) -> Iterator[
         tmux = (program, "-u", "-S", f"{folder}/socket", "-f", str(settings))
         size = ("-x", str(columns), "-y", str(lines))
         environment = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
+        for size_of_another in ("COLUMNS", "LINES"):
+            environment.pop(size_of_another, None)
         new = [*tmux, "new-session", "-d", *size, shlex.join(command)]
         subprocess.run(new, check=True, env=environment)
         try:

@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ def _begin() -> None:
 
 
 def _end() -> None:
-    """Whatever still runs."""
+    """Whatever of the fork server's still runs; joblib's workers are children too."""
     for process in multiprocessing.active_children():
-        process.kill()
-        process.join()
+        if isinstance(process, ForkServerProcess):
+            process.kill()
+            process.join()
 
 
 def forked(arguments: list[str], **options: Any) -> Any:

@@ -117,7 +117,11 @@ class Deployed:
     def connect(self, client: ClientId, clock: Clock = CLOCK) -> Servers:
         addresses, identity = (self.addresses[A], self.addresses[B]), self.owners[client]
         patience: dict[str, Any] = {"patience_s": DEADLINE_S, "clock": clock}
-        return Servers(self.task, client, *addresses, identity, **patience)
+        servers = Servers(self.task, client, *addresses, identity, **patience)
+        # A server ends a handshake that a busy machine draws out, and the channel tries again.
+        for channel in servers._channels.values():
+            grpc.channel_ready_future(channel).result(timeout=DEADLINE_S)
+        return servers
 
     def channel(self, role: Role) -> grpc.Channel:
         """The first owner's, for what its SDK wouldn't send."""
