@@ -24,7 +24,7 @@ from precad.accounting.guarantees import AccountantName, guarantees
 from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S, STRANGERS
 from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, Limits
 from precad.cli.task_file import meaning, table_of
-from precad.client.records.cells import READINGS
+from precad.client.records.containers import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.client.records.cells import level_of, loses_digits
+from precad.client.records.containers import level_of, loses_digits
 from precad.client.records.table import Table, name_of
 from precad.common.checks import refusal
 from precad.common.errors import Misconfiguration

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precad.client.records.cells import Cells, of_column
+from precad.client.records.containers import Cells, of_column
 from precad.common.errors import Misconfiguration
 
 

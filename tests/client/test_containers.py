@@ -19,8 +19,8 @@ from pyarrow import parquet
 from scipy import sparse
 
 from precad.client.check_before_enrolling import Kind, look_at_columns
-from precad.client.records.cells import level_of, of_column
 from precad.client.records.columns import ColumnNotes
+from precad.client.records.containers import level_of, of_column
 from precad.client.records.read_records import read_records
 from precad.client.records.table import of_frame
 from precad.client.records.torch_records import as_records
