@@ -120,6 +120,8 @@ def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | Non
     """
     if logs is not None and not logs.is_dir():
         raise Misconfiguration("--logs", str(logs), "there is no such folder; make it first")
+    if sys.platform == "win32":
+        raise Misconfiguration("--config", "several", "give one: this system starts no forks")
     # Owners that share a terminal can't each redraw it.
     environment = os.environ | {"TERM": "dumb"}
     forked.begin(environment, forked.OWNERS)

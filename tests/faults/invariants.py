@@ -91,6 +91,13 @@ def one_release_of_a_version(world: World, roles: tuple[Role, ...] = SERVERS) ->
         attempts = world.rounds(role)
         left: Counter[int] = Counter()
         for number, share in world.seen.shares[role].items():
+            if number not in attempts:
+                # A database was put back, and with it an attempt was lost that nobody had heard of.
+                assert role in world.put_back_roles, f"attempt {number} is gone"
+                assert share not in world.seen.left[role], (
+                    f"attempt {number} is gone, its share left"
+                )
+                continue
             state, version, _, kept = attempts[number]
             assert kept in (share, None), "a prepared share changed"
             if share in world.seen.left[role]:
