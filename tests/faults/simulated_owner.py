@@ -104,6 +104,7 @@ class Calls:
         if not digest == announced == at_b:
             raise PeerViolation(f"the servers show different models of version {version}")
         self._world.seen.given[version].add(digest)
+        self._world.seen.fetched.add(version)
         return theta
 
     def opening(self, role: Role, attempt: int) -> bytes:

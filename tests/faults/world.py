@@ -83,6 +83,8 @@ class Recorded:
     """What a client's first submission for a round number holds."""
     given: dict[int, set[Digest]] = field(default_factory=lambda: defaultdict(set))
     """Models that owners were given, or that a server has stated to them."""
+    fetched: set[int] = field(default_factory=set)
+    """Versions of which an owner has the model itself."""
     words: list[str] = field(default_factory=list)
     """What the operators were asked."""
     pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
