@@ -9,11 +9,13 @@ import contextlib
 import hmac
 import re
 import secrets
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from precad.aggregator.settings import ServerSettings
+from precad.aggregator.store.backup import TOKENS
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.files import write_file
 from precad.common.identifiers import ClientId, Digest
@@ -22,15 +24,17 @@ from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 
-class Admission:
-    """Lets every client that the authority named take part."""
+class Admission(ABC):
+    """Who of the clients that the authority named may take part."""
 
+    @abstractmethod
     def __call__(self, claim: Enrolment, token: str, /) -> None:
         """Let a claim with its token pass, or raise AccessDenied.
 
         Asked once for each new client, after its claim passed the task's caps.
         """
 
+    @abstractmethod
     def foresee(self, client: ClientId, token: str) -> None:
         """Raise AccessDenied where a call would, whatever is claimed; nothing is changed by it.
 
@@ -44,6 +48,16 @@ class Admission:
     def unused_tokens(self) -> int:
         """Return how many tokens are still anybody's who brings them."""
         return 0
+
+
+class Everybody(Admission):
+    """All of them, whatever they claim within the task's caps."""
+
+    def __call__(self, claim: Enrolment, token: str, /) -> None:
+        """Let it pass."""
+
+    def foresee(self, client: ClientId, token: str) -> None:
+        """Foresee no refusal."""
 
 
 class Listed(Admission):
@@ -74,7 +88,6 @@ class Listed(Admission):
 
 
 TOKEN_BYTES = 32
-TOKENS_FOLDER = "tokens"
 _TEXT_LENGTH = 52
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -111,7 +124,7 @@ class ByToken(Admission):
     """
 
     def __init__(self, state: Path) -> None:
-        self._folder = state / TOKENS_FOLDER
+        self._folder = state / TOKENS
 
     def __call__(self, claim: Enrolment, token: str, /) -> None:
         """Bind the token to the client."""
@@ -220,7 +233,7 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
         )
     match settings.enrolment:
         case "open":
-            return Admission()
+            return Everybody()
         case "token":
             return ByToken(settings.state)
         case "roster":

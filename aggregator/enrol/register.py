@@ -2,7 +2,7 @@
 
 import contextlib
 
-from precad.aggregator.enrol.admission import Admission
+from precad.aggregator.enrol.admission import Admission, Everybody
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import Store
@@ -24,7 +24,7 @@ class Register:
         clock: Clock = CLOCK,
     ) -> None:
         self._task = task
-        self._admission = admission or Admission()
+        self._admission = Everybody() if admission is None else admission
         self._store = store
         self._clock = clock
         self._changed = clock.condition()

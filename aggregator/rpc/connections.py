@@ -45,6 +45,11 @@ STRANGERS = 1024
 """Connections of whoever isn't a client, has no place or has said nothing yet."""
 PER_CLIENT = 2
 """A client that reconnects has its old connection beside the new one for a moment."""
+FILES_PER_CLIENT = 2
+"""Uploads that it may have open, each with a file."""
+OWN_FILES = 256
+"""For the database, the journal, the other parties and what the libraries open."""
+LEAST = 16
 LOOK_S = 0.5
 _DESCRIPTORS = Path("/proc/self/fd")
 _LISTED = _DESCRIPTORS.is_dir()
@@ -56,6 +61,9 @@ Peer = tuple[str, int]
 def connections_for(clients: int) -> int:
     """Let this process open as many files as the system allows; half of them for callers at most.
 
+    Where the system allows little, files come first: whoever isn't let in now comes again, and a
+    journal that can't be opened stops a training.
+
     Returns:
         How many connections a server of a task with so many clients takes; where that is less than
         it would, a warning says so.
@@ -65,12 +73,14 @@ def connections_for(clients: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wanted = STRANGERS + PER_CLIENT * clients
     # The other half is for uploads, the database and the links to the other parties.
-    room = wanted if hard == resource.RLIM_INFINITY else hard // 2
+    files = OWN_FILES + FILES_PER_CLIENT * clients
+    room = wanted if hard == resource.RLIM_INFINITY else max(LEAST, min(hard // 2, hard - files))
     if room < wanted:
         log.warning(
-            "of %d files that this process may open half are for connections, and it may need %d; "
+            "of %d files that this process may open %d are for connections, and it may need %d; "
             "raise the system's limit (ulimit -Hn, or LimitNOFILE of its service)",
             hard,
+            room,
             wanted,
         )
     return min(wanted, room)

@@ -134,8 +134,11 @@ class Attempts:
 
     def hear(self, attempt: int) -> None:
         """Keep that somebody else remembers ``attempt``: dealer, owner or the other server."""
-        if attempt >= self.next_number():
-            with self._transaction.write() as connection:
+        if attempt < self.next_number():
+            return
+        with self._transaction.write() as connection:
+            # Asked again: another thread may have heard of a newer one since.
+            if attempt >= self.next_number():
                 connection.execute(update(schema.task), {"heard": attempt})
 
     def _heard(self) -> int:

@@ -72,12 +72,13 @@ class JournalFile:
         if len(whole) < len(data):
             os.truncate(self._path, len(whole))
         try:
-            lines = [_Line.from_json(line) for line in whole.splitlines()]
-        except PeerViolation:
+            # Another task's lines aren't looked at: they may be of another precad's making.
+            lines = whole.splitlines()
+            own = [_Line.from_json(x) for x in lines if json.loads(x)["task"] == self._task]
+        except (PeerViolation, ValueError, KeyError, TypeError, RecursionError):
             raise Misconfiguration(
                 "journal", str(self._path), "can't be read; put this server's newest file back"
             ) from None
-        own = [line for line in lines if line.task == self._task]
         voided = frozenset(line.attempt for line in own if line.voided)
         facts = (
             Fact(version=line.version, attempt=line.attempt, voided=False, clients=line.clients)

@@ -288,10 +288,11 @@ class Ledger:
     def facts(self, version: int) -> tuple[Fact, ...]:
         """Return what the ledger holds of ``version``, by attempt."""
         found = []
-        for attempt, state in self._transaction.rows(_FACTS, of=version):
-            voided = state is AttemptState.VOIDED
-            names = () if voided else tuple(client.name for client in self.charged(attempt))
-            found.append(Fact(version=version, attempt=attempt, voided=voided, clients=names))
+        with self._transaction.read():
+            for attempt, state in self._transaction.rows(_FACTS, of=version):
+                voided = state is AttemptState.VOIDED
+                names = () if voided else tuple(client.name for client in self.charged(attempt))
+                found.append(Fact(version=version, attempt=attempt, voided=voided, clients=names))
         return tuple(found)
 
     def history(self, version: int) -> Digest:

@@ -46,6 +46,7 @@ class Transaction:
         self._turn = threading.RLock()
         self._connection: Connection | None = None
         self._broken = False
+        self._writing = False
         self._looks: dict[Hashable, Any] = {}
 
     @contextmanager
@@ -53,12 +54,14 @@ class Transaction:
         """A block that changes something, durable at its end. Raises StorageFailure."""
         with self.read() as connection:
             self._looks.clear()
+            outer, self._writing = self._writing, True
             try:
                 yield connection
             except BaseException:
                 self._broken = True
                 raise
             finally:
+                self._writing = outer
                 self._looks.clear()
 
     @contextmanager
@@ -66,7 +69,13 @@ class Transaction:
         """A block that changes nothing. Raises StorageFailure."""
         with self._turn:
             if self._connection is not None:
-                yield self._connection
+                try:
+                    yield self._connection
+                except BaseException:
+                    # PostgreSQL takes back a whole transaction in which a look failed, and says
+                    # nothing at its end.
+                    self._broken |= self._writing
+                    raise
                 return
             try:
                 with storage_errors(), self.engine.begin() as self._connection:

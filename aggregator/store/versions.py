@@ -45,8 +45,10 @@ class Versions:
 
     def raise_opened(self, version: int, at_least: int) -> None:
         """Keep that so many of a version's attempts were opened, unless more are known."""
-        if (more := at_least - self.opened(version)) > 0:
-            with self._transaction.write() as connection:
+        if at_least <= self.opened(version):
+            return
+        with self._transaction.write() as connection:
+            if (more := at_least - self.opened(version)) > 0:
                 _set_opened(connection, version, at_least, more)
 
     def opened(self, version: int) -> int:

@@ -65,8 +65,11 @@ class LinkCommunicator:
         Raises:
             PeerViolation: the other party is out of step or sent another length.
             PeerUnavailable: it sent nothing in time.
+            TypeError: CrypTen hands over what are no ring elements: an error, never a wrong number.
         """
         tensors = input if isinstance(input, list) else [input]
+        if batched != isinstance(input, list) or any(t.dtype != torch.int64 for t in tensors):
+            raise TypeError("only ring elements cross the link, a list of tensors as a batch")
         name, combine = _OPERATIONS[op]
         own = np.concatenate([t.detach().numpy().reshape(-1) for t in tensors])
         step = f"{self._step}/all-reduce-{name}/{self._collectives}"

@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import TaskMaker
 
 from precad.aggregator.enrol.admission import (
-    Admission,
     ByToken,
+    Everybody,
     Listed,
     admission_of,
     new_token,
@@ -187,7 +187,7 @@ def test_a_doctor_hears_whether_its_name_is_on_the_list_and_not_what_the_list_sa
 
 def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: ByToken) -> None:
     token = issue(book)
-    for admission in (book, Listed(Roster({TWO: OTHER})), Admission()):
+    for admission in (book, Listed(Roster({TWO: OTHER})), Everybody()):
         store = open_store("sqlite://", task, Role.SERVER_B)
         store.enrolment.claim(CLAIM)
         enrolling = Register(task, store, admission)

@@ -276,6 +276,19 @@ def test_another_length_is_a_violation(length: int) -> None:
         a.all_reduce(X)
 
 
+@pytest.mark.parametrize(
+    ("handed", "batched"), [(X.double(), False), ([X], False), (X, True), ([X, X.int()], True)]
+)
+def test_what_are_no_ring_elements_is_an_error_and_never_a_wrong_number(
+    handed: Any,
+    batched: bool,  # noqa: FBT001
+) -> None:
+    a, _, link = pair()
+    with pytest.raises(TypeError, match="only ring elements"):
+        a.all_reduce(handed, batched=batched)
+    assert not link._received
+
+
 def test_a_silent_party_is_unavailable() -> None:
     a, _, _ = pair(patience_s=0.1)
     with pytest.raises(PeerUnavailable):

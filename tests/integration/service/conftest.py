@@ -14,7 +14,7 @@ from tests.rig.loop import LoopThread
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
-from precad.aggregator.enrol.admission import Admission
+from precad.aggregator.enrol.admission import Admission, Everybody
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.states import Opened
@@ -67,7 +67,7 @@ class Deployed:
         self._thread = LoopThread()
         self.loop = self._thread.loop
         for role, identity in identities.items():
-            admission = (admissions or {}).get(role, Admission())
+            admission = (admissions or {}).get(role, Everybody())
             make = partial(self._make, role, identity, limits, admission)
             self.addresses[role] = self._thread.serve(make, identity)
 

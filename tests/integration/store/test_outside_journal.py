@@ -165,6 +165,7 @@ OWN = b'{"task":"TASK",'
     [
         b"x",
         b"[]",
+        b"{}",
         b'{"task": "f00"',
         b"\xff",
         b"[" * 100_000,
@@ -193,4 +194,7 @@ def test_another_tasks_lines_do_not_count(
     store = opener(f"sqlite:///{tmp_path}/other.db", task=other, outside=outside)
     prepared(store, 3)
     bind(store, 3)
+    # Nor do those of another form, which a precad to come may write.
+    with outside.open("ab") as file:
+        file.write(b'{"task":"f00","kind":"of another form"}\n')
     assert opener(url, outside=outside).attempts.next_number() == 0

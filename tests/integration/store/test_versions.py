@@ -4,9 +4,12 @@ And that every database keeps it alike, also for a process that comes later.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import create_engine, make_url
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
 from tests.integration.store.conftest import MODEL, NEXT, SHARE, A, B, Bind, C, Opener, Prepare
 from tests.rig.keys import signatures
 
@@ -44,6 +47,52 @@ def test_what_owners_ask_is_as_new_as_the_last_write(store: Store, prepared: Pre
     store.versions.confirm(1)
     store.attempts.hear(6)
     assert asked() == asked() == ((1, 0), (1, 1, (1,)), (7, 1))
+
+
+def test_what_is_heard_of_from_two_sides_at_once_never_falls(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Owners' openings and the dealer's word come on two threads, each after a look of its own."""
+    look, between = store.attempts.next_number, [20]
+
+    def looked() -> int:
+        found = look()
+        while between:
+            store.attempts.hear(between.pop())
+        return found
+
+    monkeypatch.setattr(store.attempts, "next_number", looked)
+    store.attempts.hear(12)
+    assert store.attempts.next_number() == 21
+
+
+def test_what_was_opened_never_falls(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, between = store.versions.opened, [5]
+
+    def looked(version: int) -> int:
+        found = look(version)
+        while between:
+            store.versions.raise_opened(version, between.pop())
+        return found
+
+    monkeypatch.setattr(store.versions, "opened", looked)
+    store.versions.raise_opened(1, 3)
+    assert (store.versions.opened(1), store.versions.all_opened()) == (5, 5)
+
+
+def test_a_look_that_fails_inside_of_a_change_breaks_the_change(store: Store) -> None:
+    """PostgreSQL takes it back then without a word, whoever swallows the failure."""
+    transaction = store.attempts._transaction
+
+    def swallowing() -> None:
+        with transaction.write():
+            store.attempts.hear(4)
+            with suppress(DBAPIError):
+                transaction.value(text("SELECT nothing FROM nowhere"))
+
+    with pytest.raises(AssertionError, match="after a part of it has failed"):
+        swallowing()
+    assert store.attempts.next_number() == 0
 
 
 def test_the_witness_is_the_newest_head_of_the_other_server(
