@@ -8,6 +8,7 @@ range: exact in any order of summation.
 """
 
 import ctypes
+import logging
 import os
 from collections.abc import Callable, Collection
 from functools import cache
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.common.ring import WORD_BYTES, RingVector, dot
+
+log = logging.getLogger("precad")
 
 Projection: TypeAlias = Callable[[RingVector, NDArray[np.uint64], RingVector], None]
 """What ``project_blocks`` is, and its arguments."""
@@ -102,15 +105,17 @@ def _found(library: Path | None, what: str, wrap: Callable[[Any], _T]) -> dict[s
         return {}
     try:
         functions = ctypes.CDLL(str(library))
-        can = functions.precad_kernels()
-        return {
-            name: wrap(functions[f"precad_{what}_{name.replace('-', '_')}"])
-            for name, bit in _COMPILED.items()
-            if bit == 0 or can & bit
-        }
-    except (OSError, AttributeError):
-        # Built for another machine, or from older sources: as good as none.
+    except OSError:
+        # Built for another machine: as good as none.
         return {}
+    can = functions.precad_kernels()
+    usable = [name for name, bit in _COMPILED.items() if bit == 0 or can & bit]
+    try:
+        found = {name: functions[f"precad_{what}_{name.replace('-', '_')}"] for name in usable}
+    except AttributeError:
+        log.warning("%s was built from other sources: NumPy does its work; install anew", library)
+        return {}
+    return {name: wrap(function) for name, function in found.items()}
 
 
 def _projection(function: Any) -> Projection:

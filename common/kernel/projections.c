@@ -3,8 +3,9 @@
  *
  * All projections compute the same, as __init__.py says: z[r][0] += Σ entry(r, i)·low(words[i]) and
  * z[r][1] += Σ entry(r, i)·high(words[i]), of the words' halves of 32 bits. z[0] + 2^32·z[1] is the
- * projection in the ring as it is in the field. The masks are read where the keystream left them: for each block of 64 words and each row
- * two 64-bit masks u, v, little-endian; an entry is a bit of u minus the same bit of v.
+ * projection in the ring as it is in the field. The masks are read where the keystream left them:
+ * for each block of 64 words and each row two 64-bit masks u, v, little-endian; an entry is a bit
+ * of u minus the same bit of v.
  *
  * The vector kernels multiply bytes. A word is the sum of its 8 bytes (limbs) times 2^(8l), so a
  * row's inner product is that of 8 sums of bytes times −1, 0 or 1, which the processor makes 32
