@@ -12,7 +12,7 @@ from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
 from precad.client.display import display_for
 from precad.client.gradients.local_update import local_update, most_records, poisson_sample
-from precad.client.gradients.rehearsal import rehearse
+from precad.client.gradients.rehearsal import check_processor, rehearse
 from precad.client.gradients.torch_models import Applied, build
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
@@ -122,6 +122,7 @@ class DataOwner:
         self._record_rate = on_grid(self.task, wanted)
         self._most = most_records(len(self._records), self._record_rate)
         self._model = build(self.task.model) if model is None else model
+        check_processor(self._model)
         self._loss = functional.cross_entropy if loss is None else loss
         self._addresses = (server_a, server_b)
         self._identity = (
@@ -198,7 +199,7 @@ class DataOwner:
             try:
                 with reporter:
                     self._rehearse(reporter)
-                    result = self.take_part(reporter)
+                    result = self._take_part(reporter)
             finally:
                 model_file = self._keep_model(reporter.newest)
         result.model_file = model_file
@@ -213,7 +214,7 @@ class DataOwner:
         if self._held_out is not None:
             _named("held_out", rehearse, self._model, self._loss, self._held_out, self.task)
 
-    def take_part(
+    def _take_part(
         self,
         observer: Observer,
         compute: Compute | None = None,

@@ -22,8 +22,8 @@ def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> Displa
     Args:
         name: the owner's.
         rounds: T.
-        wanted: None for a display where somebody looks: a notebook, or a terminal that can redraw
-            a line; True for lines where neither is; False for none.
+        wanted: False for none. Else there is one where somebody looks: in a notebook, or on a
+            terminal that can redraw a line; anywhere else the log says each round.
 
     Returns:
         None where nobody looks.
@@ -32,7 +32,7 @@ def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> Displa
         return None
     if _in_notebook():
         return NotebookDisplay(name, rounds)
-    if wanted or redraws(sys.stderr):
+    if redraws(sys.stderr):
         return TerminalDisplay(name, rounds, sys.stderr)
     return None
 

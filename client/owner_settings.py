@@ -122,6 +122,8 @@ def own_model(place: str, folder: Path | None = None) -> Any:
     """
     from torch import nn  # noqa: PLC0415 -- seconds
 
+    from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415 -- torch
+
     made = own_object("model", place, folder)
     if not isinstance(made, nn.Module):
         try:
@@ -139,6 +141,7 @@ def own_model(place: str, folder: Path | None = None) -> Any:
             place,
             f"gives a {type(made).__name__}: give a torch.nn.Module, or what makes one",
         )
+    check_processor(made)
     return made
 
 

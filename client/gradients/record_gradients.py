@@ -14,7 +14,6 @@ zero.
 
 import copy
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -110,7 +109,6 @@ class RecordGradients:
         objective: ObjectiveSection | None = None,
     ) -> None:
         check_parameters(model, parameters)
-        _check_device(model)
         _check_layers(model)
         self.parameters = parameters
         self.dimension = sum(parameter.size for parameter in parameters)
@@ -434,17 +432,6 @@ _ELEMENTWISE = (
     *(functional.smooth_l1_loss, functional.huber_loss),
 )
 _ELEMENTWISE_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
-
-
-def _check_device(model: nn.Module) -> None:
-    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        if tensor.device.type != "cpu":
-            raise Misconfiguration(
-                f"model, {name}",
-                str(tensor.device),
-                "is trained on the processor alone: that one record's gradient doesn't show in "
-                "another's last bits is tested nowhere else; give model.cpu()",
-            )
 
 
 def _check_layers(model: nn.Module) -> None:

@@ -5,6 +5,7 @@ Refusing is still the owner's own affair here. Later it would be public, so late
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,21 @@ def rehearse(
     _check_gradient(gradients, model, records, task)
     _check_losses(gradients, model, records, task)
     _check_batches(gradients, model, loss, records, task)
+
+
+def check_processor(model: nn.Module) -> None:
+    """Refuse an owner's model that isn't on the processor; a simulation may be anywhere.
+
+    Raises Misconfiguration: names the tensor.
+    """
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise Misconfiguration(
+                f"model, {name}",
+                str(tensor.device),
+                "is trained on the processor alone: that one record's gradient doesn't show in "
+                "another's last bits is tested nowhere else; give model.cpu()",
+            )
 
 
 def _check_weights(loss: Loss, records: Records) -> None:

@@ -6,7 +6,9 @@ alone, so reading costs no privacy.
 """
 
 import math
+import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -14,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.client.records.containers import level_of, loses_digits
+from precad.client.records.containers import Cell, exact, level_of, mantissa_of
 from precad.client.records.table import Table, name_of
 from precad.common.checks import refusal
 from precad.common.errors import Misconfiguration
-from precad.common.task_schema import Column, DataSection
+from precad.common.task_schema import Column, DataSection, level_text
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 8
 _MEND = "mend it or leave the record out"
-_TEXT = "keep such codes as whole numbers or as text"
+_WHOLE = re.compile(r"-?[0-9]{1,300}")
+_SINGLE_BITS = 24
 _TRUTH = {"true": 1.0, "false": 0.0}
 _EXAMPLES = 3
 _FAR = 30.0
@@ -129,7 +132,7 @@ class _Cells:
         self._table = table
         self._column = column
         self._is_target = column is section.target
-        self._marks = frozenset(map(str.strip, section.missing))
+        self._marks = frozenset(map(level_text, section.missing))
         self._decimal = decimal
         renamed = {name_of(ours): theirs for ours, theirs in rename.items()}
         self._cells = table.cells(renamed.get(name_of(column.name), column.name))
@@ -139,8 +142,9 @@ class _Cells:
         """(value − centre)/scale, ``[n] float64``, finite as float32 too."""
         column, cells = self._column, self._cells
         if isinstance(cells, np.ndarray):
-            values = cells.astype(np.float64)
-            empty = np.isnan(values)
+            values = exact(cells).astype(np.float64)
+            marks = [mark for mark in map(self._number, self._marks) if not math.isnan(mark)]
+            empty = np.isnan(values) | np.isin(values, marks)
         else:
             empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
             found = (
@@ -175,15 +179,22 @@ class _Cells:
         """
         column = self._column
         places = {level_of(level): place for place, level in enumerate(column.levels)}
-        cells = self._cells.tolist() if isinstance(self._cells, np.ndarray) else self._cells
+        cells = self._cells
+        rounded = self._rounded(mantissa_of(cells))
+        if isinstance(cells, np.ndarray):
+            cells = exact(cells).tolist()
         empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
-        large = np.fromiter(map(loses_digits, cells), np.bool_, len(cells))
-        self._refuse_first(large, "is a number with a point that may have lost digits: " + _TEXT)
+        doubtful = np.fromiter((isinstance(c, float) and c in rounded for c in cells), np.bool_)
+        self._refuse_first(
+            doubtful & ~empty,
+            "may be a level of the task that was rounded: keep such codes as whole numbers or text",
+        )
         if column.fill_level is None:
             self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill_level"))
         filling = level_of(str(column.fill_level))
         levels = [
-            filling if gone else level_of(cell) for cell, gone in zip(cells, empty, strict=True)
+            filling if gone else self._level(cell, places)
+            for cell, gone in zip(cells, empty, strict=True)
         ]
         codes = np.fromiter((places.get(level, -1) for level in levels), np.int64, len(cells))
         if unknown is None:
@@ -198,11 +209,28 @@ class _Cells:
             codes[codes < 0] = unknown
         return codes
 
-    def _missing(self, cell: object) -> bool:
+    def _level(self, cell: Any, places: Mapping[str, int]) -> str:
+        """A cell as a level; text with this file's decimal sign as a number, where that is one."""
+        level = level_of(cell)
+        if self._decimal != "." and level not in places and isinstance(cell, str):
+            as_number = level_text(cell.replace(self._decimal, "."))
+            return as_number if as_number in places else level
+        return level
+
+    def _rounded(self, bits: int) -> frozenset[float]:
+        """What floats of so many bits make of listed whole numbers that they can't all hold."""
+        found = set()
+        for level in map(level_text, self._column.levels):
+            if _WHOLE.fullmatch(level) and abs(int(level)) >= 2**bits:
+                number = float(int(level))
+                found.add(number if bits > _SINGLE_BITS else float(str(np.float32(number))))
+        return frozenset(found)
+
+    def _missing(self, cell: Cell) -> bool:
         """Whether there is no value: None, NaN, or a text that means it."""
-        if isinstance(cell, str):
-            return cell.strip() in self._marks
-        return cell is None or (isinstance(cell, float) and math.isnan(cell))
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return True
+        return level_of(cell) in self._marks
 
     def _number(self, cell: Any) -> float:
         """NaN where it is none."""
@@ -285,9 +313,9 @@ class Columns(BaseModel):
             for field, value in (("inputs", self.inputs), ("target", self.target)):
                 if value:
                     raise Misconfiguration(f"columns.{field}", value, _RECIPE)
-            known = {column.name for column in (*recipe.columns, recipe.target)}
+            known = {name_of(column.name) for column in (*recipe.columns, recipe.target)}
             for name in self.rename:
-                if name not in known:
+                if name_of(name) not in known:
                     raise Misconfiguration(
                         "columns.rename", name, f"the task has no such column: {_listed(known)}"
                     )

@@ -6,6 +6,7 @@ table means doesn't depend on what it lies in.
 """
 
 import datetime as dt
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,7 +22,7 @@ from precad.common.task_schema import level_text
 
 Cell: TypeAlias = bool | int | float | Decimal | str | None
 Cells: TypeAlias = Sequence[Cell] | NDArray[Any]
-"""Or an array of float64, integers or truth values; NaN is a missing value."""
+"""Or an array of floats, integers or truth values; NaN is a missing value."""
 
 
 class Reading(NamedTuple):
@@ -40,7 +41,9 @@ READINGS = (
     Reading("number that is whole: 2.0; the text `2.0`", "itself", "`2`"),
     Reading("other number; the text `1.50`", "itself", "`1.5`"),
     Reading(
-        "number of 2^53 or more with a point or an exponent", "itself", "refused: digits are lost"
+        "number of 2^53 or more with a point (2^24 of 32 bits)",
+        "itself",
+        "itself; refused where it may be a listed level that was rounded",
     ),
     Reading("number of 32 or 16 bits", "the shortest decimal that it is", "the same"),
     Reading("category, dictionary entry", "its value", "its value"),
@@ -60,7 +63,6 @@ _TIMES = (
     np.datetime64,
     np.timedelta64,
 )
-_EXACT = 2.0**53
 
 
 def of_column(column: Any, name: str) -> Cells:
@@ -81,7 +83,7 @@ def of_column(column: Any, name: str) -> Cells:
         raise _refused(name, type(column).__name__, "give one cell a record, not a matrix")
     numbers = _numbers(column)
     if numbers is not None:
-        return _exact(numbers)
+        return np.array(numbers)
     return [_cell(value, name, record) for record, value in enumerate(_values(column))]
 
 
@@ -91,22 +93,28 @@ def level_of(cell: Cell) -> str:
         return "true" if cell else "false"
     if isinstance(cell, str):
         return level_text(cell)
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
+    if isinstance(cell, float) and math.isfinite(cell):
+        # Without an exponent, which text files write in many ways.
+        cell = Decimal(repr(cell))
     if isinstance(cell, Decimal):
-        return level_text(format(cell, "f"))
+        text = format(cell, "f")
+        return level_text(text if "." in text else f"{text}.0") if cell.is_finite() else text
     return str(cell)
 
 
-def loses_digits(cell: Cell) -> bool:
-    """Whether it is a number with a point or an exponent so large that whole numbers share it."""
-    if isinstance(cell, str):
-        text = cell.strip()
-        return _POINT.fullmatch(text) is not None and abs(float(text)) >= _EXACT
-    return isinstance(cell, float) and abs(cell) >= _EXACT
+def mantissa_of(cells: Cells) -> int:
+    """Bits of whole numbers that the column's floats keep."""
+    dtype = cells.dtype if isinstance(cells, np.ndarray) else np.dtype(np.float64)
+    return int(np.finfo(dtype).nmant) + 1 if dtype.kind == "f" else 64
 
 
-_POINT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?|[+-]?inf")
+def exact(cells: NDArray[Any]) -> NDArray[Any]:
+    """Floats as float64; those of fewer bits by their shortest decimals, as in text files."""
+    if cells.dtype.kind != "f":
+        return cells
+    if cells.dtype.itemsize < np.dtype(np.float64).itemsize:
+        return cells.astype(str).astype(np.float64)
+    return cells.astype(np.float64)
 
 
 def _refused(name: str, value: object, remedy: str, record: int | None = None) -> Misconfiguration:
@@ -172,15 +180,6 @@ def _of_nullable(column: Any) -> NDArray[Any] | None:
     return np.asarray(column.to_numpy())
 
 
-def _exact(numbers: NDArray[Any]) -> NDArray[Any]:
-    """A copy; floats of fewer bits by their shortest decimals, as text files have them."""
-    if numbers.dtype.kind != "f":
-        return np.array(numbers)
-    if numbers.dtype.itemsize < np.dtype(np.float64).itemsize:
-        return numbers.astype(str).astype(np.float64)
-    return numbers.astype(np.float64)
-
-
 def _values(column: Any) -> list[Any]:
     if isinstance(column, np.ma.MaskedArray):
         gaps = np.ma.getmaskarray(column)
@@ -214,10 +213,10 @@ def _cell(value: Any, name: str, record: int) -> Cell:
 
 
 def _of_number(value: Any) -> Cell:
+    if isinstance(value, Decimal):
+        return None if value.is_nan() else value
     if value != value:  # noqa: PLR0124 -- NaN, of any kind of number
         return None
-    if isinstance(value, Decimal):
-        return value
     single = isinstance(value, np.floating) and value.dtype.itemsize < _DOUBLE
     return float(str(value)) if single else float(value)
 

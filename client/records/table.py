@@ -97,6 +97,15 @@ def _check_names(path: Path, names: list[str], separator: str) -> None:
             )
 
 
+def _length(name: str, column: Any) -> int:
+    try:
+        return len(column)
+    except TypeError:
+        raise Misconfiguration(
+            f"data, column {name}", type(column).__name__, "must have a cell for each record"
+        ) from None
+
+
 def _require_once(names: Sequence[str], source: str) -> None:
     twice = [name for name, number in Counter(names).items() if number > 1]
     if twice:
@@ -141,7 +150,7 @@ def of_frame(frame: Any, source: str | None = None) -> Table:
     source = type(frame).__name__ if source is None else source
     _require_once([name_of(name) for name in names], source)
     columns = {name_of(name): frame[name] for name in names}
-    lengths = {len(column) if hasattr(column, "__len__") else -1 for column in columns.values()}
+    lengths = {_length(name, column) for name, column in columns.items()}
     if len(lengths) > 1:
         raise Misconfiguration("data", source, "has columns of different lengths")
     table = Table(source, columns)

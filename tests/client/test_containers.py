@@ -19,7 +19,7 @@ from pyarrow import parquet
 from scipy import sparse
 
 from precad.client.check_before_enrolling import Kind, look_at_columns
-from precad.client.records.columns import ColumnNotes
+from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.containers import level_of, of_column
 from precad.client.records.read_records import read_records
 from precad.client.records.table import of_frame
@@ -278,8 +278,42 @@ def test_a_code_that_a_float_has_rounded_is_refused(
     use: str, container: Callable[[Values, Path], Any], tmp_path: Path
 ) -> None:
     data = container(KINDS["beyond 2^53 with a gap"], tmp_path)
-    with pytest.raises(Misconfiguration, match="may have lost digits: keep such codes"):
+    with pytest.raises(Misconfiguration, match="that was rounded: keep such codes"):
         read_records(data, recipe(use))
+
+
+def test_a_code_that_single_precision_has_rounded_is_refused() -> None:
+    column = {"name": "v", "kind": "categorical", "levels": ["123456789"]}
+    section = DataSection.model_validate({"target": {"name": "o"}, "columns": [column]})
+    table = {"v": np.array([123456789, 5], np.float32), "o": [0.5, 1]}
+    with pytest.raises(Misconfiguration, match="that was rounded"):
+        read_records(table, section)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("use", ["number, filled", "level, filled"])
+def test_a_number_that_means_a_gap_does_so_in_every_container(
+    container: Callable[[Values, Path], Any], use: str, tmp_path: Path
+) -> None:
+    """-9 in a text file was filled, and in a frame it was a value."""
+    section = recipe(use).model_copy(update={"missing": ("", "-9")})
+    notes: list[ColumnNotes] = []
+    read_records(container([1, -9, 2, 3], tmp_path), section, notes=notes)
+    assert notes[0].filled == 1
+
+
+def test_text_that_looks_like_a_large_number_is_a_level_like_any_other() -> None:
+    column = {"name": "v", "kind": "categorical", "levels": ["7E22", "inf"], "fill_level": "inf"}
+    section = DataSection.model_validate({"target": {"name": "o"}, "columns": [column]})
+    x, _ = read_records({"v": ["7E22", "inf", "12e34"], "o": [0.5, 1, 2]}, section)
+    assert x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+def test_a_decimal_comma_holds_for_levels_too(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("v;o\n1,5;1\nA;2\n", encoding="utf-8")
+    columns = Columns(separator=";", decimal=",")
+    x, _ = read_records(tmp_path / "t.csv", recipe("level"), columns)
+    assert x.argmax(axis=1).tolist() == [LEVELS.index("1.5"), LEVELS.index("A")]
 
 
 @pytest.mark.parametrize(
@@ -309,6 +343,10 @@ def test_numbers_are_what_they_say(kind: str, use: str, x: list[float], tmp_path
         ("250", "250"),
         ("I10.50", "I10.50"),
         (Decimal("3.00"), "3"),
+        (Decimal(30), "30"),
+        (1e-05, "0.00001"),
+        (1e22, "10000000000000000000000"),
+        ("7E22", "7E22"),
         (f"caf{E_ACUTE}", "caf\u00e9"),
         ("ICU", "ICU"),
     ],
@@ -335,6 +373,7 @@ def test_a_columns_name_is_the_same_however_its_letters_are_composed() -> None:
     ("column", "said"),
     [
         ("abc", "an array or a list of cells"),
+        (5, "an array or a list of cells"),
         ({"a": 1}, "an array or a list of cells"),
         (np.zeros((2, 2)), "one cell a record, not a matrix"),
         (sparse.csr_array(np.eye(2)), "an array or a list of cells|not a matrix"),
@@ -351,7 +390,8 @@ def test_what_is_no_column_is_refused_in_a_sentence(column: Any, said: str) -> N
 
 def test_tensors_are_columns_like_arrays() -> None:
     assert of_column(torch.tensor([1, 2]), "v").tolist() == [1, 2]  # type: ignore[union-attr]
-    assert of_column(torch.tensor([0.1]), "v").tolist() == [0.1]  # type: ignore[union-attr]
+    x, _ = read_records({"v": torch.tensor([0.1, 2]), "o": [0.5, 1]}, recipe("level"))
+    assert x.argmax(axis=1).tolist() == [LEVELS.index("0.1"), LEVELS.index("2")]
 
 
 def test_a_frame_that_is_not_computed_yet_is_refused() -> None:

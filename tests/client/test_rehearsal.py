@@ -11,7 +11,7 @@ from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn import functional
 
-from precad.client.gradients.rehearsal import rehearse
+from precad.client.gradients.rehearsal import check_processor, rehearse
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 
@@ -218,7 +218,7 @@ def test_one_number_a_record_fits_a_model_with_one_output(loss: Any) -> None:
 def test_a_model_that_is_not_on_the_processor_is_refused() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 3, device="meta"))
     with pytest.raises(Misconfiguration, match=r"model, 1.weight = 'meta': .*give model.cpu\(\)"):
-        rehearse(model, functional.cross_entropy, as_records((X, Y)), task_of(linear()), most=14)
+        check_processor(model)
 
 
 @pytest.mark.parametrize(
