@@ -165,6 +165,9 @@ def _loss(request: Loss, found: Document) -> Parts:
             "noise for what one may contribute. `precad plan --malicious` finds a client clip that "
             "says something."
         )
+    vacuous = [row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6)]
+    if expected is not None and vacuous:
+        yield f"From {vacuous[0]} attackers on the upper bound says nothing."
     for one in found["fewest_attackers"]:
         fewest = one["attackers"]
         least = "more than were searched" if fewest is None else f"at least {fewest:,}"

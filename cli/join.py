@@ -3,19 +3,22 @@
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from itertools import chain, count
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
 
 import click
 
 from precad.cli import forked
 from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.files import PRIVATE_MODE
 from precad.common.logs import doing, dump_stacks_on_signal, start_log
+from precad.common.terminal import say
 
 
 @click.command()
@@ -43,7 +46,7 @@ def doctor(config: Path, wait: float, as_json: bool) -> None:
         print_json({"findings": rows, "wrong": len(findings.wrong)})
     else:
         for each in findings:
-            click.echo(f"{_MARKS[each.kind.value]} {each.about}: {each.text}")
+            say(sys.stdout, f"{_MARKS[each.kind.value]} {each.about}: {each.text}")
         if findings.wrong:
             click.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")
         elif not any(each.about == FINISHED for each in findings):
@@ -118,21 +121,25 @@ def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | Non
         options: of each.
         logs: a folder; each one's output goes to a file there, named like its settings file.
     """
+    if sys.platform == "win32":
+        raise Misconfiguration(
+            "--config, --logs", len(settings), "one owner a command here, and its output as it is"
+        )
     if logs is not None and not logs.is_dir():
         raise Misconfiguration("--logs", str(logs), "there is no such folder; make it first")
-    if sys.platform == "win32":
-        raise Misconfiguration("--config", "several", "give one: this system starts no forks")
     # Owners that share a terminal can't each redraw it.
     environment = os.environ | {"TERM": "dumb"}
     forked.begin(environment, forked.OWNERS)
-    # A signal that comes meanwhile is for all of them.
-    forwarded = {signal.SIGTERM, signal.SIGINT}
-    usual = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
-    owners = []
-    for file in settings:
-        command = [sys.executable, "-m", "precad", "join", "--config", str(file), *options]
-        with nullcontext() if logs is None else (logs / f"{file.stem}.log").open("ab") as log:
-            owners.append(forked.start(command, stdout=log, env=environment))
+    owners: list[Any] = []
+    with ExitStack() as opened:
+        outputs = [None if logs is None else _log(logs, file, opened) for file in settings]
+        # A signal that comes meanwhile is for all of them.
+        forwarded = {signal.SIGTERM, signal.SIGINT}
+        usual = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+        for file, log in zip(settings, outputs, strict=True):
+            command = [sys.executable, "-m", "precad", "join", "--config", str(file), *options]
+            both = {} if log is None else {"stderr": subprocess.STDOUT}
+            owners.append(forked.start(command, stdout=log, env=environment, **both))
 
     def forward(number: int, _frame: object) -> None:
         for owner in owners:
@@ -143,6 +150,24 @@ def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | Non
     signal.pthread_sigmask(signal.SIG_SETMASK, usual)
     failed = [status for owner in owners if (status := owner.wait())]
     return max(failed[0], 1) if failed else 0
+
+
+def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
+    """An owner's own, for its eyes alone: refusals quote cells.
+
+    Raises Misconfiguration: it can't be written.
+    """
+    path = folder / f"{settings.stem}.log"
+    try:
+        return opened.enter_context(open(path, "ab", opener=_private))
+    except OSError as error:
+        raise Misconfiguration(
+            "--logs", str(path), f"can't be written ({error.strerror}); name another folder"
+        ) from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, PRIVATE_MODE)
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

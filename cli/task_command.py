@@ -1,5 +1,6 @@
 """`precad task new`, `check` and `show`."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
+from precad.common.terminal import say
 
 file_argument = click.argument("file", type=PATH, help="The task file.")
 
@@ -152,7 +154,7 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     notes: list[ColumnNotes] = []
     records = as_records(read_records(data, made.data, notes=notes))
     for each in look_at_columns(notes):
-        click.echo(f"{'!' if each.kind is Kind.NOTE else '✓'} {each.text}", err=True)
+        say(sys.stderr, f"{'!' if each.kind is Kind.NOTE else '✓'} {each.text}")
     if model is None and made.model.architecture not in BUILT_IN:
         return (
             f"{len(records):,} records of shape {list(records.inputs.shape[1:])}; give --model to "

@@ -18,16 +18,23 @@ _UNBROKEN = 10_000
 
 
 def console_of(out: TextIO) -> Console:
-    """Rich's console that writes there."""
-    width = None if out.isatty() else _UNBROKEN
+    """Rich's console that writes there; no variable of the environment makes a file a terminal."""
+    terminal = out.isatty()
+    width = None if terminal else _UNBROKEN
     return Console(
-        file=out, width=width, markup=False, emoji=False, highlight=False, force_jupyter=False
+        file=out,
+        width=width,
+        force_terminal=terminal,
+        force_jupyter=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
     )
 
 
 def redraws(out: TextIO) -> bool:
     """Whether it is a terminal that can draw a line anew."""
-    return console_of(out).is_interactive
+    return out.isatty() and console_of(out).is_interactive
 
 
 def plain(text: str, style: str = "") -> Text:

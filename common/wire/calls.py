@@ -38,7 +38,8 @@ _ITS_OWN_WORDS = (LINKED, NOT_NOW)
 def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
     """What went wrong on a call, for the side that can act."""
     code = error.code()
-    detail = error.details() or ""
+    # The other side's words: no control character of them reaches a log or a terminal.
+    detail = "".join(c for c in error.details() or "" if c.isprintable() or c == "\n")
     if code is grpc.StatusCode.UNAVAILABLE and any(words in detail for words in _WRONG_NAME):
         return Misidentified(
             f"{who} isn't at {address}: whoever answers there has another party's certificate; "

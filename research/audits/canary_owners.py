@@ -76,7 +76,7 @@ def play(
         models[view.version] = view.theta
         return compute(owner, view)
 
-    result = owner.take_part(Observer(), computed)
+    result = owner._take_part(Observer(), computed)  # noqa: SLF001
     rounds = owner.task.training.rounds
     if result.model is None or result.counted != rounds or sorted(models) != list(range(rounds)):
         raise PeerViolation(

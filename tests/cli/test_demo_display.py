@@ -10,6 +10,7 @@ from precad.cli.demo import DemoRequest
 from precad.cli.demo_display import Display, conclude
 from precad.cli.demo_outcome import Outcome, RoundRow
 from precad.cli.demo_scenario import Scenario, make_scenario
+from precad.common.terminal import redraws, say
 
 RESULT = {
     "accuracy": 0.5,
@@ -78,3 +79,15 @@ def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Sc
     assert lines[0] == "owners enrol: 0 of 10"
     assert [line for line in lines if "owners enrol" in line] == lines[:1]
     assert lines[1].startswith("round   1/5: accuracy 50.0%")
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"])
+def test_no_variable_makes_a_file_a_terminal(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log has other readers than the owner at a terminal."""
+    monkeypatch.setenv(variable, "1")
+    out = io.StringIO()
+    say(out, ("one", "bold red"))
+    assert out.getvalue() == "one\n"
+    assert not redraws(out)

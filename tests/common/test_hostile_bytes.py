@@ -11,12 +11,14 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from tests.fuzz.stage import join, split
 from tests.fuzz.targets import TARGETS, stage
 
 from precad.common.errors import MAX_TEXT, Misconfiguration, PrecadError
+from precad.common.wire.calls import error_of
 from precad.protos import precad_pb2 as pb
 
 VERSION_3, NO_VERSION = bytes.fromhex("a003020102"), bytes.fromhex("a003020122")
@@ -264,3 +266,23 @@ def test_an_array_whose_header_has_keys_of_two_kinds() -> None:
     data = npy(np.ones(3)).replace(b"'shape'", b"b'hape'")
     refused("run-arrays", data)
     refused("client-data", packed(x=data, y=data))
+
+
+# --- a peer's words ----------------------------------------------------------------------------
+
+
+class Refusing(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return "no\x1b[2K\rfinished: \u03b5 = .001\x9b\u202e"
+
+
+@pytest.mark.parametrize("code", grpc.StatusCode)
+def test_a_peers_words_bring_no_control_character(code: grpc.StatusCode) -> None:
+    """A server could write whole lines into an owner's terminal and log."""
+    assert str(error_of("server A", "here:1", Refusing(code))).isprintable()

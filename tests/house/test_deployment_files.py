@@ -101,11 +101,14 @@ def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(part: str
     first = (folder / f"{part}.yml").read_text()
     command = ["sed", "--file", str(folder / "further.sed"), str(folder / f"{part}.yml")]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    names = re.compile(rf"(?:ame|app): ({part}[\w-]*)")
+    names = re.compile(rf"\b(?:name|serviceName|app): ({part}[\w-]*)")
     assert [name.replace("-clinics", "") for name in names.findall(made)] == names.findall(first)
     assert all(name.startswith(f"{part}-clinics") for name in names.findall(made))
     ports = [int(port) for port in re.findall(r"ort: (\d+)", first)]
     assert [int(port) for port in re.findall(r"ort: (\d+)", made)] == [each + 10 for each in ports]
+    # One copy of the keys, whatever the tasks.
+    secret = re.compile(r"secretName: \S+")
+    assert secret.findall(made) == secret.findall(first) != []
     # Where the kit's settings lie.
     assert made.count("--config, clinics/settings.toml]") == first.count("--config, settings.toml]")
     assert "mountPath: /precad/clinics/settings.toml" in made

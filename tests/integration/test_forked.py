@@ -117,7 +117,14 @@ def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(tmp_pat
     arguments = [part for config in configs for part in ("--config", config)]
     assert said(tmp_path, "join", "--logs", tmp_path, *arguments)[0] == 2
     for config in configs:
-        assert f"required in {config}" in config.with_suffix(".log").read_text()
+        log = config.with_suffix(".log")
+        assert f"required in {config}" in log.read_text()
+        # Refusals quote cells, and accounts stand there: nobody else's to read.
+        assert log.stat().st_mode & 0o777 == 0o600
+    log.unlink()
+    log.mkdir()
+    status, told = said(tmp_path, "join", "--logs", tmp_path, *arguments)
+    assert (status, "can't be written" in told) == (2, True)
     assert said(tmp_path, "join", "--logs", tmp_path / "none", *arguments)[0] == 2
 
 
