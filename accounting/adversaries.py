@@ -203,12 +203,12 @@ class Run:
     def at_cap(self, cap: int) -> "Run":
         """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
 
-        Versions that were released more than once stay so, and what was counted already counts: an
-        owner at a rate of its own below the task's may have taken part more often than the cap.
+        Versions that were released more than once stay so. Who has taken part more often than the cap
+        (at a rate of its own below the task's, say) isn't held by it: then only T was fixed.
         """
         again = {m: n for m, n in (self.counts or {}).items() if m}
-        counted = self.participations or 0
-        cap = max(min(cap, self.rounds), counted, sum(again.values()))
+        least = max(self.participations or 0, sum(again.values()))
+        cap = min(cap, self.rounds) if least <= cap else self.rounds
         counts = again | {0: cap - sum(again.values())} if again else None
         return replace(self, participations=cap, counts=counts, basis=Basis.CAP)
 

@@ -79,12 +79,9 @@ class HockeyStick:
         return np.clip(np.exp(-self.epsilons[line]) * (p - self.deltas[line]), 0, 1)
 
     def delta(self, epsilon: float) -> float:
-        """δ(ε), from the lines: at most interpolation above the composed distribution's."""
-        return float(
-            np.interp(
-                np.exp(epsilon), np.exp(self.epsilons), self.deltas, right=float(self.deltas[-1])
-            )
-        )
+        """δ(ε), from the lines: at most interpolation above the true one; 1 left of the first."""
+        lines = np.exp(self.epsilons)
+        return float(np.interp(np.exp(epsilon), lines, self.deltas, left=1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,5 +159,5 @@ class ExactGroups(Guarantee):
         forward, reverse = self.sticks(1)
         largest = min(float(forward.epsilons[-1]), float(reverse.epsilons[-1]))
         epsilons = np.geomspace(largest / 1000, largest, 200) if largest > 0 else np.zeros(1)
-        deltas = [max(forward.delta(e), reverse.delta(e)) for e in epsilons]
-        return ApproximateDP(tuple(epsilons.tolist()), tuple(min(d, 1 - 1e-12) for d in deltas))
+        deltas = [min(1.0, max(forward.delta(e), reverse.delta(e))) for e in epsilons]
+        return ApproximateDP(tuple(epsilons.tolist()), tuple(deltas))

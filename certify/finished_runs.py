@@ -5,7 +5,7 @@ Votes need many independent runs of one task; M of them cost M-fold privacy, com
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, Self, assert_never
@@ -262,7 +262,13 @@ class Ensemble:
         A record's against one server counts every round as a participation, the most it can be.
         """
         given, total = self.inputs, len(self.runs) * self.inputs.rounds
-        run, exact = given.run(total), (AccountantName.EXACT,)
+        tests = len(self.runs) * given.most_attempts
+        run = replace(
+            given.run(total),
+            attempts=tests,
+            projections=given.malicious_submission_soundness_bits,
+        )
+        exact = (AccountantName.EXACT,)
         one, *others = Adversary
         return (
             *guarantees(run.at_cap(total), given.delta, (one,), exact),

@@ -124,7 +124,9 @@ def _cost(found: Document) -> Parts:
         whose = f"Joint privacy cost of these {found['runs']['count']:,} runs"
     for one in found["runs"]["joint_privacy_cost"]:
         epsilon = "no bound" if one["epsilon"] is None else f"{one['epsilon']:.3f}"
-        compositions, delta = f"{one['compositions']:,}", f"{one['delta']:g}"
+        more = (one["rejection_delta"] or 0.0) + (one["advantage_delta"] or 0.0)
+        compositions = f"{one['compositions']:,}"
+        delta = f"{one['delta']:g}" + (f" + {more:.0e}" if more else "")
         rows.append([one["adversary"], one["adjacency"], compositions, delta, epsilon])
     columns = ("adversary", "neighbours", "compositions", "δ", "ε")
     yield _table(f"{whose}, exact", columns, rows, words=2)

@@ -160,8 +160,11 @@ def _show_account(document: dict[str, Any]) -> None:
     say(
         sys.stdout,
         f"{document['versions']} versions; exact ε of all together {document['epsilon']:.4g} at "
-        f"δ = {document['delta']:g}, record level, one {document['server']} server",
+        f"δ = {document['delta']:g}, record level, one curious server",
     )
+    if document["server"] == "malicious":
+        # It decides when an owner takes part: what was counted was not fixed before.
+        say(sys.stdout, "Against one malicious server the limit holds, not what was counted.")
     limit = document["limit"]
     if limit is None:
         say(sys.stdout, "no limit")

@@ -138,10 +138,11 @@ class Plan:
             f"{self.upload_bytes / 1e6:,.1f} MB of uploads.",
         )
         for each in self.statements:
-            what, added = "planned", ""
+            what, more = "planned", each.rejection_delta or 0.0
+            added = f"; δ and {more:.0e} more for honest rejection"
             if each.malicious_server:
                 what = f"at {each.compositions:,} participations"
-                added = f"; δ and {each.advantage_delta or 0.0:.0e} more ({ASSUMED})"
+                added = f"; δ and {more + (each.advantage_delta or 0.0):.0e} more ({ASSUMED})"
             say(
                 sys.stdout,
                 f"  {what}: ε = {each.epsilon:.3g} ({each.adjacency}), {each.against}{added}",

@@ -139,7 +139,10 @@ def test_mine_says_malicious_only_where_norms_are_checked_by_gates(
         document = json.loads(run("mine", tmp_path, "--json")[1])
         assert [task["server"] for task in document["tasks"]] == servers
         assert document["server"] == weaker
-        assert f"record level, one {weaker} server" in run("mine", tmp_path)[1]
+        told = run("mine", tmp_path)[1]
+        assert "record level, one curious server" in told
+        # What it decided itself was fixed by no count.
+        assert ("the limit holds, not what was counted" in told) is (weaker == "malicious")
 
 
 @pytest.mark.parametrize("check", ["neither", "", "FSS"])
