@@ -203,8 +203,8 @@ class Run:
     def at_cap(self, cap: int) -> "Run":
         """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
 
-        Versions that were released more than once stay so. Who has taken part more often than the cap
-        (at a rate of its own below the task's, say) isn't held by it: then only T was fixed.
+        Versions that were released more than once stay so. Who has taken part more often than the
+        cap, at a rate of its own below the task's, isn't held by it: then only T was fixed.
         """
         again = {m: n for m, n in (self.counts or {}).items() if m}
         least = max(self.participations or 0, sum(again.values()))

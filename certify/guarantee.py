@@ -240,12 +240,15 @@ class ApproximateDP(Guarantee):
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
             if not 0 <= epsilon < np.inf:
                 raise Misconfiguration("epsilon", epsilon, "give a finite number of at least 0")
-            if not 0 <= delta < 1:
+            # 1 says nothing, and is true.
+            if not 0 <= delta <= 1:
                 raise Misconfiguration("delta", delta, "give a number in [0, 1)")
 
     @classmethod
     def single(cls, epsilon: float, delta: float, *, refined: bool = True) -> "ApproximateDP":
-        """The guarantee at one (ε, δ)."""
+        """The guarantee at one (ε, δ). Raises Misconfiguration: one of them bounds nothing."""
+        if delta == 1:
+            raise Misconfiguration("delta", delta, "give a number in [0, 1)")
         return cls((epsilon,), (delta,), refined)
 
     @property

@@ -245,17 +245,17 @@ class _Compiled:
         return int(self._functions["dot"](a.ctypes.data, b.ctypes.data, a.size))
 
     def combine(self, rows: FieldVector, weights: FieldVector, out: FieldVector) -> None:
-        _require(rows.shape, weights.shape + out.shape, rows, weights, out)
+        _require(rows.shape, weights.shape + out.shape, rows, weights, out=out)
         data = rows.ctypes.data, weights.ctypes.data
         self._functions["combine"](*data, *rows.shape, out.ctypes.data)
 
     def squares(self, rows: FieldVector, out: FieldVector) -> None:
-        _require(rows.shape[:1], out.shape, rows, out)
+        _require(rows.shape[:1], out.shape, rows, out=out)
         self._functions["squares"](rows.ctypes.data, *rows.shape, out.ctypes.data)
 
     def shift(self, rows: FieldVector, by: int) -> None:
         tables = _transform(len(rows), by)
-        _require(rows.shape[:1], tables[2].shape, rows)
+        _require(rows.shape[:1], tables[2].shape, out=rows)
         self._functions["shift"](rows.ctypes.data, *rows.shape, *(t.ctypes.data for t in tables))
 
     def lagrange(self, n: int, t: int) -> FieldVector:
@@ -271,12 +271,20 @@ class _Compiled:
         return out
 
 
-def _require(shape: tuple[int, ...], other: tuple[int, ...], *arrays: FieldVector) -> None:
+def _require(
+    shape: tuple[int, ...],
+    other: tuple[int, ...],
+    *arrays: FieldVector,
+    out: FieldVector | None = None,
+) -> None:
+    """C reads and writes whatever it is given: refuse what NumPy would refuse."""
     if shape != other:
         raise ValueError(f"shapes {shape} and {other} don't belong together")
-    for array in arrays:
-        if array.dtype != np.uint64 or not array.flags.c_contiguous:
-            raise ValueError(f"words must be contiguous uint64, not {array.dtype}")
+    for array in arrays if out is None else (*arrays, out):
+        if array.dtype != np.uint64 or not (array.flags.c_contiguous and array.flags.aligned):
+            raise ValueError(f"words must be contiguous, aligned uint64, not {array.dtype}")
+    if out is not None and not out.flags.writeable:
+        raise ValueError("the output must be writeable")
 
 
 # Random elements: what keystream.py is for the ring.

@@ -65,6 +65,9 @@ class ProofHeader:
     """What both servers get alike, as it came."""
 
     context: SubmissionContext
+    openings: tuple[Digest, Digest]
+    """o_A and o_B: random bytes that each server states when the attempt opens and keeps in memory
+    alone. So no header outlives a process, and none is answered twice from a restored database."""
     seed_holder: Role
     """SERVER_A or SERVER_B; not sent: both servers know it (``seed_holders``)."""
     commitment: Digest
@@ -78,28 +81,49 @@ class ProofHeader:
     signature: Signature | None = field(default=None, repr=False)
     """Over ``signed``."""
 
+    def __post_init__(self) -> None:
+        if self.seed_holder not in SERVERS:
+            raise ValueError(f"{self.seed_holder} holds no seed")
+
+    @property
+    def ctx(self) -> Digest:
+        """What seeds, rows and challenges are bound to: the context and both openings."""
+        openings = (each.value for each in self.openings)
+        return Digest.of(encode_context("proof-context", self.context.digest.value, *openings))
+
     @property
     def signed(self) -> bytes:
         """The bytes that the client signs: for another purpose than any other check's."""
         digests = self.commitment, self.update_digest, self.bits_digest, self.proof_digest
-        parts = (each.value for each in digests)
+        parts = (each.value for each in (*self.openings, *digests))
         return encode_context("submission-signature-with-proof", *self.context.parts, *parts)
+
+    @property
+    def whole_digest(self) -> Digest:
+        """SHA-256 of header, signature and certificates as received: what the servers compare.
+
+        The query is drawn from it. What is answered once is ``signed``: of one header there may be
+        several signatures.
+        """
+        if self.signature is None:
+            raise ValueError("a header without a signature is none yet")
+        parts = self.signed, self.signature.value, *self.signature.certificates
+        return Digest.of(encode_context("whole-submission", *parts))
 
     @property
     def rows_key(self) -> Secret:
         """K: fixed once seed and x' are."""
-        parts = self.context.digest, self.commitment, self.update_digest
-        return _hashed("proof-rows", *parts)
+        return _hashed("proof-rows", self.ctx, self.commitment, self.update_digest)
 
     @property
     def bits_key(self) -> Secret:
         """Of μ₁ and μ₂: fixed once the bits are."""
-        return _hashed("proof-bits", Digest(self.rows_key.reveal()), self.bits_digest)
+        return _hashed("proof-bits-key", Digest(self.rows_key.reveal()), self.bits_digest)
 
     def stream(self, secret: Secret, purpose: str) -> FieldKeystream:
         """The words of a seed for one purpose in this submission."""
         role = self.seed_holder.value.encode()
-        names = self.context.digest.value, self.commitment.value
+        names = self.ctx.value, self.commitment.value
         return FieldKeystream(secret, f"proof/{purpose}", role, *names)
 
 
@@ -119,8 +143,7 @@ class SeedPart:
     def opens(self) -> bool:
         """Whether they open the commitment."""
         header = self.header
-        ctx = header.context.digest
-        return opens(header.commitment, header.seed_holder, ctx, self.salt, self.seed)
+        return opens(header.commitment, header.seed_holder, header.ctx, self.salt, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +162,32 @@ class BodyPart:
     values: FieldVector = field(repr=False)
     """π'."""
 
-    def require_signed(self) -> None:
-        """Refuse a body that isn't what was signed, or has words that are none of the field.
+    def require_signed(self, shape: ProofShape) -> None:
+        """Refuse a body that isn't what was signed, or isn't made of so many words of the field.
 
         Raises:
             RejectedSubmission: the client's doing.
         """
-        header, ctx = self.header, self.header.context.digest
-        found = (
+        sizes = {"update": shape.dimension, "bits": shape.bits, "values": shape.values}
+        lengths = {name: (getattr(self, name).size, size) for name, size in sizes.items()}
+        lengths |= {
+            "salt": (len(self.salt), SALT_BYTES),
+            "mask_seed": (len(self.mask_seed), KEY_BYTES),
+        }
+        for name, (found, right) in lengths.items():
+            if found != right:
+                raise RejectedSubmission(
+                    Rejection.MALFORMED, f"{name} has a length of {found}, must have {right}"
+                )
+        header, ctx = self.header, self.header.ctx
+        digests = (
             (header.update_digest, _body_digest("update", ctx, self.salt, self.update)),
             (header.bits_digest, _body_digest("bits", ctx, self.salt, self.bits)),
             (header.proof_digest, _proof_digest(ctx, self.salt, self.mask_seed, self.values)),
         )
-        if any(said != is_ for said, is_ in found):
+        if any(said != is_ for said, is_ in digests):
             raise RejectedSubmission(Rejection.MALFORMED, "the body isn't the one that was signed")
-        for name in ("update", "bits", "values"):
+        for name in sizes:
             at = first_not_below(getattr(self, name))
             if at is not None:
                 raise RejectedSubmission(
@@ -161,10 +195,43 @@ class BodyPart:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A part that was verified whole: of others no word leaves a server. Made by ``verified``."""
+
+    part: SeedPart | BodyPart
+
+
+def verified(part: SeedPart | BodyPart, shape: ProofShape, own: Role, opening: Digest) -> Verified:
+    """Check all that one server can check of its part by itself, but for the signature.
+
+    Args:
+        part: as it came.
+        shape: the proof's sizes.
+        own: which server this is.
+        opening: o_j of this process and attempt.
+
+    Raises:
+        RejectedSubmission: the client's doing.
+    """
+    if part.header.openings[SERVERS.index(own)] != opening:
+        raise RejectedSubmission(
+            Rejection.WRONG_ATTEMPT, "the header is of another opening of this attempt"
+        )
+    if isinstance(part, BodyPart):
+        part.require_signed(shape)
+    elif not part.opens:
+        raise RejectedSubmission(
+            Rejection.MALFORMED, "seed and salt don't open the commitment to the seed"
+        )
+    return Verified(part)
+
+
 def share_with_proof(
     x: RingVector,
     shape: ProofShape,
     context: SubmissionContext,
+    openings: tuple[Digest, Digest],
     seed_holder: Role,
     signer: Signer,
 ) -> tuple[SeedPart, BodyPart]:
@@ -177,15 +244,16 @@ def share_with_proof(
         x: the update.
         shape: the proof's sizes.
         context: what it is bound to.
+        openings: o_A and o_B, as each server stated its own.
         seed_holder: SERVER_A or SERVER_B.
         signer: signs with this client's key.
     """
-    math, ctx = arithmetic(), context.digest
+    math, nothing = arithmetic(), Digest(bytes(32))
+    header = ProofHeader(context, openings, seed_holder, nothing, nothing, nothing, nothing)
+    ctx = header.ctx
     seed, salt, salt_h = (Secret(secrets.token_bytes(n)) for n in (SEED_BYTES, *[SALT_BYTES] * 2))
     mask_seed = Secret(secrets.token_bytes(KEY_BYTES))
-    nothing = Digest(bytes(32))
-    commitment = commit(seed_holder, ctx, salt, seed)
-    header = ProofHeader(context, seed_holder, commitment, nothing, nothing, nothing)
+    header = replace(header, commitment=commit(seed_holder, ctx, salt, seed))
 
     def masked(words: FieldVector, purpose: str) -> FieldVector:
         return math.subtract(words, header.stream(seed, purpose).words(words.size))

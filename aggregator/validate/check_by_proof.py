@@ -20,7 +20,13 @@ from precad.common.prime_field import FieldVector, arithmetic, first_not_below
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.norm_check.norm_proof import ProofShape, ProofWords, Query, accepts
-from precad.norm_check.proof_submission import BodyPart, SeedPart, answer_of, update_pieces
+from precad.norm_check.proof_submission import (
+    BodyPart,
+    SeedPart,
+    Verified,
+    answer_of,
+    update_pieces,
+)
 
 log = logging.getLogger("precad")
 
@@ -58,27 +64,32 @@ class ByProof:
         self._attempt = attempt
         self._counted = counted
         self._turn = 0
-        self._answered: set[Digest] = set()
+        self._answered: set[bytes] = set()
         self.rejections: dict[ClientId, Rejection] = {}
         """Who doesn't count, and why."""
         self.share_sum: FieldVector = np.zeros(shape.dimension, dtype=np.uint64)
         """This server's share of the sum over valid clients that are counted."""
 
-    def take(self, parts: Sequence[SeedPart | BodyPart]) -> None:
+    def take(self, batch: Sequence[Verified]) -> None:
         """Decide on submissions that both servers hold alike, in the same order.
+
+        The match is over for all of them, and with workers the batch is durable, before this is
+        called: a client that could wait for the coin would choose it.
 
         Raises:
             PeerViolation: the other server opens another coin, or sends no words of the field.
             PeerUnavailable: it is gone, or a part can't be read a second time.
         """
-        if not parts:
+        if not batch:
             return
-        digests = [Digest.of(part.header.signed) for part in parts]
-        if self._answered & set(digests) or len(set(digests)) < len(digests):
+        parts = [each.part for each in batch]
+        headers = {part.header.signed for part in parts}
+        if self._answered & headers or len(headers) < len(parts):
             # Two answers tell an update: nothing that a peer does may lead here.
             raise AssertionError("a submission was to be answered twice")
-        self._answered |= set(digests)
-        coin = self._coin(digests)
+        self._answered |= headers
+        digests = [part.header.whole_digest for part in parts]
+        coin = self._coin(parts[0].header.context.task, digests)
         link, size = self._server.link, (self._shape.columns + 2) * WORD_BYTES
         own: list[ProofWords | None] = []
         message = bytearray()
@@ -94,7 +105,7 @@ class ByProof:
             self._settle(part, own[number], theirs[start : start + 1 + size])
         self._turn += 1
 
-    def _coin(self, digests: Sequence[Digest]) -> Secret:
+    def _coin(self, task: Digest, digests: Sequence[Digest]) -> Secret:
         """The batch's: A commits, B says its bytes, A opens. The batch is fixed before.
 
         The digests bind it to what both hold: servers with other batches draw other coins.
@@ -104,7 +115,7 @@ class ByProof:
         batch = Digest.of(encode_context("proof-batch", *(each.value for each in digests)))
 
         def committed(opening: bytes) -> bytes:
-            parts = batch.value, self._attempt, self._turn, opening
+            parts = task.value, batch.value, self._attempt, self._turn, opening
             return Digest.of(encode_context("proof-coin", *parts)).value
 
         if role is Role.SERVER_A:

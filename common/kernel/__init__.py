@@ -47,7 +47,7 @@ _COMPILED = {"avx512-vnni": 2, "avx2": 1, "c": 0}
 
 
 def built_library(folder: Path = Path(__file__).parent) -> Path | None:
-    """The library that was compiled from ``projections.c`` when precad was installed, if any."""
+    """The library that was compiled from the C files here when precad was installed, if any."""
     paths = (folder / f"_projections{suffix}" for suffix in EXTENSION_SUFFIXES)
     return next((path for path in paths if path.is_file()), None)
 
@@ -129,6 +129,7 @@ def _projection(function: Any) -> Projection:
         if each != MASKS or words.shape != (n * BLOCK,) or z.shape != (k, 2):
             raise ValueError(f"masks of {masks.shape} for {words.shape} words and {z.shape} rows")
         _require(words=(words, _WORD), masks=(masks, _MASK), z=(z, _WORD))
+        _require_writeable(z=z)
         # The other threads go on: ctypes gives the interpreter's lock back.
         function(words.ctypes.data, masks.ctypes.data, n, k, z.ctypes.data)
 
@@ -147,15 +148,24 @@ def _sharing(function: Any) -> Sharing:
         if a.shape != b.shape or b.ndim != 1 or (total is not None and total.shape != b.shape):
             raise ValueError(f"b of {b.shape}, a mask of {a.shape}, another total")
         _require(b=(b, _WORD), a=(a, _WORD))
+        _require_writeable(a=a)
         into = None
         if total is not None:
             _require(total=(total, _WORD))
+            _require_writeable(total=total)
             into = total.ctypes.data
         sums = (ctypes.c_int64 * 2)()
         function(b.ctypes.data, a.ctypes.data, b.size, adds_b, into, sums)
         return sums[0], sums[1]
 
     return share
+
+
+def _require_writeable(**arrays: NDArray[Any]) -> None:
+    """C wouldn't ask, and words are read as a whole there."""
+    for name, array in arrays.items():
+        if not (array.flags.writeable and array.flags.aligned):
+            raise ValueError(f"{name} is written to: it must be writeable and aligned")
 
 
 def _require(**arrays: tuple[NDArray[Any], np.dtype[Any]]) -> None:

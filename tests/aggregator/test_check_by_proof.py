@@ -16,14 +16,22 @@ from precad.common.ring import RingVector
 from precad.common.share.header import Signature, SubmissionContext
 from precad.norm_check import proof_submission
 from precad.norm_check.norm_proof import ProofShape
-from precad.norm_check.proof_submission import BodyPart, SeedPart, seed_holders, share_with_proof
+from precad.norm_check.proof_submission import (
+    BodyPart,
+    SeedPart,
+    Verified,
+    seed_holders,
+    share_with_proof,
+    verified,
+)
 
 SHAPE = ProofShape(200, 1 << 14)
 TASK = Digest(b"t" * 32)
 NAMES = [ClientId(f"ward-{i}") for i in range(6)]
 BAD = NAMES[3]
 SERVERS = proof_submission.SERVERS
-Parts = list[SeedPart | BodyPart]
+OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
+Parts = list[Verified]
 Tamper = Callable[[Role, str, bytes], bytes]
 
 
@@ -68,10 +76,11 @@ def submissions() -> dict[Role, Parts]:
     held: dict[Role, Parts] = {role: [] for role in SERVERS}
     for client, holder in sorted(seed_holders(TASK, NAMES).items()):
         context = SubmissionContext(TASK, 3, 3, client, Digest(b"m" * 32), bytes(32))
-        seed, body = share_with_proof(update(client), SHAPE, context, holder, Pen())
+        seed, body = share_with_proof(update(client), SHAPE, context, OPENINGS, holder, Pen())
         other = Role.SERVER_B if holder is Role.SERVER_A else Role.SERVER_A
-        held[holder].append(seed)
-        held[other].append(body)
+        for part, role in ((seed, holder), (body, other)):
+            opening = OPENINGS[SERVERS.index(role)]
+            held[role].append(verified(part, SHAPE, role, opening))
     return held
 
 
@@ -115,10 +124,22 @@ def test_the_sum_is_that_of_valid_and_counted_clients(batches: Sequence[slice]) 
     assert all((share != of_signed(np.asarray(right))).any() for share in shares)
 
 
+def anew(held: Verified) -> Verified:
+    header = replace(held.part.header, signature=Signature(b"another", (b"certificate",)))
+    return Verified(replace(held.part, header=header))
+
+
 def test_no_submission_is_answered_twice() -> None:
     held = submissions()
     with pytest.raises(AssertionError, match="answered twice"):
         play(held, batches=(slice(2), slice(1, 3)))
+    # Signed anew it is the same header.
+    again = {role: [anew(parts[0])] for role, parts in held.items()}
+    with pytest.raises(AssertionError, match="answered twice"):
+        play(
+            {role: held[role][:1] + again[role] for role in SERVERS},
+            batches=(slice(1), slice(1, 2)),
+        )
     twice = {role: parts[:1] * 2 for role, parts in held.items()}
     with pytest.raises(AssertionError, match="answered twice"):
         play(twice)
@@ -128,11 +149,11 @@ def test_a_body_that_cannot_be_read_again_costs_its_client_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = submissions()
-    (lost,) = [part.header.context.client for part in held[Role.SERVER_B][:1]]
+    (lost,) = [each.part.header.context.client for each in held[Role.SERVER_B][:1]]
     right = proof_submission.answer_of
 
     def answer(part: SeedPart | BodyPart, *rest: object) -> object:
-        if part is held[Role.SERVER_B][0]:
+        if part is held[Role.SERVER_B][0].part:
             raise BodyUnreadable("its file is gone")
         return right(part, *rest)  # type: ignore[arg-type]
 
@@ -201,15 +222,15 @@ def test_a_lie_in_a_word_costs_its_client_alone_and_both_see_it(liar: Role) -> N
     both[liar].link.tamper = lie
     held = submissions()
     honest = Role.SERVER_B if liar is Role.SERVER_A else Role.SERVER_A
-    hit = held[honest][1].header.context.client
+    hit = held[honest][1].part.header.context.client
     rejections = play(held, both=both)[honest].rejections
     assert rejections == {BAD: Rejection.NORM_EXCEEDED, hit: Rejection.NORM_EXCEEDED}
 
 
 def test_a_header_that_was_changed_on_one_side_draws_another_coin() -> None:
     held = submissions()
-    part = held[Role.SERVER_A][0]
+    part = held[Role.SERVER_A][0].part
     moved = replace(part.header, proof_digest=Digest(b"x" * 32))
-    held[Role.SERVER_A][0] = replace(part, header=moved)
+    held[Role.SERVER_A][0] = Verified(replace(part, header=moved))
     with pytest.raises(PeerViolation, match="holds other submissions"):
         play(held)

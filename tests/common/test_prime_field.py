@@ -134,9 +134,21 @@ def test_the_compiled_functions_take_no_lengths_that_differ() -> None:
     for field in list(ALL.values())[:-1]:
         with pytest.raises(ValueError, match="don't belong together"):
             field.add(words([1]), words([1, 2]))
-        with pytest.raises(ValueError, match="must be contiguous uint64, not int64"):
+        with pytest.raises(ValueError, match="must be contiguous, aligned uint64, not int64"):
             field.dot(words([1]), np.ones(1, dtype=np.int64))
         with pytest.raises(ValueError, match="don't belong together"):
             field.combine(drawn(2, 3), words([1]), drawn(3))
         with pytest.raises(ValueError, match="don't belong together"):
             field.squares(drawn(2, 3), drawn(3))
+
+
+def test_the_compiled_functions_write_to_nothing_that_may_only_be_read() -> None:
+    """A body's bytes are read where they lie."""
+    fixed = bytes(32)
+    for field in ALL.values():
+        with pytest.raises(ValueError, match=r"writeable|read-only"):
+            field.squares(drawn(4, 3), np.frombuffer(fixed, dtype=np.uint64))
+    assert fixed == bytes(32)
+    for field in list(ALL.values())[:-1]:
+        with pytest.raises(ValueError, match="aligned"):
+            field.dot(words([1]), np.frombuffer(bytes(9), np.uint64, 1, 1))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from precad.norm_check.proof_submission import (
     answer_of,
     seed_holders,
     share_with_proof,
+    verified,
 )
 
 SHAPE = ProofShape(300, 1 << 14)
@@ -45,13 +47,18 @@ def update(norm: float = SHAPE.bound * 0.99, seed: int = 1) -> RingVector:
     return np.trunc(v / np.linalg.norm(v) * norm).astype(np.int64)
 
 
+OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
+
+
 def shared(x: RingVector | None = None, holder: Role = Role.SERVER_A, attempt: int = 3) -> Pair:
-    return share_with_proof(update() if x is None else x, SHAPE, context(attempt), holder, Pen())
+    return share_with_proof(
+        update() if x is None else x, SHAPE, context(attempt), OPENINGS, holder, Pen()
+    )
 
 
 def query_of(part: SeedPart | BodyPart, coin: int = 1) -> Query:
-    whole = Digest.of(part.header.signed)
-    return Query.drawn(SHAPE, Secret(coin.to_bytes(32, "big")), whole)
+    key = Secret(coin.to_bytes(32, "big"))
+    return Query.drawn(SHAPE, key, part.header.whole_digest)
 
 
 def accepted(seed: SeedPart, body: BodyPart, coin: int = 1) -> bool:
@@ -68,7 +75,7 @@ def accepted(seed: SeedPart, body: BodyPart, coin: int = 1) -> bool:
 def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
     seed, body = shared(x, holder)
     assert seed.opens
-    body.require_signed()
+    body.require_signed(SHAPE)
     assert accepted(seed, body)
     math = arithmetic()
     opened = math.add(seed.header.stream(seed.seed, "x").words(SHAPE.dimension), body.update)
@@ -79,7 +86,7 @@ def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
 def test_what_is_too_long_is_sent_like_any_other_and_refused(norm: float) -> None:
     seed, body = shared(update(SHAPE.bound * norm))
     assert seed.opens
-    body.require_signed()
+    body.require_signed(SHAPE)
     assert not accepted(seed, body)
     assert body.update.size == SHAPE.dimension
 
@@ -100,6 +107,8 @@ CHANGES: dict[str, Change] = {
     "client": lambda h: replace(h, context=replace(h.context, client=NAMES[1])),
     "model": lambda h: replace(h, context=replace(h.context, model=OTHER)),
     "nonce": lambda h: replace(h, context=replace(h.context, nonce=b"n" * 32)),
+    "A's opening": lambda h: replace(h, openings=(OTHER, h.openings[1])),
+    "B's opening": lambda h: replace(h, openings=(h.openings[0], OTHER)),
     "commitment": lambda h: replace(h, commitment=OTHER),
     "update": lambda h: replace(h, update_digest=OTHER),
     "bits": lambda h: replace(h, bits_digest=OTHER),
@@ -118,9 +127,12 @@ def test_whatever_is_signed_moves_the_rows_the_challenges_and_the_point(name: st
     assert (other.rows_key != header.rows_key) is (name in MOVES_ROWS)
     assert (other.bits_key != header.bits_key) is (name in MOVES_BITS)
     assert other.signed != header.signed
+    assert other.whole_digest != header.whole_digest
 
 
-@pytest.mark.parametrize("name", ["nonce", "attempt", "client", "model", "task", "commitment"])
+@pytest.mark.parametrize(
+    "name", ["nonce", "attempt", "client", "model", "task", "commitment", "A's opening"]
+)
 def test_a_seed_means_other_words_in_another_submission(name: str) -> None:
     seed, body = shared()
     moved = replace(seed, header=CHANGES[name](seed.header))
@@ -145,7 +157,7 @@ def test_a_body_that_is_not_what_was_signed_is_refused_before_any_word_leaves(
     words = getattr(body, name).copy()
     words[at] = (int(words[at]) + 1) % P
     with pytest.raises(RejectedSubmission, match="isn't the one that was signed"):
-        replace(body, **{name: words}).require_signed()
+        replace(body, **{name: words}).require_signed(SHAPE)
 
 
 def test_salts_and_the_masking_seed_are_signed_too() -> None:
@@ -153,7 +165,7 @@ def test_salts_and_the_masking_seed_are_signed_too() -> None:
     other = Secret(bytes(32))
     for changed in (replace(body, salt=other), replace(body, mask_seed=other)):
         with pytest.raises(RejectedSubmission, match="isn't the one that was signed"):
-            changed.require_signed()
+            changed.require_signed(SHAPE)
 
 
 @pytest.mark.parametrize("word", [P, P + 5, 2**64 - 1])
@@ -189,7 +201,7 @@ def test_words_from_p_on_are_refused_though_they_were_signed(
     monkeypatch.setattr(proof_submission, "arithmetic", Masking)
     _, body = shared()
     with pytest.raises(RejectedSubmission, match=f"word 0 of the {name} is p or more"):
-        body.require_signed()
+        body.require_signed(SHAPE)
 
 
 def test_seeds_alternate_along_an_order_that_no_client_chooses() -> None:
@@ -309,3 +321,44 @@ def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update
         honest = words[Role.SERVER_B if bad is Role.SERVER_A else Role.SERVER_A]
         assert accepts(honest, own)
         assert [accepts(honest, lie) for lie in lies] == [False] * 3
+
+
+@pytest.mark.parametrize("holder", proof_submission.SERVERS)
+def test_a_part_is_verified_whole_before_it_counts(holder: Role) -> None:
+    other = Role.SERVER_B if holder is Role.SERVER_A else Role.SERVER_A
+    seed, body = shared(holder=holder)
+    held: list[tuple[SeedPart | BodyPart, Role]] = [(seed, holder), (body, other)]
+    for part, own in held:
+        opening = OPENINGS[proof_submission.SERVERS.index(own)]
+        assert verified(part, SHAPE, own, opening).part is part
+        # Of another process's opening of the attempt: a kept upload that is sent again.
+        with pytest.raises(RejectedSubmission, match="another opening of this attempt"):
+            verified(part, SHAPE, own, OTHER)
+
+
+@pytest.mark.parametrize("name", ["update", "bits", "values"])
+@pytest.mark.parametrize("by", [-1, 1])
+def test_words_too_few_or_too_many_cost_their_client(name: str, by: int) -> None:
+    """Signed as they are: of another length no hash says anything."""
+    _, body = shared()
+    words = getattr(body, name)
+    other: dict[str, Any] = {name: np.resize(words, words.size + by)}
+    changed = replace(body, **other)
+    with pytest.raises(RejectedSubmission, match=f"{name} has a length of"):
+        verified(changed, SHAPE, Role.SERVER_B, OPENINGS[1])
+
+
+def test_salts_and_seeds_of_another_length_cost_their_client() -> None:
+    seed, body = shared()
+    short = Secret(bytes(31))
+    for changed in (replace(body, salt=short), replace(body, mask_seed=short)):
+        with pytest.raises(RejectedSubmission, match="has a length of 31"):
+            verified(changed, SHAPE, Role.SERVER_B, OPENINGS[1])
+    for of_seed in (replace(seed, salt=short), replace(seed, seed=short)):
+        with pytest.raises(RejectedSubmission, match="don't open the commitment"):
+            verified(of_seed, SHAPE, Role.SERVER_A, OPENINGS[0])
+
+
+def test_only_servers_hold_seeds() -> None:
+    with pytest.raises(ValueError, match="holds no seed"):
+        shared(holder=Role.DEALER)
