@@ -67,7 +67,7 @@ def run_round(
         store: each server's, empty; for the task and the role.
         signers: each of these clients' pen.
         verifier: how both servers check what was signed.
-        signatures: each server's own pen, and its eye for what servers signed.
+        signatures: each server's own, and its check of what servers signed.
         attempt: t.
         noise: each server's noise; the task's discrete Gaussian unless given.
 

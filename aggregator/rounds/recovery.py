@@ -108,7 +108,7 @@ def adoptable(
             server has named to it. They are charged anyway (``training.reconcile``).
 
     Returns:
-        All facts under the seal, and at most one charge more: the attempt that the other has
+        All facts that were signed, and at most one charge more: the attempt that the other has
         prepared and countersigned or sent, or that its journal remembers. Nobody can invent
         others. And all voids: they charge nobody, and don't touch what this server has
         countersigned. And charges of attempts that were ``heard`` of.

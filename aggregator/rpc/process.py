@@ -254,7 +254,7 @@ Reach = Callable[[], AbstractContextManager[FrameTransport]]
 def peers_of(
     session: Session, dealer_address: str, other_server: Reach, workers: ValidationWorkers
 ) -> Peers:
-    """A process's outside: gRPC, the task's noise, and its workers."""
+    """A process's peers: gRPC, the task's noise, and its workers."""
     task, role = session.task, session.role
 
     @contextmanager

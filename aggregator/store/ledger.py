@@ -159,7 +159,13 @@ def history_start(task: Digest) -> Digest:
 
 
 def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
-    """The history after the facts of one more version, in whatever order they come."""
+    """The history after the facts of one more version, in whatever order they come.
+
+    A ledger's own chain has salts and an order of its own. What both ledgers hold alike are facts,
+    and their digest stands in every head that a server signs: a server that has lost its newest
+    entries knows its own signature over them again, and but for one that the other alone remembers
+    nobody can make it learn others.
+    """
     parts: list[bytes | int] = [before.value]
     for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
         names = sorted(ClientId(name).encoded() for name in fact.clients)

@@ -153,7 +153,7 @@ def writing_engine(url: URL) -> Engine:
     """Return an engine with one connection, for the one server that owns the database.
 
     One, because a session's lock on PostgreSQL must live and die with the connection that
-    writes (``lock``), and because an SQLite database in memory exists once per connection.
+    writes (``lock_database``), and because an SQLite database in memory exists once per connection.
     """
     if is_in_memory(url):
         engine = _engine(url, poolclass=StaticPool)
