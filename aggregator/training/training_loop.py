@@ -258,8 +258,9 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
 def note_done(session: Session) -> None:
     """Mark the round done that led to the kept model, if a crash came between the two.
 
-    The other server's signature over that model is kept before the model is: without it the database is
-    older than the model, and the other server knows what became of the attempt (``meet``).
+    The other server's signature over that model is kept before the model is: without it the
+    database is older than the model, and the other server knows what became of the attempt
+    (``meet``).
     """
     current, pending = session.model_store.current, session.store.attempts.pending()
     if (
