@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,7 @@ class DataOwner:
         ``most_records``, whatever was drawn and also where it is for show and none was, and a
         record that gives no gradient counts as zero and stands in the owner's private log alone.
         """
+        began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
         indices = poisson_sample(len(self._records), self._record_rate, randomness)
         if view.covering:
@@ -277,7 +279,16 @@ class DataOwner:
             most=self._most,
             on_failure=failed.append,
         )
-        self._failed.note(view.attempt, failed)
+        self._failed.note(
+            f"attempt {view.attempt}: {len(failed)} records without a gradient {failed}"
+        )
+        late = time.perf_counter() - began - view.left_s
+        if late > 0:
+            self._failed.note(
+                f"attempt {view.attempt}: the work was done {late:.3g} s after the public time, so "
+                "the upload told how long it took; let deadlines.work be longer, or this machine "
+                "do less beside"
+            )
         return update
 
 
@@ -300,7 +311,7 @@ private = logging.getLogger("precad.private")
 
 
 class PrivateLog:
-    """One line for each attempt, whether a record failed or not: attempt, count and indices.
+    """What nobody but the owner may see: each attempt's records that failed, and late work.
 
     Args:
         path: readable by this user only; without one, lines go to the logger ``precad.private`` at
@@ -310,9 +321,8 @@ class PrivateLog:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def note(self, attempt: int, failed: Sequence[int]) -> None:
+    def note(self, line: str) -> None:
         """Write the line. Never raises, and waits for no disk: both would show outside."""
-        line = f"attempt {attempt}: {len(failed)} records without a gradient {list(failed)}"
         if self._path is None:
             private.debug("%s", line)
             return

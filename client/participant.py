@@ -9,6 +9,7 @@ zeros.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -62,6 +63,8 @@ class RoundView:
     """t."""
     covering: bool = False
     """Whether this is work for show, as much as ever and on no record; its result isn't used."""
+    left_s: float = math.inf
+    """Seconds until the public time, at which uploads begin."""
 
 
 Compute = Callable[[RoundView], RingVector]
@@ -266,7 +269,7 @@ class _Participant:
         self.observer.doing(f"round {number}: computing", deadline)
         kept = self._kept(event)
         if kept is None:
-            self._make(event)
+            self._make(event, came)
             kept = self._kept(event)
         if kept is None:
             self.answered = event.attempt
@@ -298,7 +301,7 @@ class _Participant:
             return None
         return kept
 
-    def _make(self, event: RoundOpen) -> None:
+    def _make(self, event: RoundOpen, came: float) -> None:
         """Keep and count a pair for this attempt, if it gets one."""
         version, model = event.version, event.model
         theta = self.statements.model(version, model)
@@ -314,7 +317,7 @@ class _Participant:
         if not (records or self.cover):
             return
         self.statements.saw(version, model, theta)
-        update = self._work(event, theta, records=records)
+        update = self._work(event, came, theta, records=records)
         if records and update is not None:
             self._keep(event, update, update, re_releases)
             try:
@@ -338,7 +341,7 @@ class _Participant:
         self.pending.keep(event.version, update, pair, re_releases)
 
     def _work(
-        self, event: RoundOpen, theta: NDArray[np.float64], *, records: bool
+        self, event: RoundOpen, came: float, theta: NDArray[np.float64], *, records: bool
     ) -> RingVector | None:
         """X of this version, computed once; None where there is none to share.
 
@@ -346,7 +349,14 @@ class _Participant:
         """
         update = self.pending.update(event.version)
         fresh = records and update is None
-        view = RoundView(event.attempt, theta, event.model, event.version, covering=not fresh)
+        view = RoundView(
+            event.attempt,
+            theta,
+            event.model,
+            event.version,
+            covering=not fresh,
+            left_s=came + self.task.deadlines.work - self.clock.now(),
+        )
         if fresh:
             return self.compute(view)
         if self.cover:

@@ -115,17 +115,18 @@ class RecordGradients:
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
         if self.chunk < 1:
             raise Misconfiguration("chunk", chunk, "must be at least 1 record")
-        self._module = copy.deepcopy(model).float().train()
-        for layer in self._module.modules():
+        self.module = copy.deepcopy(model).float().train()
+        for layer in self.module.modules():
             if isinstance(layer, nn.Embedding):
                 _refuse_foreign_tokens(layer)
         self._loss = loss
         own = loss.func if isinstance(loss, functools.partial) else loss
         self._elementwise = own in _ELEMENTWISE or isinstance(own, _ELEMENTWISE_MODULES)
         self.objective = Objective(objective or ObjectiveSection(), loss)
-        self._device = next(self._module.parameters()).device
+        self._device = next(self.module.parameters()).device
         self._losses = vmap(self._record_loss, in_dims=(None, 0, 0), randomness="error")
-        self._filler: list[torch.Tensor] = []
+        self.fillers: list[torch.Tensor] = []
+        """Synthetic inputs and targets, a chunk of them."""
         self.classes: int | None = None
         """How many labels the loss takes, where that is known."""
         self._ignored = _IGNORED
@@ -192,22 +193,22 @@ class RecordGradients:
 
         Raises Misconfiguration: training changes a buffer of the model, or labels aren't integers.
         """
-        self._filler = [
+        self.fillers = [
             synthetic(records.inputs, self.chunk),
             synthetic(records.targets, self.chunk),
         ]
-        for filler in self._filler:
+        for filler in self.fillers:
             if not filler.is_floating_point():
                 filler.zero_()  # the one label, or token, that every model has
-        before = dict(self._module.named_buffers())
+        before = dict(self.module.named_buffers())
         after = {name: buffer.clone() for name, buffer in before.items()}
         with torch.no_grad():
-            outputs = functional_call(self._module, after, (self._filler[0][:1].to(self._device),))
+            outputs = functional_call(self.module, after, (self.fillers[0][:1].to(self._device),))
         for name, buffer in before.items():
             if not torch.allclose(buffer, after[name], rtol=0, atol=0, equal_nan=True):
                 raise Misconfiguration(
                     f"model buffer {name}",
-                    type(self._module).__name__,
+                    type(self.module).__name__,
                     "training changes it, so it would leave the data owner unprotected or get "
                     "lost; use layers without running statistics, such as GroupNorm",
                 )
@@ -270,7 +271,7 @@ class RecordGradients:
     def reraise_what_no_record_causes(self, error: Exception) -> None:
         """Raises where the model is random or memory is short."""
         if isinstance(error, RuntimeError) and "randomness" in str(error):
-            raise Misconfiguration("model", type(self._module).__name__, _NO_RANDOMNESS) from error
+            raise Misconfiguration("model", type(self.module).__name__, _NO_RANDOMNESS) from error
         # An owner without memory is absent; an update of zeros would be wrong.
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "Allocator" in str(error):
             raise error
@@ -369,13 +370,13 @@ class RecordGradients:
         """Inputs and targets with ``chunk`` rows each."""
         return [
             torch.cat([rows, filler[len(rows) :]]).to(self._device)
-            for rows, filler in zip(some, self._filler, strict=True)
+            for rows, filler in zip(some, self.fillers, strict=True)
         ]
 
     def _record_loss(
         self, named: dict[str, torch.Tensor], record: torch.Tensor, target: torch.Tensor
     ) -> torch.Tensor:
-        outputs = functional_call(self._module, named, (record.unsqueeze(0),))
+        outputs = functional_call(self.module, named, (record.unsqueeze(0),))
         target = target.unsqueeze(0)
         if self._elementwise and isinstance(outputs, torch.Tensor):
             # A number a record beside one output: torch warns of [1] beside [1, 1].
@@ -383,7 +384,7 @@ class RecordGradients:
         return self._loss(outputs, target).sum()
 
     def _outputs(self, named: dict[str, torch.Tensor], copies: torch.Tensor) -> Any:
-        return functional_call(self._module, named, (copies,))
+        return functional_call(self.module, named, (copies,))
 
     def _copies(
         self,

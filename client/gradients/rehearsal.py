@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from precad.client.gradients.hostile_models import refuse_what_may_raise
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records, synthetic
 from precad.client.records.torch_records import MEND, Records
@@ -55,6 +56,7 @@ def rehearse(
         raise _unusable(model, records, error) from error
     _check_labels(gradients, records)
     _check_gradient(gradients, model, records, task)
+    refuse_what_may_raise(gradients, loss, task)
     _check_losses(gradients, model, records, task)
     _check_batches(gradients, model, loss, records, task)
 

@@ -1,5 +1,6 @@
 """One bad record, or any model that a server serves: the owner goes on as if nothing were wrong."""
 
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -271,11 +272,15 @@ def test_failures_stand_in_the_owners_private_log_alone(
     caplog.set_level("DEBUG")
     one = owner(x, y, tmp_path / "own")
     assert one.update(view()).any()
-    one.update(view(np.full(TASK.dimension, np.nan)))
+    one.update(replace(view(np.full(TASK.dimension, np.nan)), left_s=3600.0))
+    one.update(replace(view(), left_s=-1.0))
     log = tmp_path / "own" / "failed-records.log"
-    assert log.read_text().splitlines() == [
+    *counts, late = log.read_text().splitlines()
+    assert counts == [
         "attempt 3: 1 records without a gradient [7]",
         f"attempt 3: {N} records without a gradient {list(range(N))}",
+        "attempt 3: 1 records without a gradient [7]",
     ]
+    assert re.match(r"attempt 3: the work was done 1(\.\d+)? s after the public time", late)
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert [each for each in caplog.records if each.name.startswith("precad")] == []

@@ -1,0 +1,122 @@
+"""Before enrolment: can a model that a server serves make one record's work longer than another's?
+
+A server chooses θ. Where an operation raises on values, or takes as many steps as the values need,
+it can choose one at which the records with some property alone take longer, and see it by when the
+upload begins. So what raises at hostile models is refused, and so are operations that may.
+"""
+
+import functools
+from collections.abc import Iterator
+from traceback import walk_tb
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from precad.client.gradients.objectives import Loss
+from precad.client.gradients.record_gradients import RecordGradients
+from precad.common.errors import Misconfiguration
+from precad.common.model import initial_vector
+from precad.common.task import Task
+
+_FILLS = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42)
+_WIDE = 1e4
+
+_LINEAR = (
+    "raises for some matrices: use what doesn't, such as torch.linalg.inv_ex, solve_ex or "
+    "cholesky_ex, whose results are then infinite or NaN and count as zero"
+)
+_STEPS = "takes as many steps as the values need, or raises: use one without a decomposition"
+_DECIDES = "decides by values: write it with torch.where, or validate_args=False in distributions"
+_MAY_RAISE = {
+    "binary_cross_entropy": (
+        "raises where an output isn't from 0 to 1, NaN too: use "
+        "binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), and a model without its sigmoid"
+    ),
+    **dict.fromkeys(("_linalg_check_errors", "_linalg_det", "linalg_pinv"), _LINEAR),
+    **dict.fromkeys(("_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_lstsq"), _STEPS),
+    **dict.fromkeys(("_is_all_true", "_is_any_true", "_local_scalar_dense", "equal"), _DECIDES),
+}
+"""Torch's own names of operations, with the remedy."""
+
+
+def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Ten θ that a malicious server might serve: zero, equal, missing, infinite, huge, tiny, wide.
+
+    A name, and ``[dimension] float64``.
+    """
+    for fill in _FILLS:
+        yield f"{fill:g} everywhere", np.full(dimension, fill)
+    yield f"from -{_WIDE:g} to {_WIDE:g}", np.linspace(-_WIDE, _WIDE, dimension)
+
+
+def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) -> None:
+    """Refuse a model and a loss that take longer at values which a server can bring about.
+
+    Args:
+        gradients: prepared for the records; its synthetic ones are tried, at the task's own model
+            and at each of ``hostile_models``.
+        loss: the owner's, to name it.
+        task: gives d and the first model.
+
+    Raises:
+        Misconfiguration: names the layer or the loss, what it does, and what to use instead.
+    """
+    inputs, targets = gradients.fillers
+    own = "the task's own", initial_vector(task.model)
+    for name, theta in (own, *hostile_models(task.dimension)):
+        try:
+            with _Watch():  # type: ignore[no-untyped-call]
+                gradients.kernel(gradients.loaded(theta), inputs, targets)
+        except Exception as error:  # whatever a model's operations raise
+            gradients.reraise_what_no_record_causes(error)
+            field, value = _where(error, gradients.module, loss)
+            remedy = (
+                error.remedy
+                if isinstance(error, _MayRaise)
+                else f"raises ({type(error).__name__}: {error}) at a model of {name}: bound what "
+                "it takes, as torch.clamp and torch.nan_to_num do"
+            )
+            raise Misconfiguration(
+                field,
+                value,
+                f"{remedy}. A server chooses the model that it serves, and one that made some "
+                "records alone raise would see by the time of the upload whether they are there",
+            ) from error
+
+
+class _MayRaise(Exception):
+    """An operation that isn't taken, with the remedy."""
+
+    def __init__(self, remedy: str) -> None:
+        super().__init__(remedy)
+        self.remedy = remedy
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each of torch's operations below vmap and grad, those of the way back too."""
+
+    def __torch_dispatch__(
+        self, operation: Any, _: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        name = operation.overloadpacket.__name__
+        if name in _MAY_RAISE:
+            raise _MayRaise(f"has torch's {name}, which {_MAY_RAISE[name]}")
+        return operation(*arguments, **(options or {}))
+
+
+def _where(error: Exception, model: nn.Module, loss: Loss) -> tuple[str, str]:
+    """The field and the value that name what raised: the innermost layer, or the loss."""
+    names = {layer: name for name, layer in model.named_modules() if name}
+    own = loss.func if isinstance(loss, functools.partial) else loss
+    code = getattr(own, "__code__", None)
+    found = "model or loss", type(model).__name__
+    for frame, _ in walk_tb(error.__traceback__):
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, nn.Module) and caller in names:
+            found = f"model layer {names[caller]}", type(caller).__name__
+        elif caller is own or frame.f_code is code:
+            found = "loss", getattr(own, "__name__", type(own).__name__)
+    return found

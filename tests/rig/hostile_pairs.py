@@ -1,0 +1,134 @@
+"""Models and losses, and a record that a server can look for by a model that it chooses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from precad.client.records.torch_records import Records, as_records
+
+N, FEATURES = 400, 9
+RATE = 1.0
+
+
+def plain(outputs: int = 2, *after: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, outputs), *after)
+
+
+def around(*layers: nn.Module, width: int = FEATURES) -> nn.Module:
+    """Layers between parameters that a server sets, and a class's outputs."""
+    first = nn.Linear(FEATURES, FEATURES)
+    return nn.Sequential(first, *layers, nn.Flatten(), nn.Linear(width, 2))
+
+
+class Layer(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def square(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1, 3, 3)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(3, 1, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inner(*[square(x)] * 3, need_weights=False)[0]
+        return found
+
+
+def looked_up(x: torch.Tensor) -> torch.Tensor:
+    """A table's rows by what the model itself computes."""
+    return torch.arange(5.0)[(x * 0.1).long()] * x
+
+
+def bounded(x: torch.Tensor) -> torch.Tensor:
+    """The same with an index that is always there."""
+    return torch.arange(5.0)[(x.nan_to_num(0, 0, 0).clamp(0, 1) * 4).long()] * x
+
+
+def normal(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Torch's distributions look at their parameters, in Python."""
+    shape: Any = torch.distributions.Normal(outputs, 1.0)
+    found: torch.Tensor = -shape.log_prob(targets)
+    return found
+
+
+def by_bce(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.binary_cross_entropy(torch.sigmoid(outputs), targets)
+
+
+LABELS, ONE, TWO = "labels", "one number", "two numbers"
+LOSSES: dict[str, tuple[nn.Module, Any, str, str]] = {
+    # model, loss, targets, and what the refusal says; none where it is taken
+    "cross entropy": (plain(), functional.cross_entropy, LABELS, ""),
+    "nll": (plain(2, nn.LogSoftmax(1)), nn.NLLLoss(), LABELS, ""),
+    "squares": (plain(1), functional.mse_loss, ONE, ""),
+    "absolute": (plain(1), functional.l1_loss, ONE, ""),
+    "huber": (plain(1), nn.HuberLoss(), ONE, ""),
+    "poisson": (plain(1), functional.poisson_nll_loss, ONE, ""),
+    "bce with logits": (plain(1), functional.binary_cross_entropy_with_logits, ONE, ""),
+    "soft margin": (plain(2), nn.MultiLabelSoftMarginLoss(), TWO, ""),
+    "divergence": (plain(2, nn.LogSoftmax(1)), nn.KLDivLoss(reduction="sum"), TWO, ""),
+    "bce": (plain(1, nn.Sigmoid()), functional.binary_cross_entropy, ONE, "_with_logits"),
+    "nn.BCELoss": (plain(1, nn.Sigmoid()), nn.BCELoss(), ONE, "loss = 'BCELoss'.*_with_logits"),
+    "own by bce": (plain(1), by_bce, ONE, "loss = 'by_bce'.*_with_logits"),
+    "a distribution": (plain(1), normal, ONE, "loss = 'normal'.*decides by values"),
+}
+LAYERS: dict[str, tuple[nn.Module, str]] = {
+    "convolution": (around(nn.Unflatten(1, (1, 9)), nn.Conv1d(1, 2, 3), width=14), ""),
+    "pooling": (around(nn.Unflatten(1, (1, 9)), nn.MaxPool1d(3), width=3), ""),
+    "layer norm": (around(nn.LayerNorm(9), nn.GELU()), ""),
+    "group norm": (around(nn.GroupNorm(3, 9), nn.PReLU()), ""),
+    "attention": (around(Attention()), ""),
+    "softmax": (around(nn.Softmax(1), nn.Softplus()), ""),
+    "sorted": (around(Layer(lambda x: torch.sort(x).values)), ""),
+    "bounded index": (around(Layer(bounded)), ""),
+    "inverse without a check": (around(Layer(lambda x: torch.linalg.inv_ex(square(x))[0])), ""),
+    "inverse": (around(Layer(lambda x: torch.linalg.inv(square(x)))), "model layer 1.*inv_ex"),
+    "never singular": (
+        around(Layer(lambda x: torch.linalg.inv(square(x).tanh() * 0.1 + torch.eye(3)))),
+        "model layer 1.*inv_ex",
+    ),
+    "eigenvalues": (
+        around(Layer(lambda x: torch.linalg.eigvalsh(square(x))), width=3),
+        "model layer 1.*as many steps as the values need",
+    ),
+    "index": (around(Layer(looked_up)), "model layer 1.*IndexError"),
+}
+PAIRS: dict[str, tuple[nn.Module, Any, str, str]] = {
+    **LOSSES,
+    **{
+        name: (model, functional.cross_entropy, LABELS, said)
+        for name, (model, said) in LAYERS.items()
+    },
+}
+
+
+def records_for(targets: str) -> Records:
+    """All plain, but the last one's inputs, a hundred times as large as the others'."""
+    generator = np.random.default_rng(1)
+    x = generator.uniform(0.1, 1.0, size=(N, FEATURES)).astype(np.float32)
+    x[-1] *= 100
+    y: dict[str, NDArray[Any]] = {
+        LABELS: generator.integers(0, 2, N),
+        ONE: generator.integers(0, 2, (N, 1)).astype(np.float32),
+        TWO: generator.dirichlet([1, 1], N).astype(np.float32),
+    }
+    return as_records((x, y[targets]))
+
+
+def with_property(dimension: int) -> NDArray[np.float64]:
+    """A finite θ at which only the last record's activations overflow."""
+    return np.where(np.arange(dimension) % 2, 3e37, -3e37)
