@@ -2,21 +2,23 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from precad.common.process_settings import Address, Settings
+from precad.common.process_settings import Address, DiallingSettings, ListenAddress
 
 
-class ServerSettings(Settings):
+class ServerSettings(DiallingSettings):
     """What servers A and B have alike."""
 
-    listen: Address
+    DIALS: ClassVar[tuple[str, ...]] = ("dealer",)
+
+    listen: ListenAddress
     dealer: Address
     state: Path
     """Folder for the database, the spool and the model; belongs to this server alone."""
-    database: str | None = None
+    database: Annotated[str | None, Field(repr=False)] = None
     """SQLAlchemy URL; SQLite in the state folder unless given."""
     journal: Path | None = None
     """Folder for the journal file and the task's own coin key, on no disk and in no backup that the
@@ -35,20 +37,22 @@ class ServerSettings(Settings):
     """With so many owners it closes at once; the task's most unless given."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
     """Processes that validate, each with one of the other server's; 0: the server does it alone."""
-    worker_listen: Address = "127.0.0.1:0"
+    worker_listen: ListenAddress = "127.0.0.1:0"
     """Where they listen: the first on this port, the others on those that follow; port 0 takes
     free ones. Server B's must be reached by server A's workers."""
     workers_on: Literal["this-machine", "ray"] = "this-machine"
     """With `ray`: on the nodes of a Ray cluster (`pip install precad[ray]`)."""
     ray: str = "auto"
     """The cluster's address, as Ray takes it."""
-    metrics: Address | None = None
+    metrics: ListenAddress | None = None
     """Where a Prometheus finds this server's metrics, without TLS: an address that only it reaches;
     none unless given."""
 
 
 class ServerASettings(ServerSettings):
     """Server A dials server B."""
+
+    DIALS = ("dealer", "server_b")
 
     server_b: Address
 

@@ -20,11 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from precad.cli.options import PATH
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
-from precad.common.files import FOLDER_MODE, PUBLIC_MODE, write_file
+from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import CA_FILE
 from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, summarise
-from precad.common.identity.party_certificate import Principal, read_file
+from precad.common.identity.party_certificate import Principal, read_pem
 from precad.common.process_settings import Address
 from precad.common.task import Task
 
@@ -84,7 +84,7 @@ def kit(
     title = principal.name
     if further is None:
         authority = root / AUTHORITY_FOLDER / CA_FILE
-        public = read_file(authority, "--root", "precad keys init ROOT --root-only makes one")
+        public = read_pem(authority, "--root", "precad keys init ROOT --root-only makes one")
         fingerprints = {"the root": summarise(authority)[0].fingerprint, **fingerprints}
         contents = _first(principal, agreed, public.decode("ascii"), fingerprints)
     else:
@@ -132,7 +132,6 @@ class Consortium(BaseModel):
             remedies = {
                 "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
                 "missing": f"is required in {path}",
-                "string_pattern_mismatch": "give host:port, such as server-a.example:7301",
             }
             raise refusal(error, remedies) from None
         taken = sorted(set(found.owners) & set(_WRITTEN))
@@ -291,6 +290,8 @@ def _packed(folder: str, contents: Mapping[str, str], *, keys: bool) -> bytes:
         for name in sorted(contents):
             data = contents[name].encode()
             member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size, member.mode = len(data), PUBLIC_MODE
+            # Its owner's token goes into the settings, or a database's password.
+            private = name.endswith(SETTINGS)
+            member.size, member.mode = len(data), PRIVATE_MODE if private else PUBLIC_MODE
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(raw.getvalue(), mtime=0)

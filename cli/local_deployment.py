@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from precad.client.records.read_records import write_client_data
 from precad.common.errors import PeerUnavailable
+from precad.common.files import write_file
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
@@ -134,7 +135,8 @@ def write_parties(
     for name, values in settings.items():
         whole = {"task": task, "identity": f"keys/{name}", **values}
         written.append(folder / f"{name}.toml")
-        written[-1].write_text(to_toml(whole), encoding="utf-8")
+        # An owner's token goes there, or a database's password.
+        write_file(written[-1], to_toml(whole).encode())
     return written
 
 

@@ -7,7 +7,7 @@ import click
 
 from precad import __version__
 from precad.cli.start import said
-from precad.common.errors import PrecadError
+from precad.common.errors import PrecadError, without_logins
 
 COMMANDS = {
     "demo": "demo",
@@ -49,6 +49,10 @@ class ErrorsInOneLine(click.Group):
         """Run the command. A PrecadError is one line, and exit 2 for a wrong value, else 1."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if (shown := without_logins(error.format_message())) == error.format_message():
+                raise
+            raise click.UsageError(shown, error.ctx) from None
         except (PrecadError, ModuleNotFoundError) as error:
             name = ctx.invoked_subcommand or ""
             sys.exit(said(error, f"precad {name}", EXTRAS.get(name)))

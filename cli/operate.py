@@ -6,9 +6,8 @@ from pathlib import Path
 import click
 
 from precad.cli import start
-from precad.cli.options import PATH
+from precad.cli.options import PATH, connection_to, of_a_server
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
 
 
 @click.command()
@@ -40,18 +39,13 @@ def serve(part: str, config: Path) -> None:
 
 @click.command()
 @click.argument("word", help="attempts, write-off or coin.")
-@click.argument("address", help="The server, as host:port.")
-@click.option("--server", type=click.Choice(["a", "b"]), default="a", help="Which one it must be.")
+@of_a_server
 @click.option(
     "--version", type=int, required=True, help="The version that waits, as its status says."
 )
-@click.option(
-    "--identity",
-    type=PATH,
-    required=True,
-    help="The operator's folder, as `precad keys` writes it.",
-)
-def allow(word: str, address: str, server: str, version: int, identity: Path) -> None:
+def allow(
+    word: str, address: str, server: str, version: int, identity: Path, proxy: str | None
+) -> None:
     """Let a training go on that waits for the operators of both servers.
 
     `precad status` says what it waits for. The operators of the other server say the same to
@@ -66,16 +60,9 @@ def allow(word: str, address: str, server: str, version: int, identity: Path) ->
 
         precad allow attempts a.example:7301 --version 7 --identity keys/operator
     """
-    from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
-
-    role = Role.SERVER_A if server == "a" else Role.SERVER_B
-    connection = OperatorConnection(address, role, Identity.load(identity))
-    try:
+    with connection_to(address, server, identity, proxy) as connection:
         until = connection.allow(word, version)
-    finally:
-        connection.close()
-    click.echo(f"{role.value} has the word: {word} for version {version}, up to attempt {until}")
+    click.echo(f"server-{server} has the word: {word} for version {version}, up to attempt {until}")
 
 
 @click.command()

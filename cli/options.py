@@ -5,15 +5,30 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import click
 
+from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
+from precad.common.identifiers import Digest, Role
+
+if TYPE_CHECKING:
+    from precad.common.wire.operator_connection import OperatorConnection
 
 PATH = click.Path(path_type=Path)
 
@@ -23,6 +38,39 @@ json_option = click.option(
 task_file_option = click.option(
     "--task", type=PATH, help="The task (TOML), instead of its numbers one by one."
 )
+
+
+def of_a_server(command: Callable[..., None]) -> Callable[..., None]:
+    """Give an operator's command the server that it asks: ``connection_to`` takes it."""
+    for option in (
+        click.option(
+            "--proxy", envvar="PRECAD_PROXY", help="Of HTTP, http://[user:password@]host:port."
+        ),
+        click.option(
+            "--identity",
+            type=PATH,
+            required=True,
+            help="The operator's folder, as `precad keys` writes it.",
+        ),
+        click.option(
+            "--server", type=click.Choice(["a", "b"]), default="a", help="Which one it must be."
+        ),
+        click.argument("address", help="The server, as host:port."),
+    ):
+        command = option(command)
+    return command
+
+
+def connection_to(
+    address: str, server: str, identity: Path, proxy: str | None
+) -> "AbstractContextManager[OperatorConnection]":
+    """Return the connection until the block ends. Raises Misconfiguration."""
+    from precad.common.identity.credentials import Identity  # noqa: PLC0415
+    from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
+
+    role = Role.SERVER_A if server == "a" else Role.SERVER_B
+    return closing(OperatorConnection(by_proxy(address, proxy), role, Identity.load(identity)))
+
 
 AsJson: TypeAlias = Annotated[bool, "One JSON document on stdout, nothing else.", "--json"]
 ARGUMENT = "argument"
@@ -84,7 +132,8 @@ def digest_of(text: str) -> Digest:
     try:
         return Digest(bytes.fromhex(text))
     except (ValueError, Misconfiguration):
-        raise Misconfiguration("digest", text, "give its 64 hexadecimal digits, as shown") from None
+        # A token goes with a digest, and may be given in its place.
+        raise Misconfiguration("digest", "…", "give its 64 hexadecimal digits, as shown") from None
 
 
 _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")

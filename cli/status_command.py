@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
@@ -13,10 +13,9 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from precad.cli.options import PATH, json_option, print_json
+from precad.cli.options import connection_to, json_option, of_a_server, print_json
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
-from precad.common.identifiers import Role
 from precad.common.terminal import Table, console_of, plain, redraws, say
 
 if TYPE_CHECKING:
@@ -28,21 +27,20 @@ Facts: TypeAlias = dict[str, Any]
 
 
 @click.command()
-@click.argument("address", help="The server, as host:port.")
-@click.option("--server", type=click.Choice(["a", "b"]), default="a", help="Which one it must be.")
-@click.option(
-    "--identity",
-    type=PATH,
-    required=True,
-    help="The operator's folder, as `precad keys` writes it.",
-)
+@of_a_server
 @click.option("--watch", "-w", is_flag=True, help="A live screen, until the training is over.")
 @click.option(
     "--every", type=click.FloatRange(min=0.2), default=2.0, help="Seconds between two looks."
 )
 @json_option
 def status(
-    address: str, server: str, identity: Path, watch: bool, every: float, as_json: bool
+    address: str,
+    server: str,
+    identity: Path,
+    proxy: str | None,
+    watch: bool,
+    every: float,
+    as_json: bool,
 ) -> None:
     """Ask a server where its training stands: for operators.
 
@@ -53,13 +51,9 @@ def status(
     With --watch the screen follows the training, through a server's absence too, and ends with it;
     into a file or a pipe it writes a line for each change.
     """
-    from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
-
     if watch and as_json:
         raise Misconfiguration("--watch", "with --json", "choose one of them")
-    role = Role.SERVER_A if server == "a" else Role.SERVER_B
-    with closing(OperatorConnection(address, role, Identity.load(identity))) as connection:
+    with connection_to(address, server, identity, proxy) as connection:
 
         def ask() -> Facts:
             return facts_of(connection.status(timeout_s=TIMEOUT_S))

@@ -25,6 +25,7 @@ from precad.client.records.torch_records import Records, as_records
 from precad.client.reporter import OnRound, Reporter
 from precad.client.server_statements import ServerStatements
 from precad.client.trained_model import MODEL_FILE, TrainedModel
+from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration
 from precad.common.files import PRIVATE_MODE, make_folder, state_lock
 from precad.common.identifiers import ClientId, Role
@@ -81,6 +82,8 @@ class DataOwner:
         held_out: records like ``data`` that aren't trained on: the newest model is tried on them
             after a round's upload, for this owner alone. They cost no privacy, and change nothing
             that leaves the machine.
+        proxy: ``http://[user:password@]host:port`` of an HTTP proxy that leads to the servers; the
+            environment's isn't used.
 
     Raises:
         Misconfiguration: task, data, model or limit can't be used; says which and what would do.
@@ -104,6 +107,7 @@ class DataOwner:
         token: str | None = None,
         columns: Columns | None = None,
         held_out: Any = None,
+        proxy: str | None = None,
     ) -> None:
         from torch.nn import functional  # noqa: PLC0415 -- seconds to import
 
@@ -125,7 +129,7 @@ class DataOwner:
         self._model = build(self.task.model) if model is None else model
         check_processor(self._model)
         self._loss = functional.cross_entropy if loss is None else loss
-        self._addresses = (server_a, server_b)
+        self._addresses = (by_proxy(server_a, proxy), by_proxy(server_b, proxy))
         self._identity = (
             Identity.load(Path(identity)) if isinstance(identity, str | Path) else identity
         )

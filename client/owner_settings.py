@@ -1,6 +1,7 @@
 """A data owner's settings file: its values, the code of its own, and all that is wrong with it."""
 
 import importlib
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from precad.client.records.columns import ColumnNotes, Columns
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.process_settings import Address, Settings
+from precad.common.process_settings import Address, DiallingSettings
 from precad.common.roster import on_grid
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from precad.client.data_owner import DataOwner
 
 
-class JoinSettings(Settings):
+class JoinSettings(DiallingSettings):
     """A data owner's settings file."""
+
+    DIALS = ("server_a", "server_b")
 
     client: str
     server_a: Address
@@ -159,6 +162,10 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
     settings = findings.attempt("settings", lambda: JoinSettings.load(path))
     if settings is None:
         return findings
+    # On Windows every file's mode says that all may read it.
+    if (settings.token or settings.proxy) and sys.platform != "win32":
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            findings.note("settings", f"others can read what it holds: run chmod 600 {path}")
     task = findings.attempt("task", lambda: Task.load(settings.task))
     client = findings.attempt("settings", lambda: ClientId(settings.client))
     identity = findings.attempt("identity", lambda: Identity.load(settings.identity))

@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from precad.common.errors import Misconfiguration
 
+_CONFIDENTIAL = ("database", "proxy", "token")
+"""Settings that no error repeats: logs and tickets have other readers."""
 _LARGEST = 2**53
 """Whole numbers beyond it aren't floats any more."""
 
@@ -83,7 +85,7 @@ def count(field: str, value: int, least: int = 0) -> int:
 def read_toml(field: str, path: Path) -> dict[str, object]:
     """Return the file's values. Raises Misconfiguration naming ``field`` and the file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         # Integers of thousands of digits are a plain ValueError.
         raise Misconfiguration(field, str(path), f"can't be read: {error}") from None
@@ -96,6 +98,12 @@ def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfigura
         remedies: by pydantic's type of finding; for any other, pydantic's own words.
     """
     first = error.errors(include_url=False)[0]
-    value = None if first["type"] == "missing" else first["input"]
+    kind, value = first["type"], first["input"]
     field = ".".join(str(part) for part in first["loc"]) or error.title.lower()
-    return Misconfiguration(field, value, remedies.get(first["type"], first["msg"]))
+    if kind == "missing":
+        value = None
+    elif field in _CONFIDENTIAL or (kind == "extra_forbidden" and isinstance(value, str | list)):
+        # A secret's name, misspelt, is an unknown key.
+        value = "…"
+    said = str(first["ctx"]["error"]) if kind == "value_error" else first["msg"]
+    return Misconfiguration(field, value, remedies.get(kind, said))

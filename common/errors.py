@@ -5,18 +5,27 @@ identifiers, never shares, seeds or keys.
 """
 
 import copyreg
+import re
 from enum import Enum
 
 MAX_TEXT = 2000
 """Longest text of an error, in characters: it may quote what a stranger sent."""
 _MAX_VALUE = 200
+_LOGIN = re.compile(r"(?<=\w\w:/)/?[^\s'\"]{0,500}@")
+"""In a URL, or in what a path makes of one."""
+_PASSWORD = re.compile(r"(?<=password=)[^&\s'\"]+")
+
+
+def without_logins(text: str) -> str:
+    """Return the text with no user and password in its URLs: a database's, a proxy's."""
+    return _PASSWORD.sub("…", _LOGIN.sub("/…@", text))
 
 
 class PrecadError(Exception):
     """Root of all errors that precad raises on purpose; its text is bounded."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(_cut(text, MAX_TEXT))
+        super().__init__(_cut(without_logins(text), MAX_TEXT))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Another process's error is this one here, whatever its constructor takes."""
@@ -146,7 +155,9 @@ class AccessDenied(PrecadError):
 def _shown(value: object) -> str:
     try:
         # A string is cut before it is quoted: quoting may make it four times as long.
-        return _cut(repr(value[:_MAX_VALUE] if isinstance(value, str) else value), _MAX_VALUE)
+        if isinstance(value, str):
+            value = without_logins(value[:MAX_TEXT])[:_MAX_VALUE]
+        return _cut(repr(value), _MAX_VALUE)
     except (ValueError, RecursionError):
         # An integer of thousands of digits, or lists within lists.
         return f"a {type(value).__name__} too large to show"

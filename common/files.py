@@ -16,11 +16,17 @@ from precad.common.errors import Misconfiguration, StorageFailure
 PRIVATE_MODE = 0o600
 PUBLIC_MODE = 0o644
 FOLDER_MODE = 0o700
+PUBLIC_FOLDER_MODE = 0o755
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder that only its owner may enter; one that exists is left as it is."""
-    path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
+    """Create a folder, its owner's alone unless ``mode`` says more; one that exists stays as it is.
+
+    As with files, the umask doesn't decide.
+    """
+    if not path.exists():
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        path.chmod(mode)
 
 
 def write_file(

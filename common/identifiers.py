@@ -8,8 +8,6 @@ from enum import Enum
 from precad.common.errors import Misconfiguration
 
 DIGEST_BYTES = 32
-ADDRESS_PATTERN = r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$"
-"""``host:port``."""
 ATTEMPTS = 2**40
 """Attempts have numbers below it: one a second lasts for 30,000 years, and what is reckoned with
 such numbers fits a database. Who could name a larger one would leave none for the next."""

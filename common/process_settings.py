@@ -1,15 +1,25 @@
 """Settings of a process from its TOML file. Unknown keys are refused."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from precad.common.addresses import address_fault, by_proxy
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ADDRESS_PATTERN
 
-Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
+
+def _address(text: str, least_port: int = 1) -> str:
+    if fault := address_fault(text, least_port=least_port):
+        raise ValueError(fault)
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+"""Where somebody is reached."""
+ListenAddress = Annotated[str, AfterValidator(lambda text: _address(text, 0))]
+"""Where somebody listens; port 0 takes a free one."""
 
 
 class Settings(BaseModel):
@@ -31,7 +41,6 @@ class Settings(BaseModel):
             remedies = {
                 "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
                 "missing": f"is required in {path}",
-                "string_pattern_mismatch": "give host:port, such as 127.0.0.1:7301",
             }
             raise refusal(error, remedies) from None
         paths = {name: value for name, value in settings if isinstance(value, Path)}
@@ -40,3 +49,21 @@ class Settings(BaseModel):
                 raise Misconfiguration(name, str(value), "isn't a path")
         folder = path.resolve().parent
         return settings.model_copy(update={name: folder / value for name, value in paths.items()})
+
+
+class DiallingSettings(Settings):
+    """Settings of a process that dials others."""
+
+    DIALS: ClassVar[tuple[str, ...]]
+    """Which of the settings are their addresses."""
+
+    proxy: Annotated[str | None, Field(repr=False)] = None
+    """`http://[user:password@]host:port` of an HTTP proxy that leads to the others; they are
+    dialled straight unless given, whatever the environment names."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
+        settings = super().load(path)
+        dialled = {name: by_proxy(getattr(settings, name), settings.proxy) for name in cls.DIALS}
+        return settings.model_copy(update=dialled)

@@ -12,7 +12,7 @@ import grpc
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
 from precad.common.logs import doing
-from precad.common.process_settings import Address, Settings
+from precad.common.process_settings import ListenAddress, Settings
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS, add_health
 from precad.common.wire.version import RefusingOtherVersions
@@ -25,11 +25,11 @@ log = logging.getLogger("precad")
 class DealerSettings(Settings):
     """The dealer's settings file."""
 
-    listen: Address
+    listen: ListenAddress
     ends_with_training: bool = False
     """Whether the dealer ends when both servers have said that their training is over; else it
     deals until it is stopped."""
-    metrics: Address | None = None
+    metrics: ListenAddress | None = None
     """Where a Prometheus finds the dealer's metrics, without TLS: an address that only it reaches;
     none unless given."""
 
@@ -65,7 +65,7 @@ async def serve(settings: DealerSettings) -> int:
 
 
 def _metrics(
-    task: str, dealer: DealerRole, service: DealingService, address: Address | None
+    task: str, dealer: DealerRole, service: DealingService, address: ListenAddress | None
 ) -> AbstractContextManager[None]:
     """Metrics around the service's work, where the settings name a place for them."""
     if address is None:

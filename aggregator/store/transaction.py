@@ -22,6 +22,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from precad.common.addresses import address_fault
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, StorageFailure
 
@@ -125,13 +126,19 @@ def parse_url(text: str) -> URL:
     """
     try:
         url = make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         # The text may hold a password: it isn't repeated.
         raise Misconfiguration("database", "…", f"isn't a SQLAlchemy URL; {_BACKENDS}") from None
     match url.get_backend_name():
         case "sqlite":
             return url.set(drivername="sqlite")
         case "postgresql":
+            host = f"[{url.host}]" if ":" in (url.host or "") else url.host
+            port = 1 if url.port is None else url.port
+            # Before a look-up of half a password, where an @ of it isn't written %40.
+            if host and (fault := address_fault(f"{host}:{port}")):
+                remedy = f"{fault}; signs of a password are written as in URLs, @ as %40"
+                raise Misconfiguration("database", "…", remedy)
             return url.set(drivername="postgresql+psycopg")
         case other:
             raise Misconfiguration("database", other, _BACKENDS)
@@ -209,11 +216,17 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Raise the database's failures as StorageFailure; mistakes in statements stay the same."""
+    """Raise the database's failures as StorageFailure; mistakes in statements stay the same.
+
+    Raises Misconfiguration: the URL has an option that there isn't.
+    """
     try:
         yield
-    except (IntegrityError, ProgrammingError, DataError):
-        raise
+    except (IntegrityError, ProgrammingError, DataError) as error:
+        if error.statement is not None:
+            raise
+        # Before any statement: an option in the URL.
+        raise Misconfiguration("database", "…", " ".join(str(error.orig).split())) from None
     except DBAPIError as error:
         raise StorageFailure(_explain(error.orig or error)) from error
     except sqlite3.Error as error:  # from setting a connection up, which SQLAlchemy doesn't wrap
@@ -230,11 +243,10 @@ def _engine(url: URL, **options: Any) -> Engine:
             options["connect_args"] = {"client_encoding": "utf8"}
         return create_engine(url, **options)
     except ModuleNotFoundError as missing:
-        raise Misconfiguration(
-            "database",
-            url.render_as_string(hide_password=True),
-            f"needs the package {missing.name}: pip install 'precad[postgres]'",
-        ) from None
+        remedy = f"needs the package {missing.name}: pip install 'precad[postgres]'"
+        raise Misconfiguration("database", url.get_backend_name(), remedy) from None
+    except ArgumentError:
+        raise Misconfiguration("database", "…", f"can't be used; {_BACKENDS}") from None
 
 
 def _durable_sqlite(connection: Any, _record: object) -> None:

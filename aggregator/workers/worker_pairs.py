@@ -463,6 +463,7 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
             identity=settings.identity.resolve(),
             dealer=settings.dealer,
             listen=f"{host}:{port + number if port else 0}",
+            proxy=settings.proxy,
         )
         for number in range(settings.workers)
     ]

@@ -8,13 +8,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from precad.common.clock import RetryPolicy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
-from precad.common.process_settings import Address
+from precad.common.process_settings import Address, ListenAddress
 
 log = logging.getLogger("precad")
 
@@ -30,7 +30,9 @@ class WorkerStart(BaseModel):
     identity: Path
     """The server's own: on this machine, or the same folder on the worker's."""
     dealer: Address
-    listen: Address
+    listen: ListenAddress
+    proxy: Annotated[str | None, Field(repr=False)] = None
+    """Leads to the dealer and the other server's workers, as in the server's settings."""
 
 
 class RunningWorker(Protocol):

@@ -36,6 +36,7 @@ from precad.aggregator.rpc.peer_transport import (
 from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
+from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -75,7 +76,7 @@ async def listening(start: WorkerStart) -> tuple[grpc.aio.Server, int]:
     remove_left_over()
     greeting = RefusingOtherVersions(f"a worker of {role.value}")
     server = grpc.aio.server(interceptors=[greeting], options=SERVER_OPTIONS)
-    Working(role, task, identity, start.dealer).add_to(server)
+    Working(role, task, identity, start.dealer, start.proxy).add_to(server)
     port = add_port(server, start.listen, identity)
     await server.start()
     return server, port
@@ -101,11 +102,14 @@ class Working(WorkingServicer):
     At B it also takes the links of server A's workers, from server A alone.
     """
 
-    def __init__(self, role: Role, task: Task, identity: Identity, dealer: str) -> None:
+    def __init__(
+        self, role: Role, task: Task, identity: Identity, dealer: str, proxy: str | None = None
+    ) -> None:
         self.role = role
         self.task = task
         self.identity = identity
-        self._dealer = dealer
+        self._dealer = by_proxy(dealer, proxy)
+        self._proxy = proxy
         self.links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
         """From server A's workers, not looked at yet."""
 
@@ -148,7 +152,7 @@ class Working(WorkingServicer):
                 dealer = RemoteDealer(channel, self._dealer, self.task, self.role, why)
                 # The server has joined, for itself and all of its workers.
                 dealer.epoch = begin.epoch
-                reach = _Reach(self, begin.peer)
+                reach = _Reach(self, by_proxy(begin.peer, self._proxy))
                 key = Secret(begin.dealer_key)
                 said = Begin(begin.attempt, begin.pair, key, begin.nonces)
                 attempt = Attempt(self.task, self.role, said, dealer, reach.reach, report)

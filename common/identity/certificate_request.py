@@ -31,17 +31,20 @@ def accept(folder: Path, offered: Path) -> Identity:
             or another root than the folder has; or it doesn't count.
     """
     key = Secret(
-        certificates.read_file(
+        certificates.read_pem(
             folder / credentials.KEY_FILE, "folder", "make the key with precad keys request"
         )
     )
     remedy = "give the folder that precad keys issue made"
-    files = {name: certificates.read_file(offered / name, "offered", remedy) for name in _FILES}
+    files = {name: certificates.read_pem(offered / name, "offered", remedy) for name in _FILES}
     source = str(offered / credentials.CERTIFICATE_FILE)
     chain = certificates.read_certificates(files[credentials.CERTIFICATE_FILE], source=source)
     certificates.own_key(key, chain[0], source=source)
     known = folder / credentials.CA_FILE
-    if known.exists() and known.read_bytes() != files[credentials.CA_FILE]:
+    if (
+        known.exists()
+        and certificates.read_pem(known, "folder", remedy) != files[credentials.CA_FILE]
+    ):
         raise Misconfiguration(
             "offered",
             str(offered / credentials.CA_FILE),
@@ -55,7 +58,8 @@ def accept(folder: Path, offered: Path) -> Identity:
     request = folder / REQUEST_FILE
     if request.exists():
         # The party that was asked for: the root may have been talked into another.
-        authority.read_request(request.read_bytes(), principal, source=str(request))
+        asked = certificates.read_pem(request, "folder", "let this user read it")
+        authority.read_request(asked, principal, source=str(request))
     for name in _FILES:
         write_file(folder / name, files[name], mode=PUBLIC_MODE)
     return Identity.load(folder)
@@ -103,7 +107,7 @@ def _check_old(old: Path, folder: Path, principal: Principal) -> None:
 
 
 def _take_over(old: Path, folder: Path, principal: Principal) -> None:
-    root = certificates.read_file(
+    root = certificates.read_pem(
         old / credentials.CA_FILE, "--renew", "put the root's certificate back there"
     )
     try:

@@ -17,6 +17,7 @@ from cryptography import x509
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity import party_certificate as certificates
+from precad.common.identity.authority import key_to_pem, to_pem
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList
 from precad.common.secret import Secret
@@ -53,18 +54,20 @@ class Identity:
         names no precad party. Names the file and the remedy.
         """
         path = Path(folder)
-        ca = certificates.read_file(path / CA_FILE, "identity", _MAKE_ONE)
-        cert = certificates.read_file(path / CERTIFICATE_FILE, "identity", _MAKE_ONE)
+        ca = certificates.read_pem(path / CA_FILE, "identity", _MAKE_ONE)
+        cert = certificates.read_pem(path / CERTIFICATE_FILE, "identity", _MAKE_ONE)
         key = _read_key(path / KEY_FILE)
         authorities = certificates.read_certificates(ca, source=str(path / CA_FILE))
         if not all(certificates.is_authority(each) for each in authorities):
             raise Misconfiguration("ca", str(path / CA_FILE), "holds a certificate of no authority")
         source = str(path / CERTIFICATE_FILE)
         chain = certificates.read_certificates(cert, source=source)
-        certificates.own_key(key, chain[0], source=str(path / KEY_FILE))
+        own = certificates.own_key(key, chain[0], source=str(path / KEY_FILE))
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
         principal = check_certificate(chain, authorities, revocations, source=source, now=now)
-        return cls(path, principal, ca, cert, key, revocations)
+        # Written anew: gRPC reads PEM more narrowly, and says nothing where it can't.
+        ca, cert = (b"".join(map(to_pem, each)) for each in (authorities, chain))
+        return cls(path, principal, ca, cert, key_to_pem(own), revocations)
 
 
 def check_certificate(
@@ -108,7 +111,7 @@ def check_certificate(
 
 
 def _read_key(path: Path) -> Secret:
-    data = Secret(certificates.read_file(path, "identity", _MAKE_ONE))
+    data = Secret(certificates.read_pem(path, "identity", _MAKE_ONE))
     # On Windows lists of access decide, and every file's mode says that all may read it.
     shared = stat.S_IMODE(path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
     if shared and sys.platform != "win32":

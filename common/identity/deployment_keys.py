@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.common.errors import Misconfiguration
-from precad.common.files import make_folder, waiting_lock
+from precad.common.files import PUBLIC_FOLDER_MODE, make_folder, waiting_lock
 from precad.common.identifiers import Digest, Role
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.authority import (
@@ -37,6 +37,7 @@ from precad.common.secret import Secret
 AUTHORITY_FOLDER = "ca"
 ISSUED_FOLDER = "issued"
 SERVICES = tuple(Principal.service(role) for role in Role if role is not Role.CLIENT)
+_READ = "let this user read it"
 _ELSEWHERE = "make keys on Linux and copy them"
 _RESERVED = {AUTHORITY_FOLDER, *(role.value for role in Role)}
 
@@ -70,8 +71,8 @@ class Deployment:
         """The root that is in ``directory``. Raises Misconfiguration: none, or a damaged one."""
         folder = directory / AUTHORITY_FOLDER
         remedy = "there is no root here; precad keys init makes one"
-        certificate = certificates.read_file(folder / CA_FILE, "keys", remedy)
-        key = Secret(certificates.read_file(folder / KEY_FILE, "keys", remedy))
+        certificate = certificates.read_pem(folder / CA_FILE, "keys", remedy)
+        key = Secret(certificates.read_pem(folder / KEY_FILE, "keys", remedy))
         return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
 
     def folder_of(self, principal: Principal) -> Path:
@@ -104,13 +105,14 @@ class Deployment:
         folder = out or self.folder_of(principal)
         with waiting_lock(self._folder, _ELSEWHERE):
             if request is not None:
-                pem = certificates.read_file(
+                pem = certificates.read_pem(
                     request, "request", "give what precad keys request made"
                 )
                 public = read_request(pem, principal, source=str(request))
                 _refuse_another_key(folder, public)
                 certificate = self._certify(principal, public, days)
-                make_folder(folder)
+                # No key is in it, and whoever carries it may be somebody else.
+                make_folder(folder, PUBLIC_FOLDER_MODE)
             else:
                 key = new_key()
                 certificate = self._certify(principal, key.public_key(), days)
@@ -204,7 +206,7 @@ class Deployment:
     def issued(self) -> list[x509.Certificate]:
         """Every certificate that this root issued, oldest first."""
         found = [
-            certificates.read_certificates(path.read_bytes(), source=str(path))[0]
+            certificates.certificates_in(path, "keys", _READ)[0]
             for path in (self._folder / ISSUED_FOLDER).glob("*.pem")
         ]
         return sorted(found, key=lambda each: (each.not_valid_before_utc, each.serial_number))
@@ -220,7 +222,7 @@ class Deployment:
 
     def _revocations(self) -> x509.CertificateRevocationList:
         path = self._folder / REVOCATION_FILE
-        pem = certificates.read_file(path, "crl", "put it back: it goes with the root's key")
+        pem = certificates.read_pem(path, "crl", "put it back: it goes with the root's key")
         return read_revocation_lists(pem, [self._authority.certificate], source=str(path))[0]
 
     def _other_lists(self) -> list[Path]:
@@ -228,7 +230,7 @@ class Deployment:
         return [
             path.with_name(REVOCATION_FILE)
             for path in sorted(self.directory.glob(f"*/{CA_FILE}"))
-            if path.parent != self._folder and path.read_bytes() == ours
+            if path.parent != self._folder and certificates.read_pem(path, "keys", _READ) == ours
         ]
 
 
@@ -257,7 +259,10 @@ def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None
     path = folder / KEY_FILE
     if (
         path.exists()
-        and certificates.private_key(Secret(path.read_bytes()), str(path)).public_key() != public
+        and certificates.private_key(
+            Secret(certificates.read_pem(path, "out", _READ)), str(path)
+        ).public_key()
+        != public
     ):
         raise Misconfiguration(
             "out",
@@ -310,7 +315,8 @@ def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSum
     found = [_summary(each, lists, now) for each in (*chain, *roots)]
     if (path / KEY_FILE).exists():
         try:
-            certificates.own_key(Secret((path / KEY_FILE).read_bytes()), chain[0], source=str(path))
+            key = Secret(certificates.read_pem(path / KEY_FILE, "path", _READ))
+            certificates.own_key(key, chain[0], source=str(path))
         except Misconfiguration:
             found[0] = replace(found[0], state=NOT_ITS_KEYS)
     return found
@@ -321,7 +327,7 @@ def request_summary(path: Path) -> tuple[str, str] | None:
 
     None where the path is no request's. Raises Misconfiguration: it is one, but damaged.
     """
-    if not path.is_file() or _REQUEST not in (pem := path.read_bytes()):
+    if not path.is_file() or _REQUEST not in (pem := certificates.read_pem(path, "path", _READ)):
         return None
     try:
         party = Principal.from_dns_names(certificates.dns_names(x509.load_pem_x509_csr(pem)))

@@ -13,6 +13,7 @@ import grpc.aio
 from cryptography import x509
 
 from precad import TLS13_ALONE
+from precad.common.addresses import HttpProxy, address_fault, proxy_of, split_address
 from precad.common.errors import (
     AccessDenied,
     Denial,
@@ -22,7 +23,7 @@ from precad.common.errors import (
     RejectedSubmission,
     Rejection,
 )
-from precad.common.identifiers import ADDRESS_PATTERN, Role
+from precad.common.identifiers import Role
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity
 from precad.common.identity.party_certificate import Principal
@@ -43,6 +44,8 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_frame_size", 1 << 20),
+    # The environment's proxy: one that is there for web pages would be waited for in silence.
+    ("grpc.enable_http_proxy", 0),
 )
 
 _READ_BYTES = 1 << 19
@@ -73,8 +76,8 @@ def dialling(
     Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not in force.
     """
     certificates.check_serving(expect)
-    if not re.fullmatch(ADDRESS_PATTERN, address):
-        raise Misconfiguration("address", address, "give host:port, such as 127.0.0.1:7301")
+    if fault := address_fault(address):
+        raise Misconfiguration("address", address, fault)
     _check_tls13()
     credentials = grpc.ssl_channel_credentials(
         root_certificates=identity.ca,
@@ -89,7 +92,14 @@ def dialling(
         USER_AGENT,
         *_OPTIONS,
     ]
-    return address, credentials, options
+    if (proxy := proxy_of(address)) is None:
+        return address, credentials, options
+    # By these two gRPC's own proxy mapper works, which would ask the environment.
+    options.append(("grpc.http_connect_server", str(address)))
+    if proxy.authorization is not None:
+        header = f"Proxy-Authorization:{proxy.authorization.reveal().decode()}"
+        options.append(("grpc.http_connect_headers", header))
+    return proxy.address, credentials, options
 
 
 def _check_tls13() -> None:
@@ -115,6 +125,9 @@ def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Iden
             can't be bound.
     """
     certificates.check_serving(identity.principal.role)
+    # gRPC takes a port beyond the last one for another.
+    if fault := address_fault(address, least_port=0):
+        raise Misconfiguration("address", address, fault)
     _check_tls13()
     credentials = grpc.ssl_server_credentials(
         [(identity.key.reveal(), identity.cert)],
@@ -195,23 +208,59 @@ def why_unreachable(address: str, identity: Identity, expect: Role) -> PeerUnava
         ``Misidentified`` where waiting won't help: another party or authority. Another
         ``PeerUnavailable`` where it may. None where nothing is wrong, as seen from here.
     """
-    who = f"{expect.title} at {address}"
-    host, _, port = address.rpartition(":")
+    who, proxy = f"{expect.title} at {address}", proxy_of(address)
+    via, remedy, hint = who, "check that it runs, and its address", _unused_proxy()
+    if proxy is not None:
+        via, remedy, hint = f"the proxy at {proxy.address}", "check proxy in the settings", ""
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as connection:
+        to = split_address(address if proxy is None else proxy.address)
+        with socket.create_connection(to, TIMEOUT_S) as connection:
+            if proxy is not None and (refused := _refused(proxy, connection, address)):
+                return PeerUnavailable(
+                    f"{via} doesn't connect to {address} ({refused}): ask who runs it to allow "
+                    "that, and check the address"
+                )
             return _handshake(connection, identity, expect, who, address)
     except ConnectionRefusedError:
         return PeerUnavailable(
-            f"{who} refuses connections: nothing listens on that port; check that it runs, and "
-            "its address"
+            f"{via} refuses connections: nothing listens on that port; {remedy}{hint}"
         )
     except socket.gaierror as error:
-        return PeerUnavailable(f"{who}: there is no such host ({error.strerror}); check the name")
+        return PeerUnavailable(f"{via}: there is no such host ({error.strerror}); {remedy}{hint}")
     except OSError as error:
         return PeerUnavailable(
-            f"{who} doesn't answer ({error.strerror or 'no answer in time'}); check that its "
-            "machine runs, its address, and the network between"
+            f"{via} doesn't answer ({error.strerror or 'no answer in time'}); {remedy}, and the "
+            f"network between{hint}"
         )
+
+
+_LONGEST_ANSWER = 8192
+
+
+def _refused(proxy: HttpProxy, connection: socket.socket, address: str) -> str:
+    """What the proxy says instead of leading the connection to ``address``; empty where it does."""
+    connection.sendall(proxy.request(address))
+    answer = b""
+    # A byte at a time: what follows is TLS's.
+    while not answer.endswith(b"\r\n\r\n") and len(answer) < _LONGEST_ANSWER:
+        if not (byte := connection.recv(1)):
+            break
+        answer += byte
+    first = answer.partition(b"\r\n")[0].decode("latin-1")
+    if re.match(r"HTTP/1\.[01] 2\d\d", first):
+        return ""
+    return "".join(each for each in first[:100] if each.isprintable()) or "no answer"
+
+
+def _unused_proxy() -> str:
+    """A word for whoever has a proxy in the environment, which isn't asked."""
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        if os.environ.get(name):
+            return (
+                f"; the proxy that {name} names isn't used: where there is no other way, name it "
+                'in the settings, proxy = "http://host:port"'
+            )
+    return ""
 
 
 def _handshake(

@@ -5,6 +5,7 @@ or ``<name>.client.precad``. Chains are the library's to verify; names, purposes
 checked here, so that what is wrong is said in words that help.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -119,13 +120,33 @@ brings the same few again. None that wasn't: only our authorities can add to it.
 _MOST_PROVEN = 4096
 
 
-def read_file(path: Path, field: str, remedy: str) -> bytes:
-    """The file's bytes. Raises Misconfiguration where it can't be read."""
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
+_LETTERS = re.compile(rb"[A-Za-z0-9+/=]+").findall
+"""Base64's; an encrypted key's headers make it one that can't be parsed."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_pem(path: Path, field: str, remedy: str) -> bytes:
+    """The PEM blocks of a file, as programs write them; where there is none, the file's bytes.
+
+    People's editors and mail leave marks of an encoding, text before, indentation and other ends
+    of lines, which some of PEM's readers take and gRPC's doesn't.
+
+    Raises Misconfiguration: it can't be read.
+    """
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         reason = f"can't be read ({error.strerror}); {remedy}"
         raise Misconfiguration(field, str(path), reason) from None
+    text = data
+    if data.startswith(_UTF_16):
+        text = data.decode("utf-16", errors="replace").encode("ascii", errors="replace")
+    blocks = [
+        b"-----BEGIN %b-----\n%b\n-----END %b-----\n" % (kind, b"\n".join(_LETTERS(body)), kind)
+        for kind, body in _BLOCK.findall(text)
+    ]
+    return b"".join(blocks) or data
 
 
 def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
@@ -141,7 +162,7 @@ def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
 
 def certificates_in(path: Path, field: str, remedy: str) -> list[x509.Certificate]:
     """Those of a PEM file. Raises Misconfiguration."""
-    return read_certificates(read_file(path, field, remedy), source=str(path))
+    return read_certificates(read_pem(path, field, remedy), source=str(path))
 
 
 def require_whole(certificate: x509.Certificate) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 
 from precad.common.errors import Misconfiguration
-from precad.common.identity.party_certificate import MALFORMED, read_file
+from precad.common.identity.party_certificate import MALFORMED, read_pem
 
 _log = logging.getLogger(__name__)
 _PEM_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
@@ -70,7 +70,7 @@ class RevocationList:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> tuple[frozenset[tuple[bytes, int]], datetime]:
-        data = read_file(self._path, "crl", "let this process's user read it")
+        data = read_pem(self._path, "crl", "let this process's user read it")
         lists = read_revocation_lists(data, self._authorities, source=str(self._path))
         revoked = (
             (each.issuer.public_bytes(), entry.serial_number) for each in lists for entry in each

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from precad import __version__
+from precad.common.addresses import split_address
 from precad.common.errors import Misconfiguration
 
 log = logging.getLogger("precad")
@@ -86,11 +87,11 @@ def metrics_page(collect: Callable[[], Iterable[Metric]], address: str) -> Itera
 
     Raises Misconfiguration: nothing can listen there.
     """
-    host, _, port = address.rpartition(":")
+    host, port = split_address(address)
     registry = CollectorRegistry()
     registry.register(_Page(collect))
     try:
-        server, thread = start_http_server(int(port), host.strip("[]"), registry)
+        server, thread = start_http_server(port, host, registry)
     except OSError as error:
         why = f"can't listen there ({error.strerror}); name a free port"
         raise Misconfiguration("metrics", address, why) from None

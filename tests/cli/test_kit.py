@@ -83,6 +83,8 @@ def unpacked(agreed: Path, name: str) -> Path:
 def test_a_kit_has_what_its_party_needs_and_no_key(name: str, agreed: Path) -> None:
     folder = unpacked(agreed, name)
     assert (folder / "keys").stat().st_mode & 0o777 == 0o700
+    # A token goes into the settings.
+    assert {each.stat().st_mode & 0o77 for each in folder.glob("settings.toml")} <= {0}
     texts = [path.read_text() for path in folder.rglob("*") if path.is_file()]
     assert not [text for text in texts if "PRIVATE KEY" in text]
     steps = (folder / "NEXT.txt").read_text()

@@ -53,6 +53,48 @@ def test_repr_shows_who_and_where_but_no_key(folder: Path) -> None:
     assert "BEGIN" not in text
 
 
+def lines_of(pem: bytes, before: bytes, end: bytes) -> bytes:
+    return b"".join(before + line + end for line in pem.splitlines())
+
+
+AS_PEOPLE_LEAVE_THEM: dict[str, Callable[[bytes], bytes]] = {
+    "a mark of UTF-8": lambda pem: b"\xef\xbb\xbf" + pem,
+    "UTF-16": lambda pem: pem.decode().encode("utf-16"),
+    "CRLF": lambda pem: lines_of(pem, b"", b"\r\n"),
+    "CR": lambda pem: lines_of(pem, b"", b"\r"),
+    "text before and after": lambda pem: "Prüfstelle Süd:\n".encode("latin-1") + pem + b"-- \nX",
+    "indentation": lambda pem: lines_of(pem, b"    ", b"  \n"),
+    "tabs and blank lines": lambda pem: lines_of(pem, b"\t", b"\n\n"),
+    "a mail's quotation": lambda pem: lines_of(pem, b"> ", b"\n"),
+    "spaces that don't break": lambda pem: lines_of(pem, b"\xc2\xa0", b"\n"),
+    "no line's end": lambda pem: pem.rstrip(),
+}
+
+
+@pytest.mark.parametrize("left", AS_PEOPLE_LEAVE_THEM)
+def test_files_as_people_leave_them_are_read_and_written_anew_for_grpc(
+    folder: Path, left: str
+) -> None:
+    plain = Identity.load(folder)
+    own = x509.load_pem_x509_certificate(plain.cert)
+    for path in folder.glob("*.pem"):
+        path.write_bytes(AS_PEOPLE_LEAVE_THEM[left](path.read_bytes()))
+    found = Identity.load(folder)
+    assert found == plain
+    assert not found.revocations.revokes(own)
+
+
+def test_a_key_as_openssl_writes_it_is_written_anew_for_grpc(folder: Path) -> None:
+    plain = Identity.load(folder)
+    key = serialization.load_pem_private_key(plain.key.reveal(), password=None)
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    nothing = serialization.NoEncryption()
+    written = key.private_bytes(serialization.Encoding.PEM, form, nothing)
+    parameters = b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
+    put_key(folder, parameters + written)
+    assert Identity.load(folder) == plain
+
+
 NONSENSE = b"-----BEGIN NONSENSE-----\n"
 
 

@@ -371,14 +371,15 @@ async def ask_aio(channel: grpc.aio.Channel) -> str | grpc.StatusCode:
         return error.code()
 
 
-@pytest.mark.parametrize(
-    "address", ["", "127.0.0.1", ":7301", "a:7301\n", "dns:///localhost:7301", "unix:/tmp/socket"]
-)
+@pytest.mark.parametrize("address", ["dns:///localhost:7301", "unix:/tmp/socket", "[::1]:99999"])
 def test_what_is_no_address_is_refused(keys: Path, address: str) -> None:
     ward = Identity.load(keys / "ward-3")
     for opening in (open_channel, open_aio_channel):
-        with pytest.raises(Misconfiguration, match="host:port"):
+        with pytest.raises(Misconfiguration, match=r"host:port|a port is"):
             opening(address, ward, Role.SERVER_A)
+    # gRPC binds another port.
+    with pytest.raises(Misconfiguration, match=r"host:port|a port is"):
+        add_port(grpc.server(ThreadPoolExecutor(1)), address, Identity.load(keys / "server-a"))
 
 
 @pytest.mark.parametrize("role", [Role.CLIENT, Role.OPERATOR])

@@ -146,6 +146,42 @@ def test_a_consortium_is_set_up_and_no_private_key_is_ever_in_two_folders(tmp_pa
     assert {path.parent.name for path in private} == {"ca", *(f"{p}-own" for p in parties)}
 
 
+@pytest.mark.usefixtures("open_umask")
+def test_what_goes_back_to_a_party_may_be_carried_by_anybody_and_edited_on_the_way(
+    made: Path, tmp_path: Path
+) -> None:
+    """Nothing in it is secret; editors and mail leave marks and other ends of lines."""
+
+    def edited(folder: Path) -> None:
+        for path in folder.glob("*.pem"):
+            text = path.read_text("utf-8").replace("\n", "\r\n")
+            path.write_text(f"From: ward\n{text}", encoding="utf-8-sig", newline="")
+
+    own, back = tmp_path / "own", tmp_path / "post" / "ward-9"
+    assert keys("request", own, "client", "ward-9").exit_code == 0
+    edited(own)
+    edited(made / "ca")
+    asked = own / "request.pem"
+    assert "asks for a certificate" in keys("show", asked).output
+    done = keys("issue", made, "client", "ward-9", "--request", asked, "--out", back)
+    assert done.exit_code == 0, done.output
+    assert stat.S_IMODE(back.stat().st_mode) == 0o755
+    assert {stat.S_IMODE(path.stat().st_mode) for path in back.iterdir()} == {0o644}
+    edited(back)
+    (own / "ca.pem").write_bytes((made / "ca" / "ca.pem").read_bytes())
+    taken = keys("accept", own, back)
+    assert taken.exit_code == 0, taken.output
+    assert stat.S_IMODE((own / "key.pem").stat().st_mode) == 0o600
+    assert Identity.load(own).principal == Principal.client("ward-9")
+    # Folders whose root was edited get the longer list too.
+    edited(made / "ward-3")
+    revoked = keys("revoke", made, "client", "ward-9")
+    assert str(made / "ward-3" / "crl.pem") in revoked.output
+    (own / "crl.pem").write_bytes((made / "ward-3" / "crl.pem").read_bytes())
+    with pytest.raises(Misconfiguration, match="revoked"):
+        Identity.load(own)
+
+
 def test_a_root_alone_takes_no_clients(tmp_path: Path) -> None:
     result = keys("init", tmp_path / "keys", "--root-only", "--clients", 2)
     assert result.exit_code == 2

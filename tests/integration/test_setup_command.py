@@ -44,8 +44,9 @@ def test_every_party_gets_settings_that_load_and_keys_of_its_own(place: Path) ->
         assert owner.data.resolve() == place / file
         assert (owner.server_a, owner.server_b) == (a.listen, b.listen)
         assert Identity.load(owner.identity).principal.name == name
-        key = owner.identity / "key.pem"
-        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        # A token goes into the settings.
+        for private in (owner.identity / "key.pem", place / "run" / f"{name}.toml"):
+            assert stat.S_IMODE(private.stat().st_mode) == 0o600
     # What it says to run next is there.
     named = re.findall(r"--config (\S+)", made.stdout)
     assert len(named) == 6

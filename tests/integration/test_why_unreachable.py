@@ -8,16 +8,19 @@ from dataclasses import replace
 import grpc
 import pytest
 from tests.rig.clock import LeapingClock
+from tests.rig.connect_proxy import ConnectProxy
 from tests.rig.keys import identity
+from tests.rig.waiting import DEADLINE_S
 
 from precad.client.connection import Servers
 from precad.client.participation import Observer
+from precad.common.addresses import by_proxy
 from precad.common.errors import Misidentified, PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import mutual_tls
 from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import add_port, why_unreachable
+from precad.common.identity.mutual_tls import add_port, open_channel, why_unreachable
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.calls import LOOK_S, WAITS, call_with_retries
@@ -119,6 +122,76 @@ def test_a_silent_port_and_one_that_speaks_something_else(
 
 def test_a_name_without_a_host() -> None:
     assert "no such host" in str(reason("nobody.invalid:7301"))
+
+
+NOWHERE = "nobody.invalid:7301"
+
+
+def answers(address: str) -> bool:
+    """Whether a call over a channel of ours comes to the server."""
+    with open_channel(address, OWNER, A) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/precad/Nothing")
+        with pytest.raises(grpc.RpcError) as ended:
+            call(b"", timeout=DEADLINE_S)
+        # Whoever is there says that there is no such call.
+        return ended.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.fixture
+def proxies(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that names a proxy which says nothing."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://user:planted@{listening}")
+
+
+@pytest.mark.usefixtures("proxies")
+def test_the_environments_proxy_is_not_asked_and_is_named_where_nothing_else_helps(
+    serve: Serve,
+) -> None:
+    address = serve(identity(Principal.service(A)))
+    assert answers(address)
+    assert why_unreachable(address, OWNER, A) is None
+    said = str(reason(NOWHERE))
+    assert "no such host" in said
+    assert "the proxy that grpc_proxy names isn't used" in said
+    assert "planted" not in said
+
+
+@pytest.mark.usefixtures("proxies")
+def test_the_settings_proxy_leads_gRPC_and_whoever_looks(serve: Serve) -> None:  # noqa: N802
+    port = int(serve(identity(Principal.service(A))).rpartition(":")[2])
+    with ConnectProxy(port) as proxy:
+        # Nobody but the proxy knows that host.
+        address = by_proxy(NOWHERE, f"http://user:planted@{proxy.address}")
+        assert why_unreachable(address, OWNER, A) is None
+        assert answers(address)
+        assert len(proxy.asked) == 2
+        for head in proxy.asked:
+            assert head.startswith(f"CONNECT {NOWHERE} HTTP/1.1\r\n")
+            assert "\r\nProxy-Authorization: Basic dXNlcjpwbGFudGVk\r\n" in head
+        # Who is at the other end is looked at all the same.
+        assert isinstance(why_unreachable(address, OWNER, B), Misidentified)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("HTTP/1.1 407 Proxy \x1b[2JAuthentication Required", "(HTTP/1.1 407 Proxy [2JAuth"),
+        ("HTTP/1.1 403 Forbidden", "doesn't connect to nobody.invalid:7301 (HTTP/1.1 403 Forb"),
+        ("SSH-2.0-OpenSSH", "(SSH-2.0-OpenSSH): ask who runs it to allow that"),
+        (None, "doesn't answer (no answer in time); check proxy in the settings"),
+    ],
+)
+def test_what_a_proxy_says_is_said(
+    answer: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutual_tls, "TIMEOUT_S", 0.2 if answer is None else DEADLINE_S)
+    with ConnectProxy(1, answer) as proxy:
+        said = str(why_unreachable(by_proxy(NOWHERE, f"http://{proxy.address}"), OWNER, A))
+    assert said.startswith(f"the proxy at {proxy.address} ")
+    assert found in said
+    refused = str(why_unreachable(by_proxy(NOWHERE, f"http://{proxy.address}"), OWNER, A))
+    assert refused.startswith(f"the proxy at {proxy.address} refuses connections")
 
 
 class Unreachable(grpc.RpcError):

@@ -117,7 +117,7 @@ def deploy_once(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) 
 
 @contextmanager
 def deployments(folder: Path, make_task: TaskMaker) -> Iterator[Deploy]:
-    """Makes them; all are stopped afterwards."""
+    """Makes them, in an environment with a proxy; all are stopped afterwards."""
     made: list[LocalDeployment] = []
 
     def make(
@@ -147,11 +147,15 @@ def deployments(folder: Path, make_task: TaskMaker) -> Iterator[Deploy]:
         made.append(deployment)
         return deployment
 
-    try:
-        yield make
-    finally:
-        for deployment in made:
-            deployment.stop()
+    with pytest.MonkeyPatch.context() as environment:
+        # Nobody is to ask it: a proxy for web pages must not lie between the parts.
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            environment.setenv(name, "http://127.0.0.1:9")
+        try:
+            yield make
+        finally:
+            for deployment in made:
+                deployment.stop()
 
 
 @pytest.fixture(scope="package")

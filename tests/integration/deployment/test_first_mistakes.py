@@ -134,6 +134,7 @@ def _another(**values: Callable[[Ward], Any]) -> Callable[[Ward], None]:
 
 MISTAKES: dict[str, Callable[[Ward], object]] = {
     "wrong port": _another(server_a=lambda _: free_addresses(1)[0]),
+    "no such port": _another(server_a=lambda _: "127.0.0.1:99999"),
     "another authority's certificate": _foreign_root,
     "another owner's certificate": _another(identity=lambda ward: str(ward.keys / "ward-3")),
     "swapped servers": _swapped,
@@ -340,3 +341,24 @@ def test_the_sdk_finds_what_the_doctor_finds(clinic: Clinic) -> None:
     x, y = good_records()
     wrong = swapped.data_owner((x[:, :63], y)).check(WAIT_S).wrong
     assert {each.about for each in wrong} == {"model and loss", "server A", "server B"}
+
+
+def test_no_log_of_any_part_holds_a_token_or_a_key(clinic: Clinic) -> None:
+    for deployment in (clinic.open, clinic.training):
+        secrets = [
+            path.read_text("utf-8").splitlines()[1] for path in deployment.folder.rglob("key.pem")
+        ]
+        secrets += re.findall(
+            r'token = "(.+)"', "".join(map(_text, deployment.folder.glob("*.toml")))
+        )
+        assert len(secrets) >= 7
+        for path in deployment.folder.glob("logs/*"):
+            text = _text(path)
+            assert text
+            assert not [each for each in secrets if each in text], path
+        # What a token goes into is its owner's alone.
+        assert {each.stat().st_mode & 0o77 for each in deployment.folder.glob("ward*.toml")} == {0}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -94,7 +94,7 @@ def test_two_tasks_train_side_by_side_and_an_owner_has_one_account(
     for each in done(clinics):
         assert (each.task_name, each.version, each.enrolled) == ("clinics", 2, 2)
         assert dict(each.participations) == dict.fromkeys(NAMES, ROUNDS["clinics"])
-    said = status(wards, Role.SERVER_A)
+    said = until(lambda: status(wards, Role.SERVER_A), lambda: wards.log("server-a"), poll_s=0.3)
     assert said is not None
     assert (said.task_name, said.version, said.enrolled) == ("wards", 0, 0)
 

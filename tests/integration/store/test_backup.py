@@ -57,8 +57,10 @@ def test_a_copy_is_never_written_over(state: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_database_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(Misconfiguration, match="pg_dump"):
-        back_up(tmp_path, tmp_path / "copy")
+    for state in (tmp_path, Path("postgresql://precad:planted@db/precad")):
+        with pytest.raises(Misconfiguration, match="pg_dump") as refused:
+            back_up(state, tmp_path / "copy")
+        assert "planted" not in str(refused.value)
     assert not (tmp_path / "copy").exists()
 
 

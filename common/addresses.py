@@ -1,0 +1,107 @@
+"""Where parties are reached: ``host:port``, checked, and the HTTP proxy on the way if there is one.
+
+gRPC takes a proxy from the environment, by itself and without a word; precad's channels don't. Who
+needs one names it in the settings, and what looks at a connection goes the same way as gRPC.
+"""
+
+import base64
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import unquote
+
+from precad.common.errors import Misconfiguration
+from precad.common.secret import Secret
+
+_MOST_PORT = 2**16 - 1
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?", re.IGNORECASE | re.ASCII)
+_DIGITS = re.compile(r"[0-9]{1,5}", re.ASCII)
+_PROXY = re.compile(r"http://(?:(?P<login>[^@/]*)@)?(?P<address>[^@/]*)/?", re.IGNORECASE)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host, without brackets, and port of what ``address_fault`` finds nothing wrong with."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def address_fault(address: str, *, least_port: int = 1) -> str | None:
+    """Return what is wrong with ``host:port``, as a remedy; None where nothing is.
+
+    Args:
+        address: a name, an IPv4 address, or an IPv6 address in brackets; then a port.
+        least_port: 0 where a free port may be taken.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not _DIGITS.fullmatch(port) or "/" in host:
+        return "give host:port, such as 127.0.0.1:7301"
+    if not least_port <= int(port) <= _MOST_PORT:
+        return f"a port is {least_port} to {_MOST_PORT}"
+    if host.startswith("[") and host.endswith("]"):
+        return None if _is_ip(host[1:-1], 6) else "between the brackets goes an IPv6 address"
+    if ":" in host:
+        return "give an IPv6 address in brackets, such as [::1]:7301"
+    if re.fullmatch(r"[0-9.]+", host):
+        return None if _is_ip(host, 4) else "an IPv4 address is four numbers from 0 to 255"
+    if not _NAME.fullmatch(host) or len(host) > 253:  # noqa: PLR2004 -- of RFC 1035
+        return "a host's name has letters, digits, hyphens and dots alone; others as xn--…"
+    return None
+
+
+def _is_ip(text: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == version
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProxy:
+    """A proxy that connects callers to a host and port: HTTP's CONNECT."""
+
+    address: str
+    authorization: Secret | None = field(default=None)
+    """User and password, as a header's value."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From ``http://[user:password@]host:port``. Raises Misconfiguration, without the value."""
+        found = _PROXY.fullmatch(text)
+        if found is None or address_fault(found["address"]):
+            remedy = "give http://host:port, with user:password@ before the host if it asks for it"
+            raise Misconfiguration("proxy", "…", remedy)
+        if found["login"] is None:
+            return cls(found["address"])
+        # As in every URL, what isn't a letter or digit may be written %40.
+        login = base64.b64encode(unquote(found["login"]).encode())
+        return cls(found["address"], Secret(b"Basic " + login))
+
+    def request(self, address: str) -> bytes:
+        """What asks the proxy for a connection to ``address``."""
+        lines = [f"CONNECT {address} HTTP/1.1".encode(), f"Host: {address}".encode()]
+        if self.authorization is not None:
+            lines.append(b"Proxy-Authorization: " + self.authorization.reveal())
+        return b"\r\n".join([*lines, b"", b""])
+
+
+class ProxiedAddress(str):
+    """``host:port`` that is reached by a proxy; printed, it is the address alone."""
+
+    __slots__ = ("proxy",)
+    proxy: HttpProxy
+
+
+def by_proxy(address: str, proxy: str | None) -> str:
+    """The address as it is dialled. Raises Misconfiguration, as ``HttpProxy.parse``."""
+    if proxy is None:
+        return address
+    proxied = ProxiedAddress(address)
+    proxied.proxy = HttpProxy.parse(proxy)
+    return proxied
+
+
+def proxy_of(address: str) -> HttpProxy | None:
+    """The proxy by which an address is dialled; None: straight."""
+    return address.proxy if isinstance(address, ProxiedAddress) else None
