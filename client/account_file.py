@@ -70,6 +70,18 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
+class Covered:
+    """A version that this owner was drawn for and sent zeros in: servers charge it, and it is free.
+
+    They can't tell it from others; so what they charged isn't taken for what is missing here.
+    """
+
+    task: Digest
+    client: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """The account's limit, as it was fixed when the account opened: a Rényi filter's."""
 
@@ -105,8 +117,13 @@ class WholeLimit:
         )
 
 
-Entry = Charge | Limit | WholeLimit
-_FORMS: dict[str, type[Entry]] = {_CHARGE: Charge, "limit": Limit, "whole": WholeLimit}
+Entry = Charge | Covered | Limit | WholeLimit
+_FORMS: dict[str, type[Entry]] = {
+    _CHARGE: Charge,
+    "covered": Covered,
+    "limit": Limit,
+    "whole": WholeLimit,
+}
 _READ: dict[Any, Callable[[str], Any]] = {
     Digest: lambda word: Digest(bytes.fromhex(word)),
     str: lambda word: "" if word == _NONE else word,

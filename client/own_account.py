@@ -5,13 +5,15 @@ once, before its update is first shared, however many attempts it takes; further
 same update, which a server signs when an attempt opens, turn its step from σ into σ/√(1+m).
 """
 
+import math
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precad.client.account_file import AccountFile, Charge, Limit, WholeLimit
+from precad.client.account_file import AccountFile, Charge, Covered, Limit, WholeLimit
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId, Digest
@@ -35,6 +37,7 @@ class Account:
         self._file = AccountFile(path)
         self.charges: dict[tuple[Digest, str, int, float], Charge] = {}
         """By ``Charge.step``."""
+        self.covered: set[Covered] = set()
         self.limit: Limit | WholeLimit | None = None
         self.filter: RenyiFilter | ExactFilter | None = None
         """Of the limit, with all charges."""
@@ -49,9 +52,17 @@ class Account:
                 case Limit() | WholeLimit():
                     if self.limit is None:
                         self._open(entry)
+                case Covered():
+                    self.covered.add(entry)
                 case Charge():
                     if self.admits(entry):
                         self._count(entry)
+
+    def cover(self, covered: Covered) -> None:
+        """Keep that this version got zeros, durably."""
+        if covered not in self.covered:
+            self._file.append(covered)
+            self.catch_up()
 
     def open(self, limit: Limit | WholeLimit) -> None:
         """Fix the account's limit, durably; the first one stands."""
@@ -230,6 +241,57 @@ class OwnAccount:
                 "started; nothing is sent"
             )
         self._account.add(self._charge(version, re_releases))
+
+    def cover(self, version: int) -> None:
+        """Keep, durably, that servers may charge this version and nothing of the records is in it.
+
+        Raises StorageFailure.
+        """
+        self._account.cover(Covered(self._task.digest, self._client, version))
+
+    def lacks(self, counts: Sequence[int]) -> bool:
+        """Whether a server charged more: ``counts[m]`` versions with m further releases or more."""
+        known = self._known()
+        return any(sum(own >= m for own in known.values()) < n for m, n in enumerate(counts))
+
+    def adopt(self, counts: Sequence[int], versions: int) -> None:
+        """Charge, durably, what both servers signed of released versions and this account lacks.
+
+        It is an older copy then, or there is another one. Which versions they were isn't said, nor
+        does it matter: those that aren't charged are over, and nothing is shared for them any more.
+
+        Raises:
+            Misconfiguration: the account's limit has no room for them.
+            StorageFailure: the account can't be written.
+        """
+        known = self._known()
+        for m in reversed(range(len(counts))):
+            lower = [version for version in range(versions) if known.get(version, -1) < m]
+            lower.sort(key=lambda version: -known.get(version, -1))
+            lacking = counts[m] - sum(own >= m for own in known.values())
+            for version in lower[: max(0, lacking)]:
+                known[version] = m
+                try:
+                    self.charge(version, m)
+                except BudgetExceeded:
+                    raise Misconfiguration(
+                        "account",
+                        f"{self.participations} versions of this task",
+                        f"is an older copy, or there is another one: both servers have signed that "
+                        f"they charged {counts[0]} versions, and its limit has no room for that. "
+                        "Put the newest copy in its place, or stay away from this training",
+                    ) from None
+
+    def _known(self) -> dict[int, float]:
+        """By version of this task: m, and ∞ where zeros were sent, which may be charged too."""
+        self._account.catch_up()
+        mine = self._task.digest, self._client
+        known: dict[int, float] = {}
+        for (task, client, version, _), charge in self._account.charges.items():
+            if (task, client) == mine:
+                known[version] = max(known.get(version, 0), charge.re_releases)
+        zeros = (each for each in self._account.covered if (each.task, each.client) == mine)
+        return known | {each.version: math.inf for each in zeros}
 
     def epsilon(self) -> float:
         """Exact record-level ε so far over all tasks, one server corrupted, at this task's δ."""

@@ -139,7 +139,7 @@ class _Participant:
             ended = PeerUnavailable("server A ended the notices")
             try:
                 # A server that has lost its memory learns here what it signed.
-                self.statements.exchange(self.servers)
+                self._exchange()
                 connected = self.clock.now()
                 if self.opened is None:
                     self.observer.doing("enrolled; waiting for the others and the first round")
@@ -162,6 +162,31 @@ class _Participant:
                 retries.wait(ended)
         result.epsilon = self.budget.epsilon()
         return result
+
+    def _exchange(self, signed: bytes | None = None) -> None:
+        """Have the servers' statements, and hold the owner's account to what both signed.
+
+        Raises:
+            Misconfiguration: the account is an older copy whose limit has no room for the rest.
+            PeerUnavailable: one server alone charged more than this account, or isn't there.
+            PeerViolation: as ``ServerStatements.exchange``.
+        """
+        self.statements.exchange(self.servers, signed)
+        versions, counts = self.statements.charged()
+        both = [min(pair) for pair in zip(*counts.values(), strict=False)]
+        if self.budget.lacks(both):
+            log.warning(
+                "the owner's account is an older copy, or another one is in use: both servers have "
+                "signed more charges. They count here from now on"
+            )
+            self.budget.adopt(both, versions)
+        for role, each in counts.items():
+            if self.budget.lacks(each):
+                raise PeerUnavailable(
+                    f"{role.value} has signed more charges ({each[0]} versions) than the other "
+                    "server and this owner's account: nothing is shared until they agree; ask both "
+                    "operators, and look for a newer copy of the account"
+                )
 
     def _handle(self, notice: Notice, came: float) -> None:
         match notice:
@@ -222,7 +247,7 @@ class _Participant:
         elif rejected:
             self.result.rejected[rejected] += 1
             self._warn(over, f"submission rejected: {rejected}")
-        self.statements.exchange(self.servers, over.signed)
+        self._exchange(over.signed)
         self._look_after_own(over)
         opened, came = self.opened or (None, 0.0)
         heard = opened if opened is not None and opened.attempt == over.attempt else None
@@ -309,10 +334,15 @@ class _Participant:
             theta = self.servers.fetch_model(version, model)
         self._saw(version, model, theta)
         try:
-            re_releases = self.statements.opening(self.servers, event)
+            signed = self.statements.opening(self.servers, event)
         except NotOnOffer:
             log.warning("attempt %d was over before it could be answered", event.attempt)
             return
+        re_releases = min(signed, self.pending.answered(version, event.attempt))
+        if signed > re_releases:
+            what = "a server signed that this owner's update was released {} times before, and it "
+            what += "answered {} attempts with it, which are counted: that server may be bad"
+            self._warn(event, what.format(signed, re_releases))
         records = event.selected and self._may_share(event, re_releases)
         if not (records or self.cover):
             return
@@ -328,6 +358,8 @@ class _Participant:
             else:
                 return
         if self.cover:
+            if event.selected:
+                self.budget.cover(version)
             self._keep(event, update, np.zeros(self.task.dimension, dtype=np.int64), None)
 
     def _keep(

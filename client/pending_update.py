@@ -25,9 +25,9 @@ from precad.common.wire.submission_messages import header_from_bytes, header_to_
 Pair = tuple[Submission, Submission]
 """For server A and for server B."""
 
-_MAGIC = b"precad/v3/pending\0"
-_VERSION = struct.Struct("<QqQ")
-"""t, m or −1, and the length of X in bytes: 0 where there is none."""
+_MAGIC = b"precad/v4/pending\0"
+_VERSION = struct.Struct("<QqQQ")
+"""t, m or −1, attempts answered before, and the length of X in bytes: 0 where there is none."""
 _LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -44,6 +44,8 @@ class Kept:
     """The newest attempt's."""
     re_releases: int | None
     """m, which the version is to be counted with before this pair leaves; None: it shares zeros."""
+    answered: int = 0
+    """How many earlier attempts' pairs shared X."""
 
     @property
     def model(self) -> Digest:
@@ -87,6 +89,13 @@ class Pending:
         kept = self._kept
         return kept.model if kept is not None and kept.version == version else None
 
+    def answered(self, version: int, attempt: int) -> int:
+        """How many attempts of this version before ``attempt`` got a pair that shares X, or may."""
+        kept = self._kept
+        if kept is None or kept.version != version:
+            return 0
+        return kept.answered + (self.attempt != attempt and kept.re_releases is not None)
+
     def keep(
         self, version: int, update: RingVector | None, pair: Pair, re_releases: int | None
     ) -> None:
@@ -101,7 +110,8 @@ class Pending:
         Raises:
             StorageFailure: the file can't be written.
         """
-        kept = Kept(version, update, pair, re_releases)
+        answered = self.answered(version, pair[0].context.attempt)
+        kept = Kept(version, update, pair, re_releases, answered)
         if self._path is not None:
             with writing(self._path):
                 write_file(self._path, _encode(kept))
@@ -130,10 +140,11 @@ class Pending:
 
 
 def _encode(kept: Kept) -> bytes:
-    """Version, m, X, both headers as they go on the wire, the body, and a digest of it all."""
+    """Version, m, answers, X, both headers as on the wire, the body, and a digest of it all."""
     update = b"" if kept.update is None else to_bytes(kept.update)
     re_releases = -1 if kept.re_releases is None else kept.re_releases
-    parts = [_MAGIC, _VERSION.pack(kept.version, re_releases, len(update)), update]
+    numbers = _VERSION.pack(kept.version, re_releases, kept.answered, len(update))
+    parts = [_MAGIC, numbers, update]
     for submission in kept.pair:
         header = header_to_bytes(submission)
         parts += [_LENGTH.pack(len(header)), header]
@@ -149,7 +160,7 @@ def _decode(data: bytes, dimension: int) -> Kept:
     if not data.startswith(_MAGIC) or hashlib.sha256(kept).digest() != digest:
         raise ValueError("not a whole pending file")
     file = BytesIO(kept[len(_MAGIC) :])
-    version, re_releases, length = _VERSION.unpack(file.read(_VERSION.size))
+    version, re_releases, answered, length = _VERSION.unpack(file.read(_VERSION.size))
     update = from_bytes(file.read(length)) if length else None
     if update is not None and update.shape != (dimension,):
         raise ValueError("another model's update")
@@ -162,4 +173,4 @@ def _decode(data: bytes, dimension: int) -> Kept:
         raise ValueError("another model's body")
     for_a, for_b = submissions
     pair = for_a, replace(for_b, body=HeldBody(Secret(salt), words))
-    return Kept(version, update, pair, None if re_releases < 0 else re_releases)
+    return Kept(version, update, pair, None if re_releases < 0 else re_releases, answered)

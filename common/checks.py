@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from precad.common.errors import Misconfiguration
+from precad.common.files import read_regular
 
 _CONFIDENTIAL = ("database", "proxy", "token")
 """Settings that no error repeats: logs and tickets have other readers."""
@@ -85,7 +86,7 @@ def count(field: str, value: int, least: int = 0) -> int:
 def read_toml(field: str, path: Path) -> dict[str, object]:
     """Return the file's values. Raises Misconfiguration naming ``field`` and the file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         # Integers of thousands of digits are a plain ValueError.
         raise Misconfiguration(field, str(path), f"can't be read: {error}") from None

@@ -4,8 +4,10 @@ A file is whole or not there at all, and on the disk before the call returns. A 
 process's alone while it is locked.
 """
 
+import errno
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ PRIVATE_MODE = 0o600
 PUBLIC_MODE = 0o644
 FOLDER_MODE = 0o700
 PUBLIC_FOLDER_MODE = 0o755
+_MOST_BYTES = 2**26
 
 
 def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
@@ -27,6 +30,22 @@ def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
     if not path.exists():
         path.mkdir(mode=mode, parents=True, exist_ok=True)
         path.chmod(mode)
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a file that another party may have sent: no device or pipe, at most 64 MiB.
+
+    Raises OSError: it isn't one of those, or can't be read.
+    """
+    # A pipe is opened without waiting for whoever writes it.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file")
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"is larger than {_MOST_BYTES >> 20} MiB")
+    return data
 
 
 def write_file(

@@ -11,7 +11,7 @@ from precad.common.identity import party_certificate as certificates
 from precad.common.identity.coin_key import DRAWING_ROLES, make_coin_key, take_over_coin_key
 from precad.common.identity.credentials import Identity
 from precad.common.identity.party_certificate import Principal
-from precad.common.identity.revocation_list import RevocationList
+from precad.common.identity.revocation_list import RevocationList, newest_lists
 from precad.common.secret import Secret
 
 REQUEST_FILE = "request.pem"
@@ -53,8 +53,15 @@ def accept(folder: Path, offered: Path) -> Identity:
     roots = certificates.read_certificates(
         files[credentials.CA_FILE], source=str(offered / credentials.CA_FILE)
     )
-    revocations = RevocationList(offered / credentials.REVOCATION_FILE, roots)
-    principal = credentials.check_certificate(chain, roots, revocations, source=source)
+    # An older list than the folder's, an operator's mix-up or a thief's, brings nobody back.
+    lists = folder / credentials.REVOCATION_FILE
+    for path in (lists, offered / credentials.REVOCATION_FILE):
+        principal = credentials.check_certificate(
+            chain, roots, RevocationList(path, roots), source=source
+        )
+    if lists.exists():
+        present = certificates.read_pem(lists, "folder", remedy)
+        files[lists.name] = newest_lists(present, files[lists.name])
     request = folder / REQUEST_FILE
     if request.exists():
         # The party that was asked for: the root may have been talked into another.

@@ -25,6 +25,7 @@ from cryptography.x509.verification import (
 )
 
 from precad.common.errors import Misconfiguration
+from precad.common.files import read_regular
 from precad.common.identifiers import ClientId, Role
 from precad.common.secret import Secret
 
@@ -135,7 +136,7 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
     Raises Misconfiguration: it can't be read.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         reason = f"can't be read ({error.strerror}); {remedy}"
         raise Misconfiguration(field, str(path), reason) from None

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity.party_certificate import MALFORMED, read_pem
@@ -97,6 +98,25 @@ def read_revocation_lists(
     if not all(any(_signed(each, authority) for authority in authorities) for each in lists):
         raise Misconfiguration("crl", source, "not signed by an authority in ca.pem")
     return lists
+
+
+def newest_lists(*pems: bytes) -> bytes:
+    """PEM of the lists in these files, of each authority the one with the highest CRL number."""
+    newest: dict[bytes, x509.CertificateRevocationList] = {}
+    for block in _PEM_BLOCK.findall(b"\n".join(pems)):
+        each = x509.load_pem_x509_crl(block)
+        held = newest.setdefault(each.issuer.public_bytes(), each)
+        if _order(each) > _order(held):
+            newest[each.issuer.public_bytes()] = each
+    return b"".join(each.public_bytes(Encoding.PEM) for each in newest.values())
+
+
+def _order(revocations: x509.CertificateRevocationList) -> tuple[int, datetime]:
+    try:
+        number = revocations.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound:
+        number = -1
+    return number, revocations.last_update_utc
 
 
 def _signed(revocations: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:

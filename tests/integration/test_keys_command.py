@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -333,6 +334,50 @@ def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(
     assert keys(*issued, "--out", renewing / "came").exit_code == 0
     assert keys("accept", new, renewing / "came").exit_code == 0
     assert Identity.load(new).principal == Principal.service(Role.SERVER_A)
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_of_two_revocation_lists_the_newer_one_stays(
+    renewing: Path,
+    older: bool,  # noqa: FBT001 -- pytest gives it by name
+) -> None:
+    """A certificate that comes with the list of before its party's colleague was revoked."""
+    new, came, newest = (renewing / name for name in ("new", "came", "ca/crl.pem"))
+    assert keys("request", new, "server-a", "--renew", renewing / "server-a").exit_code == 0
+    issued = ("issue", renewing, "server-a", "--request", new / "request.pem", "--out", came)
+    assert keys(*issued).exit_code == 0
+    before = (came / "crl.pem").read_bytes()
+    assert keys("revoke", renewing, "dealer").exit_code == 0
+    after = newest.read_bytes()
+    (new / "crl.pem").write_bytes(after if older else before)
+    (came / "crl.pem").write_bytes(before if older else after)
+    assert keys("accept", new, came).exit_code == 0
+    assert (new / "crl.pem").read_bytes() == after
+    # Nor is a certificate taken that the folder's newer list revokes.
+    assert keys("revoke", renewing, "server-a").exit_code == 0
+    (new / "crl.pem").write_bytes(newest.read_bytes())
+    refused = keys("accept", new, came)
+    assert refused.exit_code == USAGE_ERROR
+    assert "revoked" in refused.output
+
+
+@pytest.mark.parametrize("kind", ["a device", "a pipe", "far too much"])
+def test_a_file_that_never_ends_is_refused(renewing: Path, kind: str) -> None:
+    came = renewing / "came"
+    came.mkdir()
+    for name in ("ca.pem", "cert.pem"):
+        (came / name).write_bytes((renewing / "server-a" / name).read_bytes())
+    odd = came / "crl.pem"
+    if kind == "a device":
+        odd.symlink_to("/dev/zero")
+    elif kind == "a pipe":
+        os.mkfifo(odd)
+    else:
+        with odd.open("wb") as file:
+            file.truncate(2**26 + 1)
+    refused = keys("accept", renewing / "server-a", came)
+    assert refused.exit_code == USAGE_ERROR
+    assert re.search("crl.pem.*(no regular file|larger than 64 MiB)", refused.output)
 
 
 @pytest.mark.parametrize(
