@@ -23,7 +23,7 @@ from precad.cli.options import task_numbers
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.common.terminal import Table, say
+from precad.common.terminal import Table, say, upper
 
 _RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
 # R, C, d and f: what R'/C takes.
@@ -248,14 +248,14 @@ def _show_one(asked: Asked, cost: Cost) -> None:
         table = Table("accountant", ">ε", ">μ", "what it is")
         for row in rows:
             mu = "" if row.mu is None else f"{row.mu:.4g}"
-            cells = (row.accountant.value, f"{row.epsilon:.4g}", mu, _note(row))
+            cells = (row.accountant.value, upper(row.epsilon), mu, _note(row))
             table.add(*cells, style=_style(row))
         table.show(sys.stdout)
         for row in cost.at_cap:
             if row.adversary is adversary and row.accountant is AccountantName.EXACT:
                 say(
                     sys.stdout,
-                    f"exact ε = {row.epsilon:.4g} at {row.compositions} participations, "
+                    f"exact ε = {upper(row.epsilon)} at {row.compositions} participations, "
                     f"{Basis.CAP.description}"
                     + (f"; against {row.against}" if row.malicious_server else ""),
                 )
@@ -268,7 +268,7 @@ def _show_joint(runs: int, cost: Cost) -> None:
     for row in (*cost.real, *cost.at_cap):
         if row.basis is not Basis.CAP or row.accountant is AccountantName.EXACT:
             cells = (row.adversary.value, row.accountant.value, row.basis.value)
-            table.add(*cells, f"{row.epsilon:.4g}", _note(row), style=_style(row))
+            table.add(*cells, upper(row.epsilon), _note(row), style=_style(row))
     table.show(sys.stdout)
     say(
         sys.stdout,

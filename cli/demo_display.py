@@ -9,7 +9,7 @@ from rich.console import Group
 
 from precad.cli.demo_outcome import Outcome, RoundRow
 from precad.cli.demo_scenario import Scenario
-from precad.common.terminal import Bar, Table, plain, say
+from precad.common.terminal import Bar, Table, plain, say, upper
 
 SHOWN_ROUNDS = 8
 PLAIN_EVERY = 10
@@ -66,8 +66,8 @@ class Display:
             self.say(
                 f"round {row.number:>3}/{self._rounds}: accuracy "
                 f"{_percent(row.accuracy)}, {', '.join([accepted, *_reasons(row.rejected)])}, "
-                f"ε {row.epsilon_server:.2f} (a server looks) "
-                f"{row.epsilon_clients:.2f} (only clients look)"
+                f"ε {upper(row.epsilon_server, 3)} (a server looks) "
+                f"{upper(row.epsilon_clients, 3)} (only clients look)"
             )
 
     def _beneath(self) -> Group:
@@ -146,18 +146,18 @@ def conclude(out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[
 def _bounds(result: dict[str, Any]) -> Table:
     bounds = Table("who looks", ">ε exact", "what is protected")
     server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
-    bounds.add("one curious server and any other clients", f"{server:.2f}", "any one record")
+    bounds.add("one curious server and any other clients", upper(server, 3), "any one record")
     malicious = result.get("epsilon_exact_malicious_server")
     if malicious is not None:
         cap = f"any one record, at the cap of {result['version']} rounds"
-        bounds.add("one malicious server and any other clients", f"{malicious:.2f}", cap)
-    bounds.add("other clients only", f"{clients:.2f}", "any one record")
+        bounds.add("one malicious server and any other clients", upper(malicious, 3), cap)
+    bounds.add("other clients only", upper(clients, 3), "any one record")
     level = result["epsilon_exact_client_level"]
     if level is None or level > MEANINGLESS:
         shown = "none" if level is None else f"over {MEANINGLESS:g}"
         whole = "a whole data owner (too large to bound what a bad one can do)"
     else:
-        shown, whole = f"{level:.1f}", "a whole data owner (bounds what a bad one can do)"
+        shown, whole = upper(level, 3), "a whole data owner (bounds what a bad one can do)"
     bounds.add("anyone who sees the models; servers honest", shown, whole)
     return bounds
 

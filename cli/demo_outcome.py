@@ -30,6 +30,7 @@ from precad.cli.demo_scenario import Scenario
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
 from precad.client.gradients.torch_models import build
 from precad.client.trained_model import load_vector
+from precad.common.terminal import upper
 from precad.common.wire.operator_connection import RoundReport, ServerStatus
 
 POISONED = (1, 2, 5, 10)
@@ -349,7 +350,7 @@ def _in_words(found: dict[str, Any]) -> str:
     )
     return (
         f"Trained with {found['objective']}.\n\n"
-        f"- Privacy of a record: ε = {found['epsilon_record']:.2f} at δ = {found['delta']:g} "
+        f"- Privacy of a record: ε = {upper(found['epsilon_record'], 3)} at δ = {found['delta']:g} "
         "against one curious server; the objective costs none of it.\n"
         f"- Bad records: where the expected error is {poisoning['if_expected_error_is']:.1%}, as "
         f"in this run, records that are added or deleted leave it within: {bounds}.\n"

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -18,7 +17,7 @@ from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.logs import doing, dump_stacks_on_signal, start_log
-from precad.common.terminal import say
+from precad.common.terminal import say, upper
 
 
 @click.command()
@@ -76,11 +75,17 @@ _MARKS = {"good": "✓", "note": "!", "bad": "✗"}
     show_default=False,
     help="Hours that the servers may be away, as over a weekend; the task's outage unless given.",
 )
+@click.option(
+    "--raise-limit",
+    is_flag=True,
+    help="An epsilon_limit above the account's takes its place, for good.",
+)
 def join(
     config: tuple[Path, ...],
     logs: Path | None,
     quiet: bool,
     wait: float,
+    raise_limit: bool,
 ) -> None:
     """Take part in a training as a data owner, until it ends.
 
@@ -103,14 +108,18 @@ def join(
     update to each server. Afterwards the state folder holds model.safetensors, which
     `precad predict` and `precad evaluate` take, and history.csv.
 
+    Exit status: 0 at the training's end, 3 where the owner's limit ended its part before, 2 for a
+    wrong value, 1 for what else failed.
+
     Several settings files start several owners, each a process of its own, which load their
     libraries once and share them in memory.
     """  # noqa: D301 -- click reads the control character
     dump_stacks_on_signal()
     if len(config) > 1 or logs is not None:
-        options = ["--wait", str(wait), *(["--quiet"] if quiet else [])]
+        flags = {"--quiet": quiet, "--raise-limit": raise_limit}
+        options = ["--wait", str(wait), *(flag for flag, given in flags.items() if given)]
         sys.exit(_together(config, options, logs))
-    _take_part(config[0], quiet=quiet, wait_h=wait)
+    sys.exit(_take_part(config[0], quiet=quiet, wait_h=wait, raise_limit=raise_limit))
 
 
 def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | None) -> int:
@@ -182,8 +191,12 @@ class _StandardError(logging.StreamHandler[TextIO]):
         """It has no other."""
 
 
-def _take_part(config: Path, *, quiet: bool, wait_h: float) -> None:
-    """Until the training ends."""
+ENDED_BY_LIMIT = 3
+"""Exit status: nothing failed, and the training goes on without this owner."""
+
+
+def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -> int:
+    """Until the training ends; return the exit status."""
     from precad.client.display import somebody_looks  # noqa: PLC0415 -- no server needs it
 
     level = logging.WARNING if quiet else logging.INFO
@@ -194,43 +207,48 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float) -> None:
         # The bar says it.
         logging.getLogger("precad.rounds").setLevel(logging.WARNING)
         log.info("loading torch and the records")
+    from precad.client.check_before_enrolling import covered  # noqa: PLC0415
     from precad.client.owner_settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
-    from precad.client.participant import outlast  # noqa: PLC0415
-    from precad.client.participation import Participation  # noqa: PLC0415
-    from precad.client.reporter import HISTORY_FILE, OnRound  # noqa: PLC0415
+    from precad.client.reporter import HISTORY_FILE  # noqa: PLC0415
     from precad.client.trained_model import MODEL_FILE  # noqa: PLC0415
 
     settings = JoinSettings.load(config)
-    owner = settings.data_owner()
+    owner = settings.data_owner(raise_limit=raise_limit)
     doing(part=owner.client.name, task=owner.task.name)
-    progress = None if looked_at else False
-    if not wait_h:
-        result = owner.run(progress=progress)
-    else:
-        tries = chain([owner], (settings.data_owner() for _ in count()))
-
-        def once(on_round: OnRound) -> Participation:
-            # A new one each time, from its disk, as a process that is started again has it.
-            return next(tries).run(on_round=on_round, progress=progress)
-
-        result = outlast(once, 3600 * wait_h)
+    rounds, lasts = covered(owner.task, owner.budget)
+    log.log(
+        logging.INFO if lasts else logging.WARNING,
+        "%s%s",
+        rounds,
+        "" if lasts else ": it ends this owner's part early; mend epsilon_limit, or --raise-limit",
+    )
+    result = owner.run(
+        progress=None if looked_at else False, wait_s=3600 * wait_h if wait_h else None
+    )
     if result.validation is not None and looked_at:
         # For the owner's eyes: logs have other readers.
         log.info("own held-out records: %s", result.validation)
-    if result.model_file is None:
+    limited = result.ended != "finished"
+    if result.model_file is None and not limited:
         raise StorageFailure(
             "the training is over, but the model isn't written: mend the disk, and start again "
             "while the servers are there"
         )
     log.info(
-        "%s: %d submissions, %d counted, %s; exact record-level ε over all tasks = %.3f (one "
+        "%s: %d submissions, %d counted, %s; exact record-level ε over all tasks = %s (one "
         "server corrupted, δ = %g); final model %s",
         result.ended,
         result.submitted,
         result.counted,
         dict(result.rejected) or "none rejected",
-        result.epsilon,
+        upper(result.epsilon),
         owner.task.privacy.delta,
         result.model,
     )
     log.info("the state folder has the model, %s, and the rounds, %s", MODEL_FILE, HISTORY_FILE)
+    if limited:
+        log.warning(
+            "the owner's limit ended its part before the training's end: to go on, set a higher "
+            "epsilon_limit and start again with --raise-limit"
+        )
+    return ENDED_BY_LIMIT if limited else 0

@@ -10,7 +10,7 @@ import click
 from precad.cli.options import digest_of, json_option, print_json
 from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
-from precad.common.terminal import Table, say
+from precad.common.terminal import Table, say, upper
 
 if TYPE_CHECKING:
     from precad.aggregator.store import TrainingSummary
@@ -177,7 +177,7 @@ def _show(document: dict[str, Any]) -> None:
     say(
         sys.stdout,
         f"{totals['clients']} clients, {totals['participations']} participations, "
-        f"largest ε {totals['epsilon_max']:.4g}; {totals['rounds_released']} of "
+        f"largest ε {upper(totals['epsilon_max'])}; {totals['rounds_released']} of "
         f"{totals['rounds']} rounds released, {totals['attempts_written_off']} written off\n"
         f"{document['entries']} entries, head {document['head']}",
     )

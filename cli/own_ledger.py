@@ -12,7 +12,7 @@ import click
 from precad.cli.options import PATH, json_option
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
-from precad.common.terminal import Table, say
+from precad.common.terminal import Table, say, upper
 
 if TYPE_CHECKING:
     from precad.client.account_file import Charge
@@ -96,7 +96,11 @@ def receipts(
 
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
-    from precad.client.account_file import Limit  # noqa: PLC0415
+    from precad.client.account_file import (  # noqa: PLC0415
+        Limit,
+        RaisedLimit,
+        RaisedWholeLimit,
+    )
     from precad.client.own_account import exact_epsilon  # noqa: PLC0415
 
     charges = list(account.charges.values())
@@ -137,6 +141,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "only_task": None if isinstance(limit, Limit) else str(limit.task),
             "filter_epsilon": None if spent is None else spent.epsilon(),
             "overdrawn": spent is None,
+            "raised": isinstance(limit, RaisedLimit | RaisedWholeLimit),
         },
     }
 
@@ -150,7 +155,8 @@ def _server(charges: "Collection[Charge]") -> str:
 def _show_account(document: dict[str, Any]) -> None:
     columns = (">versions", ">repeated", ">σ", ">p", ">δ", ">ε", "one server")
     table = Table("task", "client", *columns)
-    for row in document["tasks"]:
+    for task in document["tasks"]:
+        row = task | {"epsilon": upper(task["epsilon"])}
         cells = [f"{x:g}" if isinstance(x, float) else str(x) for x in row.values()]
         table.add(cells[0][:12], *cells[1:])
     table.show(sys.stdout)
@@ -159,7 +165,7 @@ def _show_account(document: dict[str, Any]) -> None:
         return
     say(
         sys.stdout,
-        f"{document['versions']} versions; exact ε of all together {document['epsilon']:.4g} at "
+        f"{document['versions']} versions; exact ε of all together {upper(document['epsilon'])} at "
         f"δ = {document['delta']:g}, record level, one curious server",
     )
     if document["server"] == "malicious":
@@ -168,19 +174,21 @@ def _show_account(document: dict[str, Any]) -> None:
     limit = document["limit"]
     if limit is None:
         say(sys.stdout, "no limit")
-    elif limit["overdrawn"]:
-        say(sys.stdout, f"limit ε = {limit['epsilon']:g}: PASSED; nothing more is shared")
+        return
+    of = f"{'raised ' if limit['raised'] else ''}limit ε = {limit['epsilon']:g}"
+    if limit["overdrawn"]:
+        say(sys.stdout, f"{of}: PASSED; nothing more is shared")
     elif limit["only_task"] is not None:
         say(
             sys.stdout,
-            f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, all of it for task "
-            f"{limit['only_task'][:12]}, counted exactly: {limit['filter_epsilon']:.4g} so far",
+            f"{of} at δ = {limit['delta']:g}, all of it for task "
+            f"{limit['only_task'][:12]}, counted exactly: {upper(limit['filter_epsilon'])} so far",
         )
     else:
         say(
             sys.stdout,
-            f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, enforced by a Rényi filter "
-            f"of order {limit['order']:g}: filter ε {limit['filter_epsilon']:.4g} so far",
+            f"{of} at δ = {limit['delta']:g}, enforced by a Rényi filter "
+            f"of order {limit['order']:g}: filter ε {upper(limit['filter_epsilon'])} so far",
         )
 
 

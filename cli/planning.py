@@ -10,7 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from precad.accounting import gdp
-from precad.accounting.adversaries import Adversary, Run, planned_participations
+from precad.accounting.adversaries import (
+    Adversary,
+    Run,
+    planned_participations,
+)
 from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.exact import largest_count
@@ -28,8 +32,9 @@ from precad.cli.options import task_numbers
 from precad.cli.plan import PlanRequest
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.roster import most_records
 from precad.common.task import MAX_BOUND, Task
-from precad.common.terminal import say
+from precad.common.terminal import say, upper
 
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join."""
@@ -124,7 +129,7 @@ class Plan:
         privacy, record = self.task.privacy, self.statements[0]
         say(
             sys.stdout,
-            f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε = {record.epsilon:.4g} "
+            f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε = {upper(record.epsilon)} "
             f"at δ = {record.delta:g}, against one curious server. Into the task:",
             style="bold",
         )
@@ -145,7 +150,7 @@ class Plan:
                 added = f"; δ and {more + (each.advantage_delta or 0.0):.0e} more ({ASSUMED})"
             say(
                 sys.stdout,
-                f"  {what}: ε = {each.epsilon:.3g} ({each.adjacency}), {each.against}{added}",
+                f"  {what}: ε = {upper(each.epsilon, 3)} ({each.adjacency}), {each.against}{added}",
             )
         found = self._robustness()
         owners, some, costs = found["malicious"], found["certified"], found["noise_over_signal"]
@@ -285,6 +290,50 @@ def least_noise(epsilon: float, delta: float, record_rate: float, participations
         delta=delta,
     )
     return rounded(sigma, up=True)
+
+
+RECORD_RATE = 0.05
+"""p of a plan, unless another is asked for."""
+_COHORT = 20
+"""Owners that take part in a round, about; of fewer all do."""
+MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
+"""How far the noise alone moves a weight over the whole training, by what is learnt. These, and C's
+numbers below, are the best of benchmarks/results/default_settings.json."""
+_LARGEST_STEP = 10.0
+_LEAST_CLIP, _CLIP_ROOT = 2.0, 1.5
+
+
+def cohort_rate(owners: int) -> float:
+    """Return q: about 20 owners take part in a round, or all."""
+    return min(1.0, rounded(_COHORT / owners, 2))
+
+
+def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
+    """Return C where nobody chose it: R·1.5·√(p·|D|) of the largest owner, and 2·R at least.
+
+    Never more than an owner can sample, times R: beyond that it arms attackers alone. A sum of n
+    gradients rarely is longer than a few √n; one that is keeps its direction.
+    """
+    wanted = max(_LEAST_CLIP, _CLIP_ROOT * math.sqrt(record_rate * largest))
+    return rounded(record_clip * min(wanted, most_records(largest, record_rate)), 2, up=False)
+
+
+def default_step(
+    *, expected_records: float, noise_multiplier: float, rounds: int, record_clip: float, kind: str
+) -> float:
+    """Return η where nobody chose it: so that noise moves a weight by ``MOVES[kind]`` in all.
+
+    T rounds of both servers' noise over S records are a walk of η·R·σ·√(2T)/S.
+
+    Args:
+        expected_records: S = q·p·N, what the sum is divided by.
+        noise_multiplier: σ.
+        rounds: T.
+        record_clip: R.
+        kind: one of ``MOVES``.
+    """
+    walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
+    return rounded(min(_LARGEST_STEP, MOVES[kind] / walk) / record_clip, 2)
 
 
 def participations_of(client_rate: float, rounds: int) -> int:

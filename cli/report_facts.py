@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from precad.common.task import Task
+from precad.common.terminal import upper
 
 FORMAT = 2
 _EVERYBODY = 99.5
@@ -215,7 +216,7 @@ def guarantee_sentence(said: Guarantee) -> str:
     whom = "one person's record" if said.protects == "record" else "a whole organisation"
     if said.epsilon is None:
         return f"Against {said.against}, nothing is promised for {whom}."
-    numbers = f"ε = {said.epsilon:.3g} at δ = {said.delta:g}"
+    numbers = f"ε = {upper(said.epsilon, 3)} at δ = {said.delta:g}"
     if said.found_of_100 >= _EVERYBODY:
         return (
             f"Against {said.against}, {whom} is not protected ({numbers}): an attacker may be able "

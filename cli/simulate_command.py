@@ -10,7 +10,7 @@ import click
 
 from precad.cli.options import ARGUMENT, AsJson, asks, print_json, writable_picture
 from precad.common.errors import Misconfiguration
-from precad.common.terminal import Bar, Table, say
+from precad.common.terminal import Bar, Table, say, upper
 
 if TYPE_CHECKING:
     from precad.simulation import SimulatedRound, SimulatedTraining
@@ -145,7 +145,7 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
 
 def _cells(played: "SimulatedRound", row: Mapping[str, Any]) -> list[str]:
     def epsilon(name: str) -> str:
-        return "–" if row[name] is None else f"{row[name]:.3f}"
+        return "–" if row[name] is None else upper(row[name])
 
     return [
         str(played.number),

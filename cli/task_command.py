@@ -137,12 +137,12 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
         look_at_columns,
         look_at_owner,
     )
-    from precad.client.gradients.local_update import most_records  # noqa: PLC0415
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
     from precad.client.records.columns import ColumnNotes  # noqa: PLC0415
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
+    from precad.common.roster import most_records  # noqa: PLC0415
 
     if made.data is None and data.suffix in {".csv", ".parquet"}:
         raise Misconfiguration(

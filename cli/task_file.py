@@ -14,10 +14,12 @@ from pydantic.fields import FieldInfo
 
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
 from precad.cli import planning
+from precad.client.own_account import OwnAccount
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.task_schema import DataSection
+from precad.common.terminal import upper
 
 _MOST_OWNERS = 100_000
 """The most that a task takes."""
@@ -83,7 +85,7 @@ def planned(wishes: Wishes) -> tuple[Task, str]:
     record = planned_guarantees(made)[0]
     owners = "" if wishes.owners is None else f"{wishes.owners}x"
     head = (
-        f"Planned for owners of {owners}{wishes.records} records: ε = {record.epsilon:.3g} "
+        f"Planned for owners of {owners}{wishes.records} records: ε = {upper(record.epsilon, 3)} "
         f"at δ = {wishes.delta:g} for a record against one curious server. training.learning_rate "
         "is a rule of thumb: try others on public data with precad simulate. An owner may hold up "
         f"to {most:,} records, twice the most that was planned for "
@@ -316,12 +318,12 @@ def sentences(made: Task) -> list[str]:
             f"with at most {privacy.record_rate:g}."
         ),
         (
-            f"Planned for a record, against one curious server: ε = {record.epsilon:.3g} at "
+            f"Planned for a record, against one curious server: ε = {upper(record.epsilon, 3)} at "
             f"δ = {record.delta:g}, if its owner takes part {record.compositions:,} times; {stop}."
         ),
         _against_a_cheating_server(cheating, made),
-        f"Planned for a record, against other owners only: ε = {other.epsilon:.3g}.",
-        f"Planned for a whole owner, both servers honest: ε = {whole.epsilon:.3g}"
+        f"Planned for a record, against other owners only: ε = {upper(other.epsilon, 3)}.",
+        f"Planned for a whole owner, both servers honest: ε = {upper(whole.epsilon, 3)}"
         + (", which protects nobody." if whole.epsilon > _NO_PROTECTION else "."),
         (
             f"A record's gradient is cut to a norm of {privacy.record_clip:g}, an owner's update "
@@ -331,6 +333,12 @@ def sentences(made: Task) -> list[str]:
         f"An owner uploads {8 * made.dimension + 32:,} bytes each time that it takes part"
         + (", and as much when it isn't drawn." if privacy.cover_uploads else "."),
     ]
+    alone = upper(record.epsilon)
+    ample = max(float(alone), OwnAccount(made, privacy.record_rate, None, None).ample())
+    found.append(
+        f"An owner that sets an epsilon_limit of its own takes part to the end with {alone} or "
+        f"more; for other tasks under the same limit, {ample:g} or more."
+    )
     if limit is None:
         found.append("Set privacy.epsilon_limit to have an ε enforced.")
     return found
@@ -348,7 +356,7 @@ def _against_a_cheating_server(at_cap: Sequence[PrivacyStatement], made: Task) -
     added = (record.rejection_delta or 0.0) + (record.advantage_delta or 0.0)
     return (
         f'For a record, against {record.against}, as validation = "{made.validation}": '
-        f"ε = {record.epsilon:.3g}, at {record.compositions:,} participations, the most that "
+        f"ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations, the most that "
         f"count, with δ and {added:.0e} more ({ASSUMED}); who is counted, availability, whole "
         "owners and robustness aren't claimed against it."
     )

@@ -117,12 +117,22 @@ class WholeLimit:
         )
 
 
+class RaisedLimit(Limit):
+    """Takes a lower limit's place, by the owner's word, with all that was charged before."""
+
+
+class RaisedWholeLimit(WholeLimit):
+    """As ``RaisedLimit``."""
+
+
 Entry = Charge | Covered | Limit | WholeLimit
 _FORMS: dict[str, type[Entry]] = {
     _CHARGE: Charge,
     "covered": Covered,
     "limit": Limit,
     "whole": WholeLimit,
+    "raised-limit": RaisedLimit,
+    "raised-whole": RaisedWholeLimit,
 }
 _READ: dict[Any, Callable[[str], Any]] = {
     Digest: lambda word: Digest(bytes.fromhex(word)),
@@ -181,7 +191,7 @@ class AccountFile:
 
 def _to_line(entry: Entry) -> str:
     """Its kind, its fields in their order, and a check of both."""
-    kind = next(kind for kind, form in _FORMS.items() if isinstance(entry, form))
+    kind = next(kind for kind, form in _FORMS.items() if type(entry) is form)
     words = [_word(getattr(entry, field.name)) for field in fields(entry)]
     text = " ".join([kind, *words])
     return f"{text} {_check(text)}"

@@ -189,19 +189,31 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
     if account.limit is None:
         findings.note("limit", "no epsilon_limit of your own: only the servers' limit holds")
         return findings
-    rounds, planned = account.rounds_left(task.training.rounds), task.training.rounds
-    text = f"ε = {account.limit.epsilon:g} allows {rounds:,} of the task's {planned:,} rounds"
+    said, lasts = covered(task, account)
     if account.whole_task():
         findings.note(
             "limit",
-            f"{text}, and goes to this task alone: these records take part in no other under it; "
+            f"{said}, and goes to this task alone: these records take part in no other under it; "
             f"for that, an epsilon_limit of {account.ample():.2f} or more",
         )
-    elif rounds < planned:
-        findings.note("limit", f"{text}: raise epsilon_limit to take part to the end")
+    elif lasts:
+        findings.good("limit", said)
     else:
-        findings.good("limit", text)
+        findings.note("limit", f"{said}: raise epsilon_limit to take part to the end")
     return findings
+
+
+def covered(task: Task, account: OwnAccount) -> tuple[str, bool]:
+    """How many of the task's rounds the owner's limit covers, and whether that is all of them."""
+    if account.limit is None:
+        return "no limit of your own", True
+    drawn, rounds, taken = account.planned(), task.training.rounds, account.participations
+    left = account.rounds_left(rounds - taken)
+    of = f"the task's {rounds:,} rounds"
+    if drawn < rounds:
+        of = f"at most {drawn:,} rounds that it draws an owner for, of {rounds:,}"
+    more = f"{left:,} more, after {taken:,}," if taken else f"{left:,}"
+    return f"ε = {account.limit.epsilon:g} allows {more} of {of}", left >= drawn - taken
 
 
 # --- both servers ------------------------------------------------------------------------------
@@ -378,8 +390,10 @@ def look_at_state(task: Task, folder: Path | None, account: Path | None) -> Find
     return findings
 
 
-def final_model(task: Task, folder: Path) -> Path | None:
+def final_model(task: Task, folder: Path | None) -> Path | None:
     """Where the task's final model lies, if this owner has it: the training is finished."""
+    if folder is None:
+        return None
     path = folder / MODEL_FILE
     try:
         model = load_model(path, task)

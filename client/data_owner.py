@@ -12,7 +12,7 @@ from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
 from precad.client.display import display_for
-from precad.client.gradients.local_update import local_update, most_records, poisson_sample
+from precad.client.gradients.local_update import local_update, poisson_sample
 from precad.client.gradients.rehearsal import check_processor, rehearse
 from precad.client.gradients.torch_models import Applied, build
 from precad.client.own_account import OwnAccount
@@ -32,7 +32,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
-from precad.common.roster import on_grid
+from precad.common.roster import most_records, on_grid
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -68,8 +68,9 @@ class DataOwner:
             cross-entropy unless given.
         epsilon_limit: the owner's own limit of record-level ε against one corrupted server, over
             all tasks of the account; nothing of the records is shared beyond it. Fixed with the
-            account's first charge. Neighbours differ in one record, replaced by one whose
-            gradient is zero; how many records there are is public.
+            account's first charge, until ``raise_limit``. Neighbours differ in one record,
+            replaced by one whose gradient is zero; how many records there are is public.
+        raise_limit: whether an ``epsilon_limit`` above the account's takes its place.
         record_rate: p_i; the task's unless given. Lowered to the next rate that the servers
             take (docs/enrolment.md).
         state: folder where the open version's update, what the servers signed and the account
@@ -101,6 +102,7 @@ class DataOwner:
         model: Any = None,
         loss: Any = None,
         epsilon_limit: float | None = None,
+        raise_limit: bool = False,
         record_rate: float | None = None,
         state: str | Path | None = None,
         account: str | Path | None = None,
@@ -137,7 +139,14 @@ class DataOwner:
         folder = self._folder = _folder(state)
         own = self._account_folder = folder if account is None else _folder(account)
         log = None if own is None else own / ACCOUNT_FILE
-        self.budget = OwnAccount(self.task, self._record_rate, epsilon_limit, log, self.client)
+        self.budget = OwnAccount(
+            self.task,
+            self._record_rate,
+            epsilon_limit,
+            log,
+            self.client,
+            raise_limit=raise_limit,
+        )
         self._failed = PrivateLog(None if folder is None else folder / "failed-records.log")
         kept = None if folder is None else folder / "pending.bin"
         self.pending = Pending(self.task, self.client, kept)
@@ -169,18 +178,24 @@ class DataOwner:
         return findings
 
     def run(
-        self, on_round: OnRound | None = None, *, progress: bool | None = None
+        self,
+        on_round: OnRound | None = None,
+        *,
+        progress: bool | None = None,
+        wait_s: float | None = None,
     ) -> Participation:
         """Enrol and take part until the training ends or the owner's limit is reached.
 
         With a state folder the newest model lies there afterwards, as ``model.safetensors``,
-        however the training ended, and the rounds in ``history.csv``.
+        however the training ended, and the rounds in ``history.csv``. Where the final model lies
+        there already, no server is asked for anything.
 
         Args:
             on_round: told each round as a ``RoundInfo``, in order, in a thread of its own that
                 waits while an upload is due. What it raises stops nothing and shows nowhere
                 outside: the log says that it did, the result what.
             progress: whether to show it; unless given on a terminal and in a notebook only.
+            wait_s: how long the servers may be away; the task's deadlines unless given.
 
         Raises:
             Misconfiguration: model, loss and records don't go together (see `rehearse`), or another
@@ -191,6 +206,10 @@ class DataOwner:
             StorageFailure: the state folder can't be written.
         """
         before.check_name(self.client, self._identity)
+        if (path := before.final_model(self.task, self._folder)) is not None:
+            model = TrainedModel.load(path, self.task)
+            spent = self.budget.epsilon()
+            return Participation(epsilon=spent, ended="finished", model=model, model_file=path)
         limit = None if self.budget.limit is None else self.budget.limit.epsilon
         reporter = Reporter(
             self.task,
@@ -204,7 +223,7 @@ class DataOwner:
             try:
                 with reporter:
                     self._rehearse(reporter)
-                    result = self._take_part(reporter)
+                    result = self._take_part(reporter, wait_s=wait_s)
             finally:
                 model_file = self._keep_model(reporter.newest)
         result.model_file = model_file
@@ -224,10 +243,11 @@ class DataOwner:
         observer: Observer,
         compute: Compute | None = None,
         connection: type[Servers] = Servers,
+        wait_s: float | None = None,
     ) -> Participation:
         """As `run`, for rehearsals and audits: with another update, or other servers' calls."""
-        addresses, identity = self._addresses, self._identity
-        with connection(self.task, self.client, *addresses, identity, observer=observer) as servers:
+        who = self.task, self.client, *self._addresses, self._identity
+        with connection(*who, patience_s=wait_s, observer=observer) as servers:
             observer.doing("asking both servers for their task")
             servers.check_task()
             observer.doing("enrolling")
@@ -239,6 +259,7 @@ class DataOwner:
                 compute or self.update,
                 statements=self.statements,
                 observer=observer,
+                wait_s=wait_s,
             )
 
     def _validation(self) -> Callable[[TrainedModel, Callable[[], object]], Evaluation] | None:

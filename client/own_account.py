@@ -9,11 +9,20 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precad.client.account_file import AccountFile, Charge, Covered, Limit, WholeLimit
+from precad.client.account_file import (
+    AccountFile,
+    Charge,
+    Covered,
+    Limit,
+    RaisedLimit,
+    RaisedWholeLimit,
+    WholeLimit,
+)
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId, Digest
@@ -49,6 +58,9 @@ class Account:
         """Read what was appended since, by whomever."""
         for entry in self._file.new_entries():
             match entry:
+                case RaisedLimit() | RaisedWholeLimit():
+                    if self.limit is None or entry.epsilon > self.limit.epsilon:
+                        self._open(entry)
                 case Limit() | WholeLimit():
                     if self.limit is None:
                         self._open(entry)
@@ -65,8 +77,9 @@ class Account:
             self.catch_up()
 
     def open(self, limit: Limit | WholeLimit) -> None:
-        """Fix the account's limit, durably; the first one stands."""
-        if self.limit is None:
+        """Fix the account's limit, durably; the first one stands until its owner raises it."""
+        raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
+        if self.limit is None or (raised and limit.epsilon > self.limit.epsilon):
             self._file.append(limit)
             self.catch_up()
 
@@ -148,7 +161,7 @@ class Account:
         return found
 
     def _open(self, limit: Limit | WholeLimit) -> None:
-        self.limit = limit
+        self.limit, self.filter, self._overdrawn = limit, None, False
         try:
             self.filter = self.under(limit)
         except BudgetExceeded:
@@ -166,10 +179,11 @@ class OwnAccount:
             None for the account's own, if it has one.
         path: the account's file; None counts in memory.
         client: who takes part; may be left out where these records do so under one name.
+        raise_limit: whether a limit above the account's takes its place, with the next charge.
 
     Raises:
-        Misconfiguration: the limit doesn't allow a single round, or isn't the one that the
-            account was opened with, or the file can't be read.
+        Misconfiguration: the limit doesn't allow a single round, or isn't the account's own, or
+            the file can't be read.
     """
 
     def __init__(
@@ -179,6 +193,8 @@ class OwnAccount:
         epsilon_limit: float | None,
         path: Path | None,
         client: ClientId | None = None,
+        *,
+        raise_limit: bool = False,
     ) -> None:
         self._task = task
         self._record_rate = record_rate
@@ -187,7 +203,7 @@ class OwnAccount:
         self.limit: Limit | WholeLimit | None = None
         """What holds over all tasks; written into the account with its first charge."""
         if epsilon_limit is not None or self._account.limit is not None:
-            self.limit = self._limit(epsilon_limit)
+            self.limit = self._limit(epsilon_limit, raise_limit=raise_limit)
 
     @property
     def participations(self) -> int:
@@ -204,14 +220,7 @@ class OwnAccount:
         """Whether ``charge`` would count it."""
         self._account.catch_up()
         charge = self._charge(version, re_releases)
-        if self._account.limit is not None or self.limit is None:
-            return self._own_limit_stands() and self._account.admits(charge)
-        if isinstance(self.limit, WholeLimit) and not self.limit.covers(charge):
-            return False
-        try:
-            return self._account.under(self.limit).allows(charge.event)
-        except BudgetExceeded:
-            return False
+        return self._own_limit_admits(charge) and self._account.admits(charge)
 
     def rounds_left(self, most: int) -> int:
         """How many further versions of this task the limit leaves room for, up to ``most``."""
@@ -233,14 +242,15 @@ class OwnAccount:
             StorageFailure: the account can't be written.
         """
         self._account.catch_up()
-        if self._account.limit is None and self.limit is not None:
+        if self.limit is not None:
             self._account.open(self.limit)
-        if not self._own_limit_stands():
+        charge = self._charge(version, re_releases)
+        if not self._own_limit_admits(charge):
             raise BudgetExceeded(
-                "another task has opened this account with a higher limit since this process "
-                "started; nothing is sent"
+                "this account has a higher limit by now than this process was started with, whose "
+                "own would be passed; nothing is sent"
             )
-        self._account.add(self._charge(version, re_releases))
+        self._account.add(charge)
 
     def cover(self, version: int) -> None:
         """Keep, durably, that servers may charge this version and nothing of the records is in it.
@@ -302,10 +312,19 @@ class OwnAccount:
         """How often each step was charged over all tasks, as far as this process has read."""
         return self._account.events()
 
-    def _own_limit_stands(self) -> bool:
-        """Whether the account was opened with this owner's limit, or a stricter one."""
+    def _own_limit_admits(self, charge: Charge) -> bool:
+        """Whether the limit that this process was started with does, where it is the stricter."""
         own, opened = self.limit, self._account.limit
-        return own is None or opened is None or opened.epsilon <= own.epsilon
+        if own is None or (opened is not None and opened.epsilon <= own.epsilon):
+            return True
+        if self._account.holds(charge):
+            return True
+        if isinstance(own, WholeLimit) and not own.covers(charge):
+            return False
+        try:
+            return self._account.under(own).allows(charge.event)
+        except BudgetExceeded:
+            return False
 
     def _charge(self, version: int, re_releases: int) -> Charge:
         privacy = self._task.privacy
@@ -320,18 +339,21 @@ class OwnAccount:
             validation=self._task.validation,
         )
 
-    def _limit(self, epsilon_limit: float | None) -> Limit | WholeLimit:
-        """The account's limit, or the one that it will open with."""
+    def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | WholeLimit:
+        """The account's limit, or the one that it will open with, or be raised to."""
         opened = self._account.limit
         if opened is None:
             assert epsilon_limit is not None
-            return self._new_limit(epsilon_limit)
+            return self._new_limit(epsilon_limit, self._task.privacy.delta)
+        if epsilon_limit is not None and epsilon_limit > opened.epsilon and raise_limit:
+            return self._raised(self._new_limit(epsilon_limit, opened.delta, opened))
         if epsilon_limit not in (None, opened.epsilon):
             raise Misconfiguration(
                 "epsilon_limit",
                 epsilon_limit,
-                f"this account's limit was fixed at ε = {opened.epsilon:g}, δ = {opened.delta:g} "
-                "when it opened, for all its tasks together; give that one, or none",
+                f"this account's limit is ε = {opened.epsilon:g}, δ = {opened.delta:g}, for all "
+                "its tasks together: give that one, or none; you can raise it, never lower it, "
+                "with precad join --raise-limit (in Python raise_limit=True)",
             )
         if isinstance(opened, WholeLimit):
             if not opened.covers(self._charge(0, 0)):
@@ -346,23 +368,30 @@ class OwnAccount:
             raise self._too_low(opened.epsilon, opened.delta)
         return opened
 
-    def _new_limit(self, epsilon_limit: float) -> Limit | WholeLimit:
+    def _raised(self, limit: Limit | WholeLimit) -> Limit | WholeLimit:
+        form = RaisedLimit if isinstance(limit, Limit) else RaisedWholeLimit
+        return form(*(getattr(limit, field.name) for field in fields(limit)))
+
+    def _new_limit(
+        self, epsilon_limit: float, delta: float, opened: Limit | WholeLimit | None = None
+    ) -> Limit | WholeLimit:
         """A filter's; or this task's alone, where a filter would end it early and that wouldn't.
 
-        Decided by parameters, before anything is sent.
+        Decided by parameters, before anything is sent under it.
         """
         from precad.accounting.filter import order_for  # noqa: PLC0415
 
         checks.positive("epsilon_limit", epsilon_limit, "the limit of a data set's account")
-        step, delta = self._charge(0, 0), self._task.privacy.delta
-        limit = None
+        step, limit = self._charge(0, 0), None
         try:
             found = order_for(epsilon_limit, delta, step.event)
         except Misconfiguration:
             pass  # a filter leaves nothing to spend
         else:
-            limit = Limit(found.epsilon, found.delta, found.order)
-        planned = self._planned() - self.participations
+            # An order never changes: another one later would be a choice too.
+            order = opened.order if isinstance(opened, Limit) else found.order
+            limit = Limit(found.epsilon, found.delta, order)
+        planned = self.planned() - self.participations
         if limit is None or not self._lasts(limit, planned):
             whole = WholeLimit(
                 epsilon_limit,
@@ -388,8 +417,8 @@ class OwnAccount:
             ) from None
         return limit
 
-    def _planned(self) -> int:
-        """How many rounds of this task a client is drawn for, with .999 of certainty."""
+    def planned(self) -> int:
+        """How many rounds of this task a client is drawn for at most, with .999 of certainty."""
         rate, rounds = self._task.privacy.client_rate, self._task.training.rounds
         if rate == 1:
             return rounds
@@ -426,7 +455,7 @@ class OwnAccount:
         from precad.accounting.filter import order_for  # noqa: PLC0415
 
         step, delta = self._charge(0, 0).event, self._task.privacy.delta
-        all_rounds = step.times(self._planned())
+        all_rounds = step.times(self.planned())
 
         def enough(hundredths: int) -> bool:
             try:

@@ -70,7 +70,9 @@ class JoinSettings(DiallingSettings):
         """What ``loss`` names; None without one. Raises Misconfiguration."""
         return None if self.loss is None else own_object("loss", self.loss, self._folder)
 
-    def data_owner(self, data: Any = None, model: Any = None, loss: Any = None) -> "DataOwner":
+    def data_owner(
+        self, data: Any = None, model: Any = None, loss: Any = None, *, raise_limit: bool = False
+    ) -> "DataOwner":
         """The data owner that these settings describe, with another model, … where given.
 
         Raises Misconfiguration: task, data, model, identity or limit can't be used.
@@ -88,6 +90,7 @@ class JoinSettings(DiallingSettings):
             model=self.own_model() if model is None else model,
             loss=self.own_loss() if loss is None else loss,
             epsilon_limit=self.epsilon_limit,
+            raise_limit=raise_limit,
             record_rate=self.record_rate,
             state=self.state,
             account=self.account,
@@ -206,10 +209,10 @@ def _look_at_training(
     """Records, model and loss, each by itself and then together."""
     from torch.nn import functional  # noqa: PLC0415
 
-    from precad.client.gradients.local_update import most_records  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
+    from precad.common.roster import most_records  # noqa: PLC0415
 
     notes: list[ColumnNotes] = []
 

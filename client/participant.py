@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participation import Observer, Participation, RoundInfo, VersionOver
+from precad.client.participation import Observer, Participation, VersionOver
 from precad.client.pending_update import Kept, Pending
-from precad.client.reporter import OnRound
 from precad.client.server_statements import ServerStatements
 from precad.client.trained_model import TrainedModel
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
@@ -79,6 +78,7 @@ def take_part(
     clock: Clock = CLOCK,
     statements: ServerStatements | None = None,
     observer: Observer | None = None,
+    wait_s: float | None = None,
 ) -> Participation:
     """Take part until the training is over or, without ``cover_uploads``, the owner's budget is.
 
@@ -90,16 +90,20 @@ def take_part(
         clock: passes the time.
         statements: keeps what the servers sign; in memory unless given.
         observer: is told how it goes, and when whatever is slow has to wait.
+        wait_s: how long the servers may be away; the task's outage unless given.
 
     Raises:
         PeerViolation: the servers disagree about the model, a signature is wrong, or a server has
             forgotten what it signed.
-        PeerUnavailable: a server stayed away, or A paused, beyond the task's outage deadline.
+        PeerUnavailable: a server stayed away, or A paused, for longer than ``wait_s``.
         StorageFailure: the owner's own disk fails.
     """
     statements = statements or ServerStatements(servers.task, servers.client)
     observer = observer or Observer()
-    return _Participant(servers, budget, pending, compute, clock, statements, observer).run()
+    wait_s = servers.task.deadlines.outage if wait_s is None else wait_s
+    return _Participant(
+        servers, budget, pending, compute, clock, statements, observer, wait_s
+    ).run()
 
 
 @dataclass(slots=True)
@@ -113,6 +117,7 @@ class _Participant:
     clock: Clock
     statements: ServerStatements
     observer: Observer
+    wait_s: float
     result: Participation = field(default_factory=Participation)
     # After a reconnection the newest notice comes again.
     answered: int = -1
@@ -133,7 +138,7 @@ class _Participant:
 
     def run(self) -> Participation:
         result = self.result
-        retries = Retries(self.task.deadlines.outage, RECONNECTION, self.clock)
+        retries = Retries(self.wait_s, RECONNECTION, self.clock)
         while not result.ended:
             connected: float | None = None
             ended = PeerUnavailable("server A ended the notices")
@@ -152,6 +157,10 @@ class _Participant:
             except PeerUnavailable as error:
                 if connected is not None and self.clock.now() - connected > STEADY_S:
                     retries.renew()
+                gone_s = self.wait_s - retries.remaining()
+                if isinstance(error, Misidentified) and gone_s > self.task.deadlines.outage:
+                    # Waiting for longer than servers do doesn't mend that.
+                    raise
                 log.warning("%s; reconnecting", error)
                 ended = error
             finally:
@@ -449,43 +458,3 @@ class _Participant:
                 )
         if all(each.rejection is None for each in receipts):
             self.taken = attempt, kept
-
-
-AWAY_RETRIES = RetryPolicy(5.0, 60.0, spread=True)
-"""Between tries; a try itself lasts as long as the task's outage."""
-
-
-def outlast(
-    run: Callable[[OnRound], Participation],
-    wait_s: float,
-    on_round: OnRound | None = None,
-    clock: Clock = CLOCK,
-) -> Participation:
-    """Run until the training is over, however often the servers are away in between.
-
-    Args:
-        run: takes part once, from the state on disk; is given what to tell each round.
-        wait_s: how long they may be away; each round that is seen renews it.
-        on_round: told each round too.
-        clock: passes the time.
-
-    Raises:
-        PeerUnavailable: they stayed away for longer.
-        PrecadError: anything else that ``run`` raises; Misidentified, which waiting won't mend.
-    """
-    retries = Retries(wait_s, AWAY_RETRIES, clock)
-
-    def seen(info: RoundInfo) -> None:
-        retries.renew()
-        if on_round is not None:
-            on_round(info)
-
-    while True:
-        try:
-            return run(seen)
-        except Misidentified:
-            raise
-        except PeerUnavailable as error:
-            hours = max(0.0, retries.remaining()) / 3600
-            log.warning("%s; asking again for %.1f hours", error, hours)
-            retries.wait(error)

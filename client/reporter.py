@@ -21,6 +21,7 @@ from precad.client.participation import Evaluation, Observer, RoundInfo, Version
 from precad.client.trained_model import TrainedModel
 from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
+from precad.common.terminal import upper
 
 log = logging.getLogger("precad")
 rounds_log = logging.getLogger("precad.rounds")
@@ -260,4 +261,4 @@ def outcome(info: RoundInfo) -> str:
     if info.epsilon is None:
         return said
     limit = "" if info.epsilon_limit is None else f" of {info.epsilon_limit:g}"
-    return f"{said}; ε {info.epsilon:.3f}{limit} spent"
+    return f"{said}; ε {upper(info.epsilon, 3)}{limit} spent"

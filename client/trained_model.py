@@ -1,5 +1,6 @@
 """The model as it comes home: θ with its task and version, into a module or into a file."""
 
+import math
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -94,9 +95,9 @@ class TrainedModel:
         )
         return {
             "guarantee": (
-                f"(ε = {epsilon:.4f}, δ = {privacy.delta:g})-differential privacy of one record "
-                "(zero-out) against one curious server, exact accountant, for an owner that was "
-                f"counted in all {self.version} rounds, each released once"
+                f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ = {privacy.delta:g})-differential "
+                "privacy of one record (zero-out) against one curious server, exact accountant, "
+                f"for an owner that was counted in all {self.version} rounds, each released once"
             )
         }
 

@@ -6,6 +6,7 @@ Texts of peers come here too: nothing in them is markup, and no control characte
 import re
 import sys
 from collections.abc import Callable, Iterable
+from decimal import ROUND_CEILING, Context
 from typing import Self, TextIO
 
 from rich import progress
@@ -30,6 +31,15 @@ def console_of(out: TextIO) -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+def upper(bound: float, digits: int = 4) -> str:
+    """Return a bound in so many digits, never below its value: an ε that holds, or can be set."""
+    nearest = f"{bound:.{digits}g}"
+    if float(nearest) >= bound:
+        return nearest
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(bound)
+    return f"{float(rounded):.{digits}g}"
 
 
 def redraws(out: TextIO) -> bool:

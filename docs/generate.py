@@ -29,6 +29,7 @@ from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
 from precad.common.task import Task
+from precad.common.terminal import upper
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
 from precad.simulation.datasets import load
 from precad.simulation.demo_tasks import demo_task
@@ -118,22 +119,22 @@ def demo_guarantees() -> str:
             [
                 "a curious server with any other owners",
                 "a record of an honest owner",
-                f"{found[Adversary.ONE_SERVER]:.2f}",
+                upper(found[Adversary.ONE_SERVER], 3),
             ],
             [
                 'a malicious server with them (`validation = "fss"`)',
                 "the same, at the cap of its rounds",
-                f"{fss[Adversary.ONE_SERVER]:.2f}",
+                upper(fss[Adversary.ONE_SERVER], 3),
             ],
             [
                 "whoever sees the models, both servers honest",
                 "a record of an honest owner",
-                f"{found[Adversary.CLIENTS_ONLY]:.2f}",
+                upper(found[Adversary.CLIENTS_ONLY], 3),
             ],
             [
                 "whoever sees the models, both servers honest",
                 "that an owner takes part",
-                f"{found[Adversary.CLIENT_LEVEL]:.0f}: bounds nothing here",
+                f"{upper(found[Adversary.CLIENT_LEVEL])}: bounds nothing here",
             ],
         ],
     )

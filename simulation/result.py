@@ -19,6 +19,7 @@ from precad.client.trained_model import load_vector
 from precad.common.files import write_file
 from precad.common.model import tensors
 from precad.common.task import Task
+from precad.common.terminal import upper
 
 FORMAT = "precad-simulation-1"
 """Of a saved simulation; nothing that reads real runs takes it."""
@@ -188,7 +189,7 @@ class SimulatedTraining:
         epsilon = (
             f"no ε: {', '.join(self.replaced)} replaced"
             if spent is None
-            else f"a real run would have spent ε = {spent[0]:.3g} (δ = "
+            else f"a real run would have spent ε = {upper(spent[0], 3)} (δ = "
             f"{self.task.privacy.delta:g}) of a record against one curious server"
         )
         return (

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.gradients.local_update import local_update, most_records
+from precad.client.gradients.local_update import local_update
 from precad.client.gradients.objectives import Augmentation, Loss
 from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
 from precad.client.records.torch_records import Records, as_records
@@ -17,7 +17,7 @@ from precad.common.encode import RECORD_MARGIN, clip_update
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.keystream import encode_context
-from precad.common.roster import Enrolment, Roster
+from precad.common.roster import Enrolment, Roster, most_records
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.task_schema import ObjectiveSection

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from precad.client.gradients.local_update import most_records, padded_work_s
+from precad.client.gradients.local_update import padded_work_s
 from precad.client.gradients.torch_models import build, logistic, model_section
+from precad.common.roster import most_records
 from precad.common.task import Task
 from precad.common.task_schema import DeadlineSection
 

@@ -1,7 +1,6 @@
 """Algorithm 2, lines 2 to 8: a Poisson sample of records, and the integer vector that is shared."""
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import bdtrc
 from torch import nn
 
 from precad.client.gradients.objectives import Loss
@@ -21,6 +19,7 @@ from precad.common.encode import clip_record_adaptively, clip_record_norm, clip_
 from precad.common.errors import Misconfiguration
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
+from precad.common.roster import most_records
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -125,7 +124,6 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
 
 
 _BLOCK = 1 << 16
-_RARE = 2.0**-40
 
 
 def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np.int64]:
@@ -144,7 +142,8 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
     """
     if count < 0:
         raise Misconfiguration("count", count, "can't be negative")
-    _check_rate(rate)
+    if not 0 < rate <= 1:
+        raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
     threshold = int(Fraction(rate) * 2**64)
     drawn = [np.empty(0, np.int64)]
     for start in range(0, count, _BLOCK):
@@ -153,28 +152,6 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
         chosen = words <= np.uint64(threshold - 1) if threshold else np.zeros(words.shape, bool)
         drawn.append(np.flatnonzero(chosen) + start)
     return np.concatenate(drawn)
-
-
-def most_records(count: int, rate: float) -> int:
-    """M: the sample size that an attempt's work is padded to, public because its arguments are.
-
-    The least M that a Poisson sample of |D_i| = ``count`` records at p_i = ``rate`` passes with a
-    probability below 2^−40. A sample that does is replaced by the empty one: that keeps the account
-    exact, because a neighbouring data set has the same sizes of samples (one gradient in it is
-    zero).
-
-    Raises Misconfiguration: the rate lies outside (0, 1].
-    """
-    _check_rate(rate)
-    # The tail is a regularised incomplete beta function; its relative error is below 1e-9.
-    rare = _RARE * (1 - 1e-9)
-    sizes = range(count)
-    return bisect_left(sizes, x=True, key=lambda most: bool(bdtrc(most, count, rate) < rare))
-
-
-def _check_rate(rate: float) -> None:
-    if not 0 < rate <= 1:
-        raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
 
 
 REPEATS = 5

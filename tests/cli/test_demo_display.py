@@ -63,7 +63,7 @@ def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
 
 
 def test_an_epsilon_that_bounds_nothing_is_called_so(scenario: Scenario) -> None:
-    for level, said in ((2585940.9, "over 100  a whole data owner (too large"), (3.25, "3.2  a")):
+    for level, said in ((2585940.9, "over 100  a whole data owner (too large"), (3.25, "3.25  a")):
         out = io.StringIO()
         conclude(out, Outcome(scenario), {**RESULT, "epsilon_exact_client_level": level}, [])
         assert said in out.getvalue()

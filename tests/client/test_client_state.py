@@ -252,7 +252,7 @@ def test_the_limit_of_an_account_is_fixed_with_its_first_charge(task: Task, log:
     own = budget(task, log, 2.0)  # nothing was charged under the other one
     own.charge(0)
     for other in (1.5, 2.5):
-        with pytest.raises(Misconfiguration, match=r"fixed at ε = 2, δ = 1e-05 when it opened"):
+        with pytest.raises(Misconfiguration, match=r"limit is ε = 2, δ = 1e-05.*--raise-limit"):
             budget(task, log, other)
     assert budget(task, log).limit == budget(task, log, 2.0).limit == own.limit
 
@@ -325,14 +325,58 @@ def test_of_two_limits_at_once_the_stricter_one_is_kept(task: Task, log: Path) -
     """Both processes started before either had charged anything."""
     strict, loose = budget(task, log, 1.5), budget(task, log, 3.0)
     loose.charge(0)
-    assert not strict.allows(1)
-    with pytest.raises(BudgetExceeded, match="opened this account with a higher limit"):
-        strict.charge(1)
+    most = filled(strict)
+    assert strict.epsilon() <= 1.5
+    with pytest.raises(BudgetExceeded, match="has a higher limit by now"):
+        strict.charge(most)
+    assert loose.allows(most)
     log.unlink()
     strict, loose = budget(task, log, 1.5), budget(task, log, 3.0)
     strict.charge(0)
     assert 0 < filled(loose) < filled(budget(task, None, 3.0))
     assert loose.epsilon() <= 1.5
+
+
+def raised(task: Task, path: Path | None, limit: float) -> OwnAccount:
+    return OwnAccount(task, task.privacy.record_rate, limit, path, raise_limit=True)
+
+
+def test_an_owner_raises_its_accounts_limit_with_a_word_and_never_lowers_it(
+    task: Task, tight: float, log: Path
+) -> None:
+    """A limit just below the task's ε ends it early; raised, the task lasts to its end."""
+    rounds = task.training.rounds
+    low = budget(task, log, 0.999 * tight)
+    most = filled(low)
+    assert 0 < most < rounds
+    with pytest.raises(Misconfiguration, match="raise it, never lower it, with precad join --rai"):
+        budget(task, log, tight)
+    higher = raised(task, log, tight)
+    assert (higher.whole_task(), higher.rounds_left(rounds)) == (True, rounds - most)
+    assert not low.allows(most)  # nothing was charged under it: the old one stands
+    for version in range(most, rounds):
+        higher.charge(version)
+    assert not higher.allows(rounds)
+    # Afterwards it is the account's own, without the word; who started before keeps the lower one.
+    again = budget(task, log, tight)
+    assert (again.limit, again.epsilon()) == (higher.limit, tight)
+    assert not low.allows(rounds)
+    assert log.read_text().count("raised-") == 1
+    with pytest.raises(Misconfiguration, match="never lower it"):
+        raised(task, log, 0.999 * tight)
+
+
+def test_a_raised_limit_over_tasks_holds_for_all_that_was_charged_before(
+    task: Task, log: Path, make_task: TaskMaker
+) -> None:
+    """At the order that the account opened with, though another would admit more by now."""
+    early = filled(budget(task, log, 1.5))
+    higher = raised(task, log, 4.0)
+    assert not higher.whole_task()
+    assert early < filled(higher) <= filled(budget(task, None, 4.0))
+    assert higher.epsilon() <= 4.0
+    other = budget(make_task(8, {"privacy.noise_multiplier": 90.0}), log)
+    assert other.limit == higher.limit
 
 
 def test_a_limit_below_what_was_spent_before_is_refused(task: Task, log: Path) -> None:

@@ -56,7 +56,7 @@ def test_nobody_is_shown_anything_where_nobody_looks(capsys: pytest.CaptureFixtu
 
 def test_a_terminal_shows_the_round_and_what_it_cost() -> None:
     text = seen(lambda display: display.round(info()))
-    for words in ("ward-3: round", "12/400", "counted; ε 0.931 of 4 spent"):
+    for words in ("ward-3: round", "12/400", "counted; ε 0.932 of 4 spent"):
         assert words in text
 
 

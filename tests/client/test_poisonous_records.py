@@ -18,12 +18,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from precad.client.data_owner import DataOwner
-from precad.client.gradients.local_update import local_update, most_records
+from precad.client.gradients.local_update import local_update
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.participant import RoundView
 from precad.common.encode import squared_norm
 from precad.common.identifiers import Digest
+from precad.common.roster import most_records
 
 N = 20
 MODEL = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))

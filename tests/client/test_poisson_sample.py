@@ -7,9 +7,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from precad.client.gradients.local_update import most_records, poisson_sample
+from precad.client.gradients.local_update import poisson_sample
 from precad.common.errors import Misconfiguration
 from precad.common.keystream import Keystream
+from precad.common.roster import most_records
 from precad.common.secret import Secret
 
 

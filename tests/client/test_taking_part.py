@@ -395,6 +395,20 @@ def test_killed_at_any_step_under_cover_every_attempt_gets_an_upload(
     raise AssertionError("the steps don't end")
 
 
+@pytest.mark.parametrize("wait_s", [None, 18.0, 3600.0])
+def test_servers_that_stay_away_are_waited_for_as_long_as_was_said(
+    owner: MakeOwner, wait_s: float | None
+) -> None:
+    """Unless it is said, for the task's outage, which is 600 s here."""
+    one = owner(*[Paused()] * 1000)
+    one.wait_s = wait_s
+    with pytest.raises(PeerUnavailable, match="paused"):
+        one.run()
+    assert one.script.clock.time - one.script.clock.start == pytest.approx(wait_s or 600.0)
+    one.script.events[:] = [Paused(), Open(0, 0), Over(0, 0)]
+    assert one.run().counted == 1
+
+
 # --- what the servers signed --------------------------------------------------------------------
 
 

@@ -19,15 +19,11 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.store.transaction import START_S, wait_for_database
 from precad.aggregator.training.session import Progress, Session
 from precad.aggregator.training.training_loop import persist
-from precad.client.participant import outlast
-from precad.client.participation import Participation
 from precad.common.clock import Retries, RetryPolicy, readable_within
 from precad.common.errors import (
-    Misidentified,
     PeerUnavailable,
     PeerViolation,
     StorageFailure,
-    TaskMismatch,
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.wire.calls import call_with_retries
@@ -221,64 +217,6 @@ def test_whoever_comes_back_is_said_to_be_back_and_after_how_long(
     persist(session, failing(play, wait, play, lambda: None))
     assert away == [None, pytest.approx(0.2 + 3.0 + 0.4)]
     assert session.progress.error == ""
-
-
-# --- an owner that is started once ---------------------------------------------------------------
-
-
-HOUR_S = 3600.0
-A_ROUND: Any = object()
-
-
-class Stopping:
-    """Servers that are away again and again: each try takes `outage_s`, then fails, or not."""
-
-    def __init__(self, clock: LeapingClock, *tries: Exception | str) -> None:
-        self.clock, self.tries, self.count = clock, list(tries), 0
-
-    def __call__(self, on_round: Callable[[Any], object]) -> Participation:
-        self.count += 1
-        self.clock.time += 600
-        match self.tries.pop(0):
-            case Exception() as error:
-                raise error
-            case "a round, then away":
-                on_round(A_ROUND)
-                raise PeerUnavailable("away")
-        return Participation(ended="finished")
-
-
-def test_it_takes_part_again_until_the_training_is_over() -> None:
-    clock = LeapingClock()
-    run = Stopping(clock, *[PeerUnavailable("away")] * 5, "over")
-    assert outlast(run, 10 * HOUR_S, clock=clock).ended == "finished"
-    assert run.count == 6
-
-
-def test_it_gives_up_after_what_it_was_told_to_wait() -> None:
-    clock = LeapingClock()
-    run = Stopping(clock, *[PeerUnavailable("away")] * 100)
-    with pytest.raises(PeerUnavailable, match="away"):
-        outlast(run, HOUR_S, clock=clock)
-    assert HOUR_S <= clock.time - clock.start < 2 * HOUR_S
-
-
-def test_each_round_that_is_seen_begins_the_wait_anew() -> None:
-    clock = LeapingClock()
-    told: list[Any] = []
-    away = [PeerUnavailable("away")] * 4
-    run = Stopping(clock, *away, "a round, then away", *away, "over")
-    assert outlast(run, HOUR_S, told.append, clock).ended == "finished"
-    assert told == [A_ROUND]
-    assert clock.time - clock.start > HOUR_S
-
-
-@pytest.mark.parametrize("error", [Misidentified("another"), TaskMismatch("aa", "bb")])
-def test_what_waiting_does_not_mend_ends_it_at_once(error: Exception) -> None:
-    clock = LeapingClock()
-    with pytest.raises(type(error)):
-        outlast(Stopping(clock, error), HOUR_S, clock=clock)
-    assert clock.slept == []
 
 
 # --- a server waits for its database -------------------------------------------------------------

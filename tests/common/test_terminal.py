@@ -1,10 +1,12 @@
 """Text, tables and bars: for a terminal, and plain where nobody's terminal is."""
 
 import io
+import math
 
+import pytest
 from tests.rig.terminal import Terminal
 
-from precad.common.terminal import Bar, Table, say
+from precad.common.terminal import Bar, Table, say, upper
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07a\rb\u202e[bold]c[/bold]"
 PLAIN = "[2J]0;titleab[bold]c[/bold]"
@@ -47,3 +49,21 @@ def test_a_bar_draws_nothing_in_a_file_and_is_gone_from_a_terminal() -> None:
     assert file.getvalue() == "stays\n"
     assert "accuracy 50%" in screen.getvalue()
     assert screen.screen() == ["stays"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "digits", "said"),
+    [
+        (0.9320001, 3, "0.933"),
+        (0.932, 3, "0.932"),  # though the float lies above the decimal
+        (3.0, 3, "3"),
+        (1732.2, 3, "1.74e+03"),
+        (2.5e-7, 2, "2.5e-07"),
+        (9.9999, 3, "10"),
+        (0.0, 3, "0"),
+        (math.inf, 3, "inf"),
+    ],
+)
+def test_a_bound_is_never_shown_below_its_value(bound: float, digits: int, said: str) -> None:
+    assert upper(bound, digits) == said
+    assert float(said) >= bound

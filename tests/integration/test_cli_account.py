@@ -260,7 +260,7 @@ def test_a_delta_beyond_the_exact_accountant_leaves_the_other_rows() -> None:
 
 def test_the_table_names_each_adversary_in_words_and_the_clt_as_no_guarantee() -> None:
     shown = said(*ACCOUNT)
-    for words in ("one curious server", "both servers honest", "not a guarantee", "3.832"):
+    for words in ("one curious server", "both servers honest", "not a guarantee", "3.833"):
         assert words in shown
     assert "give --record-clip" in shown
 

@@ -1,6 +1,7 @@
 """`precad task` as a person runs it, and the reference of every field."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from precad.accounting.exact import record_epsilon
 from precad.cli.main import app
 from precad.cli.task_file import written
+from precad.client.own_account import OwnAccount
 from precad.common.task import Task
 from precad.common.task_schema import Column, DataSection
 
@@ -104,6 +106,24 @@ def test_check_names_the_mistake_and_show_says_what_holds(made: Path, tmp_path: 
     document = json.loads(runner.invoke(app, ["task", "show", str(made), "--json"]).stdout)
     assert document["digest"] == digest
     assert len(document["statements"]) == 3
+
+
+@pytest.mark.parametrize("rate", ["1.0", "0.3"])
+def test_the_limit_that_show_prints_lasts_to_the_end(made: Path, tmp_path: Path, rate: str) -> None:
+    """A number that is rounded to the nearest ends an owner's part after two rounds of four."""
+    path = tmp_path / "odd.toml"
+    path.write_text(
+        made.read_text()
+        .replace("noise_multiplier = ", "noise_multiplier = 7.123 # ")
+        .replace("client_rate = 1.0", f"client_rate = {rate}")
+    )
+    task = Task.load(path)
+    said = runner.invoke(app, ["task", "show", str(path)]).stdout
+    found = re.search(r"to the end with ([\d.]+) or more; .* same limit, ([\d.]+) or more", said)
+    assert found, said
+    for number, whole in ((found[1], True), (found[2], False)):
+        own = OwnAccount(task, task.privacy.record_rate, float(number), None)
+        assert (own.rounds_left(50) >= own.planned(), own.whole_task()) == (True, whole)
 
 
 def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(

@@ -329,6 +329,7 @@ class Owner:
     """All updates that were computed on records, by version."""
     budget: OwnAccount | None = None
     observer: Observer | None = None
+    wait_s: float | None = None
 
     def open_account(self) -> OwnAccount:
         """The account as its file has it now."""
@@ -357,6 +358,7 @@ class Owner:
             clock=script.clock,
             statements=statements,
             observer=self.observer,
+            wait_s=self.wait_s,
         )
 
     def run_until_done(self) -> Participation:

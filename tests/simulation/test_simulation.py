@@ -16,11 +16,11 @@ from torch import nn
 import precad
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import guarantees
-from precad.client.gradients.local_update import most_records
 from precad.client.gradients.torch_models import build, logistic, mlp, model_section
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import initial_vector, load_model
+from precad.common.roster import most_records
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
 from precad.simulation import SimulatedRound, SimulatedTraining, View, rounds, virtual_owners

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tests.integration.deployment.conftest import limit_of
 from tests.integration.deployment.conftest import logistic as logistic_model
 from tests.rig.waiting import DEADLINE_S, until
-from tests.rig.warm import forked
+from tests.rig.warm import forked, said
 
 from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.cli.main import app
@@ -81,7 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") ->
         add(folder / f"{LEAVES}.toml", f"epsilon_limit = {limit_of(task, ALLOWED)}")
         deployment.start_servers()
         deployment.start_clients()
-        assert deployment.wait((STAYS, LEAVES), DEADLINE_S) == {STAYS: 0, LEAVES: 0}
+        assert deployment.wait((STAYS, LEAVES), DEADLINE_S) == {STAYS: 0, LEAVES: 3}
         # The dealer hears of both servers' end, and stays: its settings don't say otherwise.
         left = "left: its training is over"
         until(lambda: deployment.log("dealer").count(left) == 2, lambda: deployment.log("dealer"))
@@ -105,6 +105,38 @@ def test_the_doctor_says_that_the_training_is_finished_though_nobody_answers(
 def test_the_doctor_asks_for_servers_of_an_owner_who_left_before_the_end(trained: Trained) -> None:
     with pytest.raises(AssertionError):
         trained.says("doctor", "--config", trained.deployment.folder / f"{LEAVES}.toml")
+
+
+def test_an_owner_hears_what_its_limit_covers_before_it_starts_and_why_it_ended(
+    trained: Trained,
+) -> None:
+    log = trained.deployment.log(LEAVES)
+    covers = log.index(f"allows {ALLOWED} of the task's {ROUNDS} rounds: it ends this owner's part")
+    assert covers < log.index("the owner's limit ended its part before the training's end")
+    assert "no limit of your own" in trained.deployment.log(STAYS)
+
+
+def test_an_owner_that_has_the_final_model_waits_for_nobody(trained: Trained) -> None:
+    """Nor one that was told to wait for seconds; the task lets it wait for five minutes."""
+    folder = trained.deployment.folder
+    assert said(folder, "join", "--config", folder / f"{STAYS}.toml")[0] == 0
+    status, printed = said(
+        folder, "join", "--wait", "0.0005", "--config", folder / f"{LEAVES}.toml"
+    )
+    assert (status, "refuses connections" in printed) == (1, True), printed
+
+
+def test_a_limit_is_raised_with_a_word(trained: Trained) -> None:
+    folder = trained.deployment.folder
+    settings, higher = folder / f"{LEAVES}.toml", folder / "higher.toml"
+    _, rest = settings.read_text("utf-8").split("\n", 1)
+    higher.write_text(f"epsilon_limit = 90.0\n{rest}", encoding="utf-8")
+    status, printed = said(folder, "join", "--wait", "0.0003", "--config", higher)
+    assert (status, "--raise-limit" in printed) == (2, True)
+    wait = ("join", "--wait", "0.0003", "--raise-limit", "--config", higher)
+    status, printed = said(folder, *wait)
+    assert status == 1  # no server is there
+    assert f"allows {ROUNDS - ALLOWED} more, after {ALLOWED}, of the task's {ROUNDS}" in printed
 
 
 def add(settings: Path, line: str) -> None:
