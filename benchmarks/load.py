@@ -27,11 +27,11 @@ from benchmarks.crowd.client import SERVERS, LoadClient
 from benchmarks.crowd.crowd import Crowd, Played, Script, expected_sum
 from benchmarks.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 from benchmarks.crowd.resident import forget_peak, open_files, peak_resident_mib, resident_mib
-from precad.aggregator.rpc.connections import connections_for
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.task import Task
+from precad.common.wire.connections import connections_for
 
 RESULTS = Path(__file__).parent / "results" / "load.json"
 CLIENT_RATE = 0.2

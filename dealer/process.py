@@ -7,15 +7,12 @@ import signal
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-import grpc
-
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import add_port
 from precad.common.logs import doing
 from precad.common.process_settings import ListenAddress, Settings
 from precad.common.task import Task
-from precad.common.wire.serving import SERVER_OPTIONS, add_health
-from precad.common.wire.version import RefusingOtherVersions
+from precad.common.wire.guarded_port import GuardedPort
+from precad.common.wire.serving import add_health
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 
@@ -43,24 +40,21 @@ async def serve(settings: DealerSettings) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     task, identity = Task.load(settings.task), Identity.load(settings.identity)
     doing(part="dealer", task=task.name)
-    server = grpc.aio.server(
-        interceptors=[RefusingOtherVersions("the dealer")], options=SERVER_OPTIONS
-    )
+    port = GuardedPort("the dealer", identity)
     stop = asyncio.Event()
     dealer = DealerRole.of(task)
     service = DealingService(task, dealer, identity)
     if settings.ends_with_training:
         service.on_both_left = stop.set
-    service.add_to(server)
-    add_health(server, identity, lambda: not stop.is_set())
-    port = add_port(server, settings.listen, identity)
-    await server.start()
-    log.info("dealer deals for task %s on port %d", task.name, port)
+    service.add_to(port.server)
+    add_health(port.server, identity, lambda: not stop.is_set())
+    number = await port.listen(settings.listen)
+    log.info("dealer deals for task %s on port %d", task.name, number)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with _metrics(task.name, dealer, service, settings.metrics):
         await stop.wait()
-        await server.stop(grace=2)
+        await port.stop(grace_s=2)
     return 0
 
 

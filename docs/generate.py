@@ -21,7 +21,6 @@ from research.study.kept import Kept
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import AccountantName, guarantees
-from precad.aggregator.rpc.connections import PER_CALLER, PER_OPERATOR, SILENT, SILENT_S, STRANGERS
 from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, Limits
 from precad.cli.task_file import meaning, table_of
 from precad.client.records.containers import READINGS
@@ -30,6 +29,24 @@ from precad.common.keystream import KEY_BYTES
 from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
 from precad.common.task import Task
 from precad.common.terminal import upper
+from precad.common.wire.connections import (
+    PER_CALLER,
+    PER_OPERATOR,
+    RESERVED,
+    SILENT,
+    SILENT_S,
+    STRANGERS,
+)
+from precad.common.wire.guarded_port import (
+    BURST,
+    PER_S,
+    REFUSED,
+    REFUSED_S,
+    REQUEST_S,
+    UNFINISHED,
+)
+from precad.common.wire.metrics_page import ASKED_S
+from precad.common.wire.metrics_page import AT_ONCE as PAGES_AT_ONCE
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
 from precad.simulation.datasets import load
 from precad.simulation.demo_tasks import demo_task
@@ -178,9 +195,14 @@ def limits() -> str:
             f"{exhausted}; the SDK comes back later",
         ),
         (
-            "calls begun by one caller",
-            f"{own.burst} at once, then {own.per_s:g} a second",
-            exhausted,
+            "calls begun by one caller, served or refused, whatever the method",
+            f"{BURST} at once, then {PER_S:g} a second",
+            f"{exhausted} after {REFUSED_S:g} s; {REFUSED} beyond, its connection is closed",
+        ),
+        (
+            "calls of one caller whose message isn't whole",
+            f"{UNFINISHED}, for {REQUEST_S:g} s",
+            f"{exhausted}, `DEADLINE_EXCEEDED`",
         ),
         (
             "calls on one connection",
@@ -189,7 +211,7 @@ def limits() -> str:
         ),
         (
             "connections of one caller",
-            f"{PER_CALLER}; {PER_OPERATOR} of the operator and of a server",
+            f"{PER_CALLER}; {PER_OPERATOR} of the operator",
             closed,
         ),
         (
@@ -205,9 +227,14 @@ def limits() -> str:
             "connections altogether",
             (
                 f"two a client and {STRANGERS:,}, less where the system allows few open files; "
-                f"{options['grpc.max_allowed_incoming_connections']} at the dealer"
+                f"{RESERVED} of them aren't for clients"
             ),
-            "dropped before a byte is read",
+            "dropped before a byte is read; the newest clients' are closed",
+        ),
+        (
+            "connections to the metrics' port",
+            f"{PAGES_AT_ONCE}, each for {ASKED_S:g} s until it has asked",
+            closed,
         ),
         ("a compressed message", "none is taken", "`UNIMPLEMENTED`, nothing is inflated"),
         (

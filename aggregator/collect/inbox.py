@@ -63,6 +63,49 @@ class _OpenAttempt:
         return self.awaited
 
 
+SPARE = 3.0
+"""Attempts that a client may miss; then nobody waits for it."""
+EARNED = 0.25
+"""What each attempt that it sends for gives back."""
+_LATE = 2
+"""Attempts for which who sends is heard: the newest, and the one before, too late."""
+
+
+class Patience:
+    """Whom a server waits for: who is missing again and again isn't, and counts when it comes.
+
+    Whoever stays away costs the others one round in five at most. An owner that came back and is
+    slower than the others comes too late until it is waited for again: what it sends then counts
+    here. No record has a part in it (docs/protocol.md, "Who isn't waited for").
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[ClientId, float] = {}
+        self._cohorts: dict[int, set[ClientId]] = {}
+        """Of the newest attempts, who hasn't sent for them."""
+
+    def open(self, attempt: int, cohort: Collection[ClientId]) -> None:
+        """These are expected to send."""
+        self._cohorts[attempt] = set(cohort)
+        for old in sorted(self._cohorts)[:-_LATE]:
+            del self._cohorts[old]
+
+    def sends(self, client: ClientId, attempt: int) -> None:
+        """Note a header, whatever becomes of it."""
+        if client in (cohort := self._cohorts.get(attempt, set())):
+            cohort.discard(client)
+            self._left[client] = min(SPARE, self._left.get(client, SPARE) + EARNED)
+
+    def missed(self, client: ClientId) -> None:
+        """Note that nothing whole came in time; of who wasn't waited for that says nothing."""
+        if self.waits_for(client):
+            self._left[client] = self._left.get(client, SPARE) - 1
+
+    def waits_for(self, client: ClientId) -> bool:
+        """Return whether this client is worth waiting for."""
+        return self._left.get(client, SPARE) >= 1
+
+
 class Inbox:
     """Collects one server's submissions, round after round.
 
@@ -81,6 +124,7 @@ class Inbox:
         self._changed = clock.condition()
         self._round: _OpenAttempt | None = None
         self._closed: _OpenAttempt | None = None
+        self._patience = Patience()
         self.backlog = Backlog()
         """Of the attempt whose collection closed last."""
         spool.mkdir(parents=True, exist_ok=True)
@@ -100,6 +144,7 @@ class Inbox:
         with self._changed:
             spool = Spool(self._spool)
             self._round = _OpenAttempt(attempt, version, frozenset(cohort), model, spool)
+            self._patience.open(attempt, cohort)
             self._changed.notify_all()
 
     def start(self, submission: Submission) -> Upload:
@@ -119,6 +164,7 @@ class Inbox:
                 f"submission is for task {context.task}, this server runs {self._task.digest}",
             )
         with self._changed:
+            self._patience.sends(context.client, context.attempt)
             current = self._current(context.attempt, context.client)
         try:
             self._check(submission, current)
@@ -137,9 +183,13 @@ class Inbox:
                 self._refuse(current, client, reason)
 
     def wait(self, clients: Collection[ClientId], deadline: float) -> None:
-        """Wait until all of ``clients`` are held or refused, or until that instant of the clock."""
+        """Wait until all of ``clients`` are held or refused, or until that instant of the clock.
+
+        As in ``over``, who is missing again and again isn't waited for.
+        """
         with self._changed:
-            awaited = self._require_open().expect(clients)
+            current = self._require_open()
+            awaited = current.expect([each for each in clients if self._waits_for(current, each)])
             while awaited and (remaining := deadline - self._clock.now()) > 0:
                 self._changed.wait(remaining)
 
@@ -147,7 +197,8 @@ class Inbox:
         """Whether every one of ``clients`` is held, refused or gone.
 
         One that was refused may still mend its upload while the attempt is open, but nobody waits
-        for it: else one bad client would hold up every round.
+        for it: else one bad client would hold up every round. Nor for who is missing again and
+        again (``Patience``), unless nobody came at all: then all are waited for.
 
         Args:
             clients: whom to expect, the same in every call for one attempt.
@@ -157,7 +208,7 @@ class Inbox:
         with self._changed:
             current = self._require_open()
             awaited = current.expect(clients) if current.awaited is None else current.awaited
-            return all(gone(client) for client in awaited)
+            return all(gone(client) or not self._waits_for(current, client) for client in awaited)
 
     def close_at(self, deadline: float) -> None:
         """Take nothing more from that instant on, whatever the round's thread is busy with."""
@@ -184,6 +235,9 @@ class Inbox:
         with self._changed:
             current = self._require_open()
             self._round, self._closed = None, current
+            for client in current.cohort:
+                if not current.settled(client):
+                    self._patience.missed(client)
             bodies = (each.body for each in current.held.values())
             spooled = sum(body.length for body in bodies if isinstance(body, SpooledBody))
             self.backlog = Backlog(current.most_arrived, spooled)
@@ -200,6 +254,9 @@ class Inbox:
                     held.discard()
             self._round = self._closed = None
             self._changed.notify_all()
+
+    def _waits_for(self, current: _OpenAttempt, client: ClientId) -> bool:
+        return not current.held or self._patience.waits_for(client)
 
     def _accept(self, held: Submission) -> None:
         client = held.context.client

@@ -35,10 +35,10 @@ class Admission(ABC):
         """
 
     @abstractmethod
-    def foresee(self, client: ClientId, token: str) -> None:
-        """Raise AccessDenied where a call would, whatever is claimed; nothing is changed by it.
+    def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:
+        """Raise AccessDenied where a call would; nothing is changed by it.
 
-        Tells a client no more of others than its enrolment would.
+        Tells a client no more of others than its enrolment would. Without a claim: whatever it is.
         """
 
     def invited(self) -> list[ClientId]:
@@ -56,7 +56,7 @@ class Everybody(Admission):
     def __call__(self, claim: Enrolment, token: str, /) -> None:
         """Let it pass."""
 
-    def foresee(self, client: ClientId, token: str) -> None:
+    def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:
         """Foresee no refusal."""
 
 
@@ -66,21 +66,26 @@ class Listed(Admission):
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
 
-    def __call__(self, claim: Enrolment, _token: str, /) -> None:
+    def __call__(self, claim: Enrolment, token: str, /) -> None:
         """Compare the claim with the list's."""
-        self.foresee(claim.client, "")
-        entry = self.roster[claim.client]
-        if claim != entry:
+        self.foresee(claim.client, token, claim)
+
+    def foresee(
+        self,
+        client: ClientId,
+        token: str,  # noqa: ARG002
+        claim: Enrolment | None = None,
+    ) -> None:
+        """Look for the name, and at what is claimed for it."""
+        if client not in self.roster:
+            raise AccessDenied(f"client {client} isn't on the operator's roster")
+        entry = self.roster[client]
+        if claim is not None and claim != entry:
             raise AccessDenied(
-                f"client {claim.client} claims {claim.records} records at rate "
+                f"client {client} claims {claim.records} records at rate "
                 f"{claim.record_rate}; the operator's roster says {entry.records} at rate "
                 f"{entry.record_rate}"
             )
-
-    def foresee(self, client: ClientId, token: str) -> None:  # noqa: ARG002
-        """Look for the name."""
-        if client not in self.roster:
-            raise AccessDenied(f"client {client} isn't on the operator's roster")
 
     def invited(self) -> list[ClientId]:
         """Return everybody on the list."""
@@ -140,7 +145,12 @@ class ByToken(Admission):
         self._bind(known, client)
         self._check_owner(known, client)
 
-    def foresee(self, client: ClientId, token: str) -> None:
+    def foresee(
+        self,
+        client: ClientId,
+        token: str,
+        claim: Enrolment | None = None,  # noqa: ARG002
+    ) -> None:
         """Look at the token, which stays as it is."""
         known = self._known(client, token)
         if self._owner(known) is not None:

@@ -43,36 +43,47 @@ class Register:
             Misconfiguration: a cap is passed, the rate has no account, the claim differs from the
                 first, the task is full, or enrolment is over.
         """
-        enrolment.check(self._task)
-        if not self._frozen:
+        if self.admits(enrolment, token):
             self.cap.precompute(enrolment.record_rate)
         with self._changed:
-            known = self._enrolments.get(enrolment.client)
-            if known == enrolment:
-                return len(self._enrolments)
-            if known is not None:
-                raise Misconfiguration(
-                    "enrolment",
-                    f"{enrolment.records} records at rate {enrolment.record_rate}",
-                    f"client {enrolment.client} is enrolled with {known.records} records at rate "
-                    f"{known.record_rate}; claims are frozen",
-                )
-            if self._frozen:
-                raise Misconfiguration(
-                    "client", enrolment.client.name, "enrolment ended before round 0; too late"
-                )
-            if len(self._enrolments) >= self._task.enrolment.clients:
-                raise Misconfiguration(
-                    "client",
-                    enrolment.client.name,
-                    f"the task is full: enrolment.clients = {self._task.enrolment.clients}",
-                )
-            # Last: a token isn't spent on a claim that is refused for something else.
-            self._admission(enrolment, token)
-            self._store.enrolment.claim(enrolment)
-            self._enrolments[enrolment.client] = enrolment
-            self._changed.notify_all()
+            # Again: others may have come meanwhile.
+            if self.admits(enrolment, token):
+                # A token isn't spent on a claim that is refused for something else.
+                self._admission(enrolment, token)
+                self._store.enrolment.claim(enrolment)
+                self._enrolments[enrolment.client] = enrolment
+                self._changed.notify_all()
             return len(self._enrolments)
+
+    def admits(self, enrolment: Enrolment, token: str) -> bool:
+        """Return whether the claim would be taken, but for its account; False where it was.
+
+        Before an account of it is computed: that takes seconds, and who has no token gets none.
+        Raises as ``enrol``.
+        """
+        enrolment.check(self._task)
+        known = self._enrolments.get(enrolment.client)
+        if known == enrolment:
+            return False
+        if known is not None:
+            raise Misconfiguration(
+                "enrolment",
+                f"{enrolment.records} records at rate {enrolment.record_rate}",
+                f"client {enrolment.client} is enrolled with {known.records} records at rate "
+                f"{known.record_rate}; claims are frozen",
+            )
+        if self._frozen:
+            raise Misconfiguration(
+                "client", enrolment.client.name, "enrolment ended before round 0; too late"
+            )
+        if len(self._enrolments) >= self._task.enrolment.clients:
+            raise Misconfiguration(
+                "client",
+                enrolment.client.name,
+                f"the task is full: enrolment.clients = {self._task.enrolment.clients}",
+            )
+        self._admission.foresee(enrolment.client, token, enrolment)
+        return True
 
     def prepare_accounts(self) -> None:
         """What rounds will ask of those enrolled already, before the first; seconds.

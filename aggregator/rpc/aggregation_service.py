@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import grpc.aio
@@ -21,7 +21,7 @@ from precad.aggregator.rpc.limits import (
 from precad.aggregator.rpc.notices import notice_of, opening_of, statement_of, word_of, word_room
 from precad.aggregator.training.connected_clients import OpenWatches
 from precad.aggregator.training.model_store import StoredModel
-from precad.aggregator.training.owner_statements import give_back, remember
+from precad.aggregator.training.owner_statements import give_back, lost_model
 from precad.aggregator.training.session import Session
 from precad.common.errors import (
     AccessDenied,
@@ -29,6 +29,7 @@ from precad.common.errors import (
     NotOnOffer,
     RejectedSubmission,
     Rejection,
+    TooManyCalls,
 )
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.mutual_tls import check_own_key, require
@@ -43,6 +44,8 @@ from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 
 MAX_INSTANCE_BYTES = 32
+_GIVEN_RATE = 1e6
+"""Bytes a second of an owner that gives a model back, at least."""
 _MODELS_FOR = (Role.CLIENT, Role.OPERATOR)
 
 
@@ -55,6 +58,8 @@ class AggregationService(AggregationServicer):
         self._upload_slots, self._fetch_slots = TransferSlots(), TransferSlots()
         self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
+        self._taking = False
+        """Whether an owner is giving a model back."""
         self._room = word_room(session.identity.cert)
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -105,19 +110,19 @@ class AggregationService(AggregationServicer):
                     "the training is finished, without it; ask the operator for the next task",
                 )
             claim = Enrolment(client, request.records, request.record_rate)
-            await self._account(claim)
+            await self._account(claim, request.token)
             # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
             enrolled = await asyncio.to_thread(self._session.register.enrol, claim, request.token)
             return pb.EnrolReply(enrolled=enrolled)
 
-    async def _account(self, claim: Enrolment) -> None:
+    async def _account(self, claim: Enrolment, token: str) -> None:
         """What rounds will ask of this rate; only clients with rates as new wait for it.
 
-        Raises Misconfiguration: the task doesn't allow the claim, or no account can be given of it.
+        Raises as ``Register.enrol``.
         """
         register = self._session.register
-        claim.check(self._session.task)
-        if not (register.frozen or register.cap.is_ready(claim.record_rate)):
+        admitted = await asyncio.to_thread(register.admits, claim, token)
+        if admitted and not register.cap.is_ready(claim.record_rate):
             # In a thread of its own: the others keep their places for claims and status.
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._accounts, register.cap.precompute, claim.record_rate)
@@ -207,28 +212,39 @@ class AggregationService(AggregationServicer):
     async def GiveBack(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
     ) -> pb.GivenReply:
-        """A model that this server has signed and lost."""
+        """A model that this server has signed and lost; no byte of one that it has is taken."""
+        session, size = self._session, self._session.task.dimension * WORD_BYTES
+        # A model is long, and one owner's is taken at a time: who dawdles is cut off.
+        idle_s = self.calls.limits.idle_s
+        total_s = min(session.task.deadlines.collect, idle_s + size / _GIVEN_RATE)
         async with Refusing(context):
             caller = self._caller(context, Role.CLIENT)
             with self.calls.one_more(caller, Call.FETCH):
-                await self._take(request_iterator, context)
+                pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s)
+                first = await anext(pieces, pb.GivenPiece())
+                client, shown = self._client(context, first), first.statement.SerializeToString()
+                lost = await asyncio.to_thread(lost_model, session, client, shown)
+                if lost is not None:
+                    with self._one_given_back():
+                        data = bytearray(first.data)
+                        async for piece in pieces:
+                            data += piece.data
+                            if len(data) > size:
+                                text = "is longer than this task's"
+                                raise Misconfiguration("model", len(data), text)
+                        theta = from_bytes(data, session.task.dimension)
+                        await asyncio.to_thread(give_back, session, client, lost, theta)
         return pb.GivenReply()
 
-    async def _take(self, pieces: AsyncIterator[pb.GivenPiece], context: Context) -> None:
-        task, data = self._session.task, bytearray()
-        first: tuple[ClientId, bytes] | None = None
-        limits, total_s = self.calls.limits, task.deadlines.collect
-        async for piece in in_time(pieces, idle_s=limits.idle_s, total_s=total_s):
-            if first is None:
-                client = self._client(context, piece)
-                first = client, piece.statement.SerializeToString()
-                await asyncio.to_thread(remember, self._session, *first)
-            data += piece.data
-            if len(data) > task.dimension * WORD_BYTES:
-                raise Misconfiguration("model", len(data), "is longer than this task's")
-        if first is not None:
-            theta = from_bytes(data, task.dimension)
-            await asyncio.to_thread(give_back, self._session, *first, theta)
+    @contextmanager
+    def _one_given_back(self) -> Iterator[None]:
+        if self._taking:
+            raise TooManyCalls("another owner is giving a model back; come again later")
+        self._taking = True
+        try:
+            yield
+        finally:
+            self._taking = False
 
     async def _receive(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
@@ -296,9 +312,8 @@ class AggregationService(AggregationServicer):
         return self._session.inbox.start(checked)
 
     def _caller(self, context: Context, *roles: Role) -> Principal:
-        """Who begins a call. Raises AccessDenied, TooManyCalls."""
+        """Who begins a call. Raises AccessDenied."""
         caller = require(context, self._session.identity, *roles)
-        self.calls.begin(caller)
         if caller.role is Role.CLIENT:
             self._session.connected_clients.heard_from(ClientId(caller.name))
         return caller
@@ -306,7 +321,7 @@ class AggregationService(AggregationServicer):
     def _client(self, context: Context, request: Any) -> ClientId:
         """The client that begins a call about this task.
 
-        Raises AccessDenied, TooManyCalls, TaskMismatch.
+        Raises AccessDenied, TaskMismatch.
         """
         self._caller(context, Role.CLIENT)
         client = self._still(context, request.client)

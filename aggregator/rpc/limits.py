@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity.party_certificate import Principal
 
 Piece = TypeVar("Piece")
-_REMEMBERED = 10_000
 AT_ONCE = 4
 """Enough that one is always there to be hashed, encrypted and written."""
 GRACE_S = 0.25
@@ -37,10 +35,6 @@ class Limits:
     watches: int = 2
     submissions: int = 2
     fetches: int = 4
-    burst: int = 200
-    """Calls that may begin at once."""
-    per_s: float = 50.0
-    """Calls that may begin, in the long run."""
     idle_s: float = 30.0
     """Longest wait for an upload's next piece, in seconds."""
 
@@ -53,30 +47,9 @@ class Limits:
 class OpenCalls:
     """Counts each caller's open calls. Used on the event loop alone, hence without a lock."""
 
-    def __init__(self, limits: Limits, clock: Clock = CLOCK) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._open: Counter[tuple[Principal, Call]] = Counter()
-        self._clock = clock
-        self._begun: dict[Principal, tuple[float, float]] = {}
-        """How many calls a caller has begun that aren't forgiven yet, and when it was so."""
-
-    def begin(self, caller: Principal) -> None:
-        """One more call begins, of whatever kind.
-
-        Raises TooManyCalls: the caller asks too often.
-        """
-        now = self._clock.now()
-        begun, at = self._begun.get(caller, (0.0, now))
-        left = max(0.0, begun - (now - at) * self.limits.per_s)
-        if left + 1 > self.limits.burst:
-            raise TooManyCalls(
-                f"{caller} makes more than {self.limits.per_s:g} calls a second; ask less often"
-            )
-        self._begun[caller] = left + 1, now
-        if len(self._begun) > _REMEMBERED:
-            # Names that called long ago take no memory.
-            spent = self.limits.burst / self.limits.per_s
-            self._begun = {k: v for k, v in self._begun.items() if now - v[1] < spent}
 
     @contextmanager
     def one_more(self, caller: Principal, call: Call) -> Iterator[None]:

@@ -20,12 +20,6 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rpc.aggregation_service import AggregationService
-from precad.aggregator.rpc.connections import (
-    STRANGERS,
-    Connections,
-    NotingCalls,
-    connections_for,
-)
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.operation_service import OperationService
@@ -44,15 +38,15 @@ from precad.common.files import make_folder
 from precad.common.identifiers import Role
 from precad.common.identity.coin_key import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import add_port, open_channel, require, why_unreachable
+from precad.common.identity.mutual_tls import open_channel, require, why_unreachable
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel import kernel_in_use
 from precad.common.logs import doing, dump_stacks_on_signal
 from precad.common.process_memory import give_back_freed, let_go_of_loaded
 from precad.common.task import Task
 from precad.common.wire.calls import LINKED
-from precad.common.wire.serving import SERVER_OPTIONS, Refusing, add_health
-from precad.common.wire.version import RefusingOtherVersions
+from precad.common.wire.guarded_port import CallRate, GuardedPort
+from precad.common.wire.serving import Refusing, add_health
 
 log = logging.getLogger("precad")
 
@@ -88,18 +82,14 @@ async def run_server(
     doing(part=role.value, task=session.task.name)
     load_check(session.task)
     give_back_freed()
-    most = connections_for(session.task.enrolment.clients)
-    connections = Connections()
-    server = make_server(session, connections=connections, most_connections=most)
+    port = make_port(session)
     if extend is not None:
-        extend(server, session)
-    port = add_port(server, settings.listen, session.identity)
-    await server.start()
+        extend(port.server, session)
     log.info(
         "%s serves task %s on port %d; projections by %s",
         role.value,
         session.task.name,
-        port,
+        await port.listen(settings.listen),
         kernel,
     )
     ended, stop = asyncio.Event(), asyncio.Event()
@@ -118,7 +108,6 @@ async def run_server(
 
     async with _measured(session, settings.metrics):
         session.clock.start_thread("training", train)
-        watchman = asyncio.create_task(connections.keep_watch(port))
         await ended.wait()
         # Looked at here: what ends below takes the training's links from under it.
         phase = session.progress.phase
@@ -133,9 +122,8 @@ async def run_server(
             with contextlib.suppress(TimeoutError):
                 endless = math.isinf(settings.linger)
                 await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
-        await server.stop(grace=2)
+        await port.stop(grace_s=2)
         await leaving
-        watchman.cancel()
     session.store.close()
     return 0 if parked or phase is Phase.DONE else 1
 
@@ -158,26 +146,16 @@ async def _measured(session: Session, address: str | None) -> AsyncIterator[None
             following.cancel()
 
 
-def make_server(
-    session: Session,
-    limits: Limits | None = None,
-    *,
-    connections: Connections | None = None,
-    most_connections: int = STRANGERS,
-) -> grpc.aio.Server:
-    """The gRPC server with what every server offers; not yet listening."""
-    most = {"grpc.max_allowed_incoming_connections": most_connections}
-    server = grpc.aio.server(
-        interceptors=[
-            RefusingOtherVersions(session.role.value),
-            NotingCalls(connections or Connections()),
-        ],
-        options=list((dict(SERVER_OPTIONS) | most).items()),
-    )
-    AggregationService(session, limits).add_to(server)
-    OperationService(session).add_to(server)
-    add_health(server, session.identity, lambda: session.progress.phase is not Phase.STOPPED)
-    return server
+def make_port(
+    session: Session, limits: Limits | None = None, rate: CallRate | None = None
+) -> GuardedPort:
+    """The port with what every server offers; not yet listening."""
+    role, identity, clients = session.role, session.identity, session.task.enrolment.clients
+    port = GuardedPort(role.value, identity, clients, rate)
+    AggregationService(session, limits).add_to(port.server)
+    OperationService(session).add_to(port.server)
+    add_health(port.server, identity, lambda: session.progress.phase is not Phase.STOPPED)
+    return port
 
 
 def open_session(role: Role, settings: ServerSettings) -> Session:

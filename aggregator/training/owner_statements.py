@@ -72,22 +72,34 @@ def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
         session.store.attempts.hear(body.attempt)
 
 
-def give_back(session: Session, client: ClientId, shown: bytes, theta: NDArray[np.float64]) -> None:
+def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | None:
+    """Return the statement where this server has signed its model and lost it; None otherwise.
+
+    Raises:
+        PeerViolation: as ``remember``, or its certificate was revoked.
+    """
+    body = remember(session, client, shown)
+    if body is None:
+        raise PeerViolation(f"the statement that {client} brings is of a revoked certificate")
+    given = session.progress.given_back
+    has = max(session.model_store.current.version, -1 if given is None else given[0])
+    return body if body.version > has else None
+
+
+def give_back(
+    session: Session, client: ClientId, lost: Statement, theta: NDArray[np.float64]
+) -> None:
     """Take a model that this server has signed and lost; the training goes on from it.
 
     Raises:
         PeerViolation: the model isn't the one that the statement names.
     """
-    body = remember(session, client, shown)
     task = session.task
-    if body is None:
-        raise PeerViolation(f"the statement that {client} brings is of a revoked certificate")
-    found = model_digest(task.digest, body.version, task.model.parameters, theta)
-    if found.value != body.model_digest:
+    found = model_digest(task.digest, lost.version, task.model.parameters, theta)
+    if found.value != lost.model_digest:
         raise PeerViolation(f"the model that {client} gives back isn't the one that was signed")
-    if body.version > session.model_store.current.version:
-        log.warning("%s gives model %d back", client, body.version)
-        session.progress.given_back = (body.version, theta)
+    log.warning("%s gives model %d back", client, lost.version)
+    session.progress.given_back = (lost.version, theta)
 
 
 def take_back(session: Session) -> None:

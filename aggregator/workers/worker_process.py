@@ -40,7 +40,7 @@ from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import add_port, open_channel, require, why_unreachable
+from precad.common.identity.mutual_tls import open_channel, require, why_unreachable
 from precad.common.logs import start_log
 from precad.common.process_memory import PIECES, keep_freed_buffers
 from precad.common.ring import WORD_BYTES
@@ -48,9 +48,10 @@ from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import Submission, body_bytes
 from precad.common.task import Task
-from precad.common.wire.serving import SERVER_OPTIONS, Context, Refusing, check_task
+from precad.common.wire.guarded_port import GuardedPort
+from precad.common.wire.serving import Context, Refusing, check_task
 from precad.common.wire.submission_messages import header_from_wire
-from precad.common.wire.version import GREETING, RefusingOtherVersions
+from precad.common.wire.version import GREETING
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
 
@@ -61,25 +62,22 @@ LOG_FORMAT = "%(asctime)s %(levelname)s worker: %(message)s"
 
 async def serve(start: WorkerStart) -> None:
     """Work until the input ends. Raises Misconfiguration."""
-    server, port = await listening(start)
-    sys.stdout.write(json.dumps({"port": port}) + "\n")
+    port, number = await listening(start)
+    sys.stdout.write(json.dumps({"port": number}) + "\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
-    await server.stop(grace=0)
+    await port.stop(grace_s=0)
 
 
-async def listening(start: WorkerStart) -> tuple[grpc.aio.Server, int]:
-    """A worker's server, started on the running loop, and its port. Raises Misconfiguration."""
+async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
+    """A worker's port, open on the running loop, and its number. Raises Misconfiguration."""
     role = Role(start.role)
     task, identity = Task.load(start.task), Identity.load(start.identity)
     load_check(task)
     remove_left_over()
-    greeting = RefusingOtherVersions(f"a worker of {role.value}")
-    server = grpc.aio.server(interceptors=[greeting], options=SERVER_OPTIONS)
-    Working(role, task, identity, start.dealer, start.proxy).add_to(server)
-    port = add_port(server, start.listen, identity)
-    await server.start()
-    return server, port
+    port = GuardedPort(f"a worker of {role.value}", identity)
+    Working(role, task, identity, start.dealer, start.proxy).add_to(port.server)
+    return port, await port.listen(start.listen)
 
 
 def main() -> None:

@@ -4,19 +4,24 @@ There is no TLS and no name on that port, so its address must be one that only t
 reaches. Loaded only where the settings ask for metrics.
 """
 
+import contextlib
 import logging
+import math
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from precad import __version__
 from precad.common.addresses import split_address
+from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration
 
 log = logging.getLogger("precad")
@@ -54,31 +59,85 @@ def _with(family: Any, values: Values) -> Metric:
     return made
 
 
+AT_ONCE = 16
+"""Connections; a Prometheus needs one."""
+ASKED_S = 5.0
+"""How long one may be silent."""
+FRESH_S = 1.0
+"""Who asks sooner gets the same values: they take a processor's time."""
+
+
 class _Handler(WSGIRequestHandler):
-    timeout = 5.0
-    """Seconds that a caller may take to ask."""
+    timeout = ASKED_S
+    server: "_Server"
+
+    def parse_request(self) -> bool:
+        """Note that the request is whole."""
+        self.server.asked(self.request)
+        return super().parse_request()
 
     def log_message(self, *_words: object) -> None:
         """Log no scrape."""
 
 
+class _Server(ThreadingWSGIServer):
+    """Of too many connections the oldest that hasn't asked ends, or the newest."""
+
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._lock = threading.Lock()
+        self._open: dict[Any, bool] = {}
+        """Whether each has asked."""
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer it, in a thread."""
+        with self._lock:
+            self._open[request] = False
+            silent = [each for each, asked in self._open.items() if not asked]
+            if len(self._open) > AT_ONCE:
+                # Its thread ends, and forgets it.
+                with contextlib.suppress(OSError):
+                    silent[0].shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def asked(self, request: Any) -> None:
+        """Note that this connection isn't silent."""
+        with self._lock:
+            self._open[request] = True
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget it, and close it."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+
 class _Page(Collector):
-    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+    def __init__(self, collect: Callable[[], Iterable[Metric]], clock: Clock) -> None:
         self._collect = collect
+        self._clock = clock
         self._one_by_one = threading.Lock()
+        self._newest: tuple[float, list[Metric]] = -math.inf, []
 
     def collect(self) -> list[Metric]:
         """Return the present values; a bug in them is in this part's log."""
         try:
             with self._one_by_one:
-                return list(self._collect())
+                if self._clock.now() - self._newest[0] > FRESH_S:
+                    self._newest = self._clock.now(), list(self._collect())
+                return self._newest[1]
         except Exception:
             log.exception("the metrics can't be computed")
             raise
 
 
 @contextmanager
-def metrics_page(collect: Callable[[], Iterable[Metric]], address: str) -> Iterator[None]:
+def metrics_page(
+    collect: Callable[[], Iterable[Metric]], address: str, clock: Clock = CLOCK
+) -> Iterator[None]:
     """Show metrics at ``http://address/metrics`` until the block ends.
 
     Args:
@@ -89,13 +148,15 @@ def metrics_page(collect: Callable[[], Iterable[Metric]], address: str) -> Itera
     """
     host, port = split_address(address)
     registry = CollectorRegistry()
-    registry.register(_Page(collect))
+    registry.register(_Page(collect, clock))
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = _Server((host, port), _Handler)
     except OSError as error:
         why = f"can't listen there ({error.strerror}); name a free port"
         raise Misconfiguration("metrics", address, why) from None
-    server.RequestHandlerClass = _Handler
+    server.set_app(make_wsgi_app(registry))
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     log.info("metrics on port %d", server.server_port)
     try:
         yield

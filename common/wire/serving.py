@@ -24,7 +24,6 @@ SERVER_OPTIONS = (
     # Identity alone: some versions of gRPC inflate a message before they look at its size.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.max_connection_idle_ms", 30_000),
-    ("grpc.max_allowed_incoming_connections", 512),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
     # What one upload may have on the way: else gRPC lets a fast one have megabytes, times clients.

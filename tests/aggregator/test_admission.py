@@ -17,6 +17,7 @@ from precad.aggregator.enrol.admission import (
     token_digest,
 )
 from precad.aggregator.enrol.register import Register
+from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.store import open_store
 from precad.common.errors import AccessDenied, Misconfiguration
@@ -161,6 +162,28 @@ def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: ByTok
     with pytest.raises(AccessDenied, match="another client"):
         enrolling.enrol(OTHER, token)
     assert list(enrolling.roster()) == [ONE]
+
+
+@pytest.mark.parametrize("kind", ["token", "list", "frozen", "full"])
+def test_no_account_is_computed_of_a_claim_that_is_refused(
+    make_task: TaskMaker, book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds each: without a token, on no list, too late or one too many, it costs nothing."""
+    changes = {"enrolment.clients": 1, "privacy.epsilon_limit": 4.0}
+    task = make_task(8, {**changes, "enrolment.min_clients": 1})
+    computed: list[float] = []
+    monkeypatch.setattr(PrivacyCap, "precompute", lambda _cap, rate: computed.append(rate))
+    admission = {"token": book, "list": Listed(Roster({ONE: CLAIM}))}.get(kind, Everybody())
+    register = Register(task, open_store("sqlite://", task, Role.SERVER_A), admission)
+    if kind in ("frozen", "full"):
+        register.enrol(CLAIM)
+        computed.clear()
+    if kind == "frozen":
+        register.freeze(Roster({ONE: CLAIM}))
+    for token in ("", new_token()):
+        with pytest.raises((AccessDenied, Misconfiguration)):
+            register.enrol(OTHER, token)
+    assert computed == []
 
 
 def test_a_doctor_hears_what_enrolling_would_and_spends_no_token(task: Task, book: ByToken) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +380,61 @@ def test_a_client_whose_link_broke_is_waited_for_until_the_deadline(here: Side) 
     here.inbox.refuse(3, ONE, Rejection.TRUNCATED)
     here.inbox.wait([ONE], here.clock.now() + 5)
     assert here.clock.slept == [5]
+
+
+def attempts(here: Side, count: int, senders: Callable[[int], set[ClientId]]) -> list[float]:
+    """How long each lasts, of these who send in time; collection would take 60 s."""
+    lasted = []
+    for number in range(3, 3 + count):
+        if number > 3:
+            here.inbox.open(number, [TWO, ONE], MODEL, version=2)
+        began = here.clock.now()
+        for client in sorted(senders(number - 3)):
+            upload(here.inbox, here.submission(client, number))
+        wait_over(here.inbox, [ONE, TWO], began + 60, clock=here.clock)
+        lasted.append(float(round(here.clock.now() - began)))
+        here.inbox.close()
+        here.inbox.cancel()
+    return lasted
+
+
+@pytest.mark.parametrize(
+    ("who", "sent"),
+    [
+        # Silent for ever, then back: nobody waits, and what comes in time counts as ever.
+        (lambda n: {ONE} if n < 7 else {ONE, TWO}, [60, 60, 60, 0, 0, 0, 0, 0, 0, 0]),
+        # Two in three it misses: one in five of the others' attempts lasts long at most.
+        (lambda n: {ONE, TWO} if n % 3 == 0 else {ONE}, [0, 60, 60, 0, 60, 0, 0, 0, 0, 0]),
+        # One now and then it misses: it is waited for.
+        (lambda n: {ONE} if n % 5 == 4 else {ONE, TWO}, [0, 0, 0, 0, 60, 0, 0, 0, 0, 60]),
+        # Nobody comes: an outage, in which no attempt is over at once.
+        (lambda _n: set(), [60] * 10),
+    ],
+)
+def test_who_is_missing_again_and_again_is_not_waited_for(
+    here: Side, who: Callable[[int], set[ClientId]], sent: list[float]
+) -> None:
+    assert attempts(here, 10, who) == sent
+
+
+def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(here: Side) -> None:
+    """It comes too late while nobody waits for it, and so it would for ever."""
+    assert attempts(here, 5, lambda _n: {ONE})[-2:] == [0, 0]
+    for number in range(8, 12):
+        here.inbox.open(number, [TWO, ONE], MODEL, version=2)
+        late = here.submission(TWO, number - 1)
+        assert reason_of(lambda late=late: here.inbox.start(bare(late))) is Rejection.WRONG_ATTEMPT
+        upload(here.inbox, here.submission(ONE, number))
+        assert here.inbox.over([ONE, TWO], lambda _: False) == (number < 11)
+        here.inbox.close()
+        here.inbox.cancel()
+
+
+def test_a_server_waits_for_no_half_that_never_comes(here: Side) -> None:
+    """It sends to the other server alone, in every attempt."""
+    attempts(here, 3, lambda _n: {ONE})
+    here.inbox.open(6, [TWO, ONE], MODEL, version=2)
+    upload(here.inbox, here.submission(ONE, 6))
+    before = here.clock.now()
+    here.inbox.wait([ONE, TWO], before + 60)
+    assert here.clock.now() == before

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
-from tests.rig.clock import LeapingClock
 from tests.rig.leaping_loop import LeapingLoop, passing
 
 from precad.aggregator.rpc.limits import (
@@ -45,26 +44,6 @@ def test_a_call_that_fails_gives_its_place_back() -> None:
         with pytest.raises(ZeroDivisionError), calls.one_more(ONE, Call.SUBMIT):
             raise ZeroDivisionError
     assert len(calls) == 0
-
-
-def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> None:
-    clock = LeapingClock()
-    calls = OpenCalls(Limits(burst=10, per_s=2.0), clock)
-
-    def taken(caller: Principal, most: int = 100) -> int:
-        for number in range(most):
-            try:
-                calls.begin(caller)
-            except TooManyCalls:
-                return number
-        return most
-
-    assert taken(ONE) == 10
-    assert taken(TWO, 3) == 3
-    clock.sleep(2.5)
-    assert taken(ONE) == 5
-    clock.sleep(1000)
-    assert taken(ONE) == 10
 
 
 async def slowly(pauses: Sequence[float]) -> AsyncIterator[int]:

@@ -1,8 +1,10 @@
 """Metrics as a Prometheus reads them: what an independent parser sees, and who else may ask."""
 
+import contextlib
 import logging
 import math
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -11,19 +13,24 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tests.rig.clock import LeapingClock
+from tests.rig.waiting import until
 
+from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration
-from precad.common.wire.metrics_page import about, counter, gauge, metrics_page
+from precad.common.wire.metrics_page import AT_ONCE, FRESH_S, about, counter, gauge, metrics_page
 
 WAIT_S = 60.0
 
 
 @contextmanager
 def shown(
-    caplog: pytest.LogCaptureFixture, collect: Callable[[], Iterable[Metric]]
+    caplog: pytest.LogCaptureFixture,
+    collect: Callable[[], Iterable[Metric]],
+    clock: Clock = CLOCK,
 ) -> Iterator[str]:
     """A page of these, and its address."""
-    with caplog.at_level(logging.INFO, "precad"), metrics_page(collect, "127.0.0.1:0"):
+    with caplog.at_level(logging.INFO, "precad"), metrics_page(collect, "127.0.0.1:0", clock):
         (port,) = next(r.args for r in caplog.records if "metrics on port" in r.msg)  # type: ignore[misc]
         yield f"http://127.0.0.1:{port}/metrics"
 
@@ -58,10 +65,33 @@ def test_an_independent_parser_reads_what_was_meant(caplog: pytest.LogCaptureFix
 
 
 def test_who_stays_silent_keeps_nobody_from_reading(caplog: pytest.LogCaptureFixture) -> None:
-    with shown(caplog, lambda: [gauge("rounds_done", "Versions released.", 3)]) as address:
-        port = int(address.rpartition(":")[2].partition("/")[0])
-        with socket.create_connection(("127.0.0.1", port)):
-            assert "precad_rounds_done 3.0" in read(address)
+    """Two hundred: all but the newest end, and no thread for each stays."""
+    before = threading.active_count()
+    with (
+        shown(caplog, lambda: [gauge("rounds_done", "Versions released.", 3)]) as address,
+        contextlib.ExitStack() as stack,
+    ):
+        where = "127.0.0.1", int(address.rpartition(":")[2].partition("/")[0])
+        silent = [stack.enter_context(socket.create_connection(where)) for _ in range(200)]
+        assert "precad_rounds_done 3.0" in read(address)
+        for each in silent[:-AT_ONCE]:
+            each.settimeout(WAIT_S)
+            assert each.recv(1) == b""
+        until(lambda: threading.active_count() <= before + AT_ONCE + 2, "their threads end")
+
+
+def test_who_asks_without_end_gets_what_was_computed(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[int] = []
+
+    def collect() -> Iterator[Metric]:
+        asked.append(1)
+        yield gauge("rounds_done", "Versions released.", len(asked))
+
+    clock = LeapingClock()
+    with shown(caplog, collect, clock) as address:
+        assert [("rounds_done 1.0" in read(address)) for _ in range(5)] == [True] * 5
+        clock.sleep(FRESH_S + 0.1)
+        assert "rounds_done 2.0" in read(address)
 
 
 def test_what_fails_is_said_in_the_log_and_not_to_the_caller(

@@ -19,7 +19,7 @@ from tests.rig.submissions import body_of, reconstructed
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc.limits import Call
 from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
-from precad.aggregator.training.owner_statements import give_back
+from precad.aggregator.training.owner_statements import give_back, lost_model
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
@@ -120,7 +120,8 @@ class Calls:
             server = self._server(role)
         with self._handled_by(server):
             model = model_from_bytes(theta, self.task.dimension)
-            give_back(server.session, self.client, shown, model)
+            if (lost := lost_model(server.session, self.client, shown)) is not None:
+                give_back(server.session, self.client, lost, model)
 
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """As the servers' Statement."""

@@ -73,7 +73,7 @@ class Server:
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", ("open", "close"))
         self.event_log = Notices(world)
-        self.calls = OpenCalls(Limits(), world.clock)
+        self.calls = OpenCalls(Limits())
         self.session = Session(
             role=role,
             task=world.task,

@@ -18,7 +18,6 @@ from tests.house.test_documents import ROOT, flat, text_of
 from tests.rig import noise_run
 
 from precad.accounting.guarantees import advantages
-from precad.aggregator.rpc.connections import PER_CLIENT, STRANGERS
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.event_log import KEPT_EVENTS
 from precad.aggregator.training.model_store import KEPT_MODELS
@@ -32,6 +31,7 @@ from precad.common.roster import EIGHTHS, GRID_OCTAVES
 from precad.common.share.mask import SALT_BYTES
 from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
 from precad.common.task_schema import MAX_FRACTIONAL_BITS
+from precad.common.wire.connections import PER_CLIENT, STRANGERS
 from precad.norm_check.comparison_keys import (
     LEAST_BITS,
     MOST_BITS,

@@ -338,3 +338,35 @@ def test_the_check_sees_weak_randomness(source: str) -> None:
 def test_crypten_is_imported_in_one_place() -> None:
     found = importers(sources(*PARTS), lambda module: within(module, ("crypten",)))
     assert {path for path, _ in found} == {"aggregator/validate/crypten_import.py"}
+
+
+LISTENS = {
+    "grpc.aio.server": "common/wire/guarded_port.py",
+    "add_port": "common/wire/guarded_port.py",
+    "add_secure_port": "common/identity/mutual_tls.py",
+    "_Server": "common/wire/metrics_page.py",
+    # For a free port's number; nothing listens on it.
+    "bind": "cli/local_deployment.py",
+}
+"""What makes a port, and the one file that may."""
+NEVER = (
+    *("grpc.server", "add_insecure_port", "start_http_server", "start_wsgi_server", "make_server"),
+    *("HTTPServer", "ThreadingWSGIServer", "create_server", "asyncio.start_server"),
+    "asyncio.start_unix_server",
+)
+GUARDED = ("aggregator/rpc/process.py", "aggregator/workers/worker_process.py", "dealer/process.py")
+
+
+def test_no_part_opens_a_port_without_the_guard() -> None:
+    """Every port is a GuardedPort's, or the metrics', which has a guard of its own."""
+    made = [
+        (relative(path), ast.unparse(node.func))
+        for path in sources(*PARTS)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+    ]
+    allowed = LISTENS | dict.fromkeys(NEVER, "nowhere")
+    for path, called in made:
+        where = allowed.get(called, allowed.get(called.rpartition(".")[2], path))
+        assert path == where, f"{path} opens a port by {called}; {where} does"
+    assert tuple(sorted(path for path, called in made if called == "GuardedPort")) == GUARDED

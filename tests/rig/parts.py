@@ -49,8 +49,8 @@ class WorkerHere:
 
     def __init__(self, loop: LoopThread, worker: WorkerStart) -> None:
         self._loop = loop
-        self._server, port = loop.run(listening(worker))
-        self.address = f":{port}"
+        self._port, number = loop.run(listening(worker))
+        self.address = f":{number}"
         self._over = threading.Event()
 
     def wait(self) -> None:
@@ -60,5 +60,5 @@ class WorkerHere:
     def stop(self) -> None:
         """As ``RunningWorker.stop``."""
         with suppress(asyncio.CancelledError):
-            self._loop.run(self._server.stop(0))
+            self._loop.run(self._port.stop(0))
         self._over.set()

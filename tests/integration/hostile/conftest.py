@@ -5,22 +5,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 from tests.rig.loop import LoopThread
 
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.peer_transport import add_link_to_server
-from precad.aggregator.rpc.process import PeerService, make_server, open_session
+from precad.aggregator.rpc.process import PeerService, make_port, open_session
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.mutual_tls import add_port
 from precad.common.task import Task
-from precad.common.wire.serving import SERVER_OPTIONS, add_health
+from precad.common.wire.guarded_port import CallRate, GuardedPort
+from precad.common.wire.serving import add_health
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 
@@ -33,7 +32,7 @@ class Running:
     """One server that listens."""
 
     address: str
-    server: grpc.aio.Server
+    port: GuardedPort
     session: Session | None
 
     def open_round(self, number: int, *clients: str) -> None:
@@ -57,36 +56,33 @@ class Site:
         return Identity.load(self.folder / "keys" / name)
 
     def start(
-        self, role: Role, limits: Limits | None = None, options: Any = SERVER_OPTIONS
+        self, role: Role, limits: Limits | None = None, rate: CallRate | None = None
     ) -> Running:
-        """Server A, server B or the dealer, with these options, as its process would start it."""
-        running = self.loop.run(self._start(role, limits, options))
+        """Server A, server B or the dealer, as its process would start it."""
+        running = self.loop.run(self._start(role, limits, rate))
         self.started.append(running)
         return running
 
     def stop(self, running: Running) -> None:
         """As a process's end would; its state stays."""
         self.started.remove(running)
-        self.loop.run(running.server.stop(None))
+        self.loop.run(running.port.stop(0))
         if running.session is not None:
             running.session.store.close()
 
-    async def _start(self, role: Role, limits: Limits | None, options: Any) -> Running:
+    async def _start(self, role: Role, limits: Limits | None, rate: CallRate | None) -> Running:
         if role is Role.DEALER:
             identity = self.identity("dealer")
-            server = grpc.aio.server(options=options)
-            DealingService(self.task, DealerRole.of(self.task), identity).add_to(server)
-            add_health(server, identity, lambda: True)
+            port = GuardedPort("the dealer", identity, rate=rate)
+            DealingService(self.task, DealerRole.of(self.task), identity).add_to(port.server)
+            add_health(port.server, identity, lambda: True)
             session = None
         else:
             session = open_session(role, self._settings(role))
-            identity = self.identity(role.value)
-            server = make_server(session, limits)
+            port = make_port(session, limits, rate)
             if role is Role.SERVER_B:
-                add_link_to_server(PeerService(session).link, server)
-        port = add_port(server, "127.0.0.1:0", identity)
-        await server.start()
-        return Running(f"127.0.0.1:{port}", server, session)
+                add_link_to_server(PeerService(session).link, port.server)
+        return Running(f"127.0.0.1:{await port.listen('127.0.0.1:0')}", port, session)
 
     def _settings(self, role: Role) -> ServerASettings | ServerBSettings:
         values: dict[str, Any] = {

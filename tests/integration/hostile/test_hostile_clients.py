@@ -23,6 +23,8 @@ from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
+from precad.common.wire import guarded_port
+from precad.common.wire.guarded_port import CallRate
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
@@ -47,7 +49,7 @@ def site(make_site: Any, make_task: Any) -> Any:
 @pytest.fixture(scope="module", params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
 def server(site: Any, request: pytest.FixtureRequest) -> Any:
     # How often one may call is tested for itself; here a storm must get in.
-    return site.start(request.param, Limits(idle_s=CALL_S, per_s=10_000.0))
+    return site.start(request.param, Limits(idle_s=CALL_S), CallRate(per_s=10_000.0))
 
 
 @pytest.fixture
@@ -347,12 +349,14 @@ def test_a_flood_of_connections_keeps_nobody_out(bench: Bench) -> None:
     assert isinstance(other, Submission)
 
 
-def test_connections_that_never_finish_their_handshake_are_closed(site: Any) -> None:
+def test_connections_that_never_finish_their_handshake_are_closed(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the dealer's port, whose options are the servers', but for a shorter time."""
     name = "grpc.server_handshake_timeout_ms"
     assert dict(SERVER_OPTIONS)[name] <= 5000
-    options = list((dict(SERVER_OPTIONS) | {name: 500}).items())
-    dealer = site.start(Role.DEALER, options=options)
+    monkeypatch.setattr(guarded_port, "SERVER_OPTIONS", (*SERVER_OPTIONS, (name, 500)))
+    dealer = site.start(Role.DEALER)
     with flood(dealer.address, silent=20, half_open=20) as sockets:
         for each in sockets:
             ended(each)

@@ -19,7 +19,9 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import Role
 from precad.common.keystream import KEY_BYTES
+from precad.common.model import model_digest, to_bytes
 from precad.common.share.submission import Submission
+from precad.common.wire.signed_statements import sign_body
 from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -182,3 +184,51 @@ def test_a_client_that_is_refused_at_its_header_sends_no_body(
     held.end()
     assert drawn == {A: ["header"], B: ["header"]}
     assert deployed.sessions[B].traffic["clients to server-b"] == 0
+
+
+class Giving:
+    """A model that an owner gives back: the statement, then nothing more until it is let."""
+
+    def __init__(self, deployed: Deployed, role: Role, version: int) -> None:
+        session = deployed.sessions[role]
+        digest = deployed.task.digest.value
+        theta = np.zeros(deployed.task.dimension)
+        found = model_digest(deployed.task.digest, version, session.task.model.parameters, theta)
+        body = pb.StatementBody(
+            task_digest=digest, client=ONE.name, version=version, model_digest=found.value
+        )
+        signed = sign_body(session.signer, role, body)
+        self.first = pb.GivenPiece(task_digest=digest, client=ONE.name, statement=signed)
+        self.model = pb.GivenPiece(data=to_bytes(theta))
+        self.go_on = threading.Event()
+
+    def __iter__(self) -> Iterator[pb.GivenPiece]:
+        yield self.first
+        self.go_on.wait(DEADLINE_S)
+        yield self.model
+
+
+@pytest.mark.parametrize("role", [A, B])
+def test_no_model_is_taken_that_this_server_has_and_one_at_a_time(
+    deployed: Deployed, role: Role
+) -> None:
+    session, service = deployed.sessions[role], deployed.services[role]
+    has, lacks, again = (Giving(deployed, role, version) for version in (0, 1, 1))
+    with deployed.channel(role) as channel:
+        give = AggregationStub(channel).GiveBack
+        # Not a byte of it was sent, and the call is over.
+        give(iter(has), timeout=DEADLINE_S)
+        assert session.progress.given_back is None
+        first = give.future(iter(lacks), timeout=DEADLINE_S)
+        until(lambda: service._taking, "an owner that gives one back")
+        with pytest.raises(grpc.RpcError) as second:
+            give(iter(again), timeout=DEADLINE_S)
+        assert second.value.code() is Code.RESOURCE_EXHAUSTED
+        lacks.go_on.set()
+        first.result()
+        assert session.progress.given_back is not None
+        assert session.progress.given_back[0] == 1
+        # What it was given, it has.
+        give(iter(again), timeout=DEADLINE_S)
+    has.go_on.set()
+    again.go_on.set()

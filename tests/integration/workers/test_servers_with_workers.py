@@ -1,12 +1,14 @@
 """Both servers as processes, with workers: a training goes on whatever becomes of these."""
 
 import ast
+import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,14 @@ from tests.rig.waiting import until as wait_until
 from tests.rig.warm import SOURCES, forked
 
 from precad.cli.local_deployment import LocalDeployment
+from precad.common.errors import PeerUnavailable
 from precad.common.task import Task
+from precad.common.wire.connections import SILENT
 
 WORKERS = 2
+FLOOD = SILENT + 36
+"""Connections to each port."""
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +35,8 @@ def training(
     """By gates: such workers load no CrypTen, and are there in a second."""
     task = make_task(64, CHANGES | {"validation": "fss"})
     folder = tmp_path_factory.mktemp("training")
-    with deployed(folder, task, f"workers = {WORKERS}\n") as (deployment, crowd), crowd.at_work():
+    settings = f'workers = {WORKERS}\nmetrics = "127.0.0.1:0"\n'
+    with deployed(folder, task, settings) as (deployment, crowd), crowd.at_work():
         yield deployment, crowd
 
 
@@ -60,6 +68,63 @@ def test_a_worker_dies_in_mid_round_and_the_training_goes_on(
     until(deployment, lambda: version(deployment) >= at + 2)
     until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
     assert "a bug" not in deployment.log(name)
+
+
+def ports_of(process: int) -> list[int]:
+    """Where it listens."""
+    own = set()
+    for each in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(OSError):
+            own.add(str(each.readlink()))
+    table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    table += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    listening = "0A"
+    return sorted(
+        {
+            int(e[1].rpartition(":")[2], 16)
+            for e in table
+            if e[3] == listening and f"socket:[{e[9]}]" in own
+        }
+    )
+
+
+def reached(deployment: LocalDeployment, wanted: int) -> bool:
+    with suppress(PeerUnavailable):
+        return version(deployment) >= wanted
+    return False
+
+
+def test_a_flood_of_every_port_of_every_part_keeps_no_server_out_and_costs_no_round(
+    training: tuple[LocalDeployment, Crowd],
+) -> None:
+    """Whoever reaches the ports, without a certificate; server B comes back meanwhile."""
+    deployment, _ = training
+    until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
+    parts = [deployment.processes[name].pid for name in (*SERVERS, "dealer")]
+    parts += [pid for name in SERVERS for pid in workers_of(deployment, name)]
+    ports = {pid: ports_of(pid) for pid in parts}
+    # A server's own and its metrics', the dealer's, and one a worker.
+    assert [len(each) for each in ports.values()] == [2, 2, 1, *[1] * 2 * WORKERS]
+    with ExitStack() as stack:
+        held = {
+            port: [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                for _ in range(FLOOD)
+            ]
+            for port in itertools.chain.from_iterable(ports.values())
+        }
+        for connections in held.values():
+            for each in connections[:-SILENT]:
+                each.settimeout(WAIT_S)
+                # Ended by the guard, long before a handshake's time is over.
+                assert each.recv(1) == b""
+        before = version(deployment)
+        until(deployment, lambda: version(deployment) >= before + 2)
+        deployment.processes["server-b"].kill()
+        deployment.processes["server-b"].wait()
+        deployment.start_server("server-b")
+        until(deployment, lambda: reached(deployment, before + 4))
+    until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
 
 
 def test_workers_end_with_their_server(training: tuple[LocalDeployment, Crowd]) -> None:

@@ -11,16 +11,17 @@ import pytest
 from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
 
-from precad.aggregator.rpc.connections import (
+from precad.common.identifiers import Role
+from precad.common.identity.party_certificate import Principal
+from precad.common.wire.connections import (
     PER_CALLER,
+    RESERVED,
     SILENT,
     SILENT_S,
     Connections,
     _peer,
     connections_for,
 )
-from precad.common.identifiers import Role
-from precad.common.identity.party_certificate import Principal
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 OPERATOR = Principal.service(Role.OPERATOR)
@@ -47,7 +48,7 @@ class Port:
         self._stack = stack
         self._listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.clock = LeapingClock()
-        self.connections = Connections(self.clock)
+        self.connections = Connections(RESERVED + 8, self.clock)
         self.connections._port = self._listener.getsockname()[1]
 
     def connect(self, *callers: Principal | None) -> list[socket.socket]:
@@ -108,6 +109,14 @@ def test_of_too_many_silent_connections_the_oldest_end(port: Port) -> None:
     port.connections.look()
     assert [ended(each) for each in silent] == [True] * 5 + [False] * SILENT
     assert not ended(before[0])
+
+
+def test_many_clients_leave_the_servers_places_and_the_first_stay(port: Port) -> None:
+    servers = port.connect(*[Principal.service(Role.SERVER_A)] * (PER_CALLER + 3))
+    clients = port.connect(*[Principal.client(f"ward-{n}") for n in range(10)])
+    port.connections.look()
+    assert [ended(each) for each in clients] == [False] * 8 + [True] * 2
+    assert not any(ended(each) for each in servers)
 
 
 def test_a_call_before_the_connection_is_seen_counts(port: Port) -> None:

@@ -3,8 +3,8 @@
 gRPC bounds how many there are, and knows no caller: one certificate that makes idle connections
 anew as they end keeps most others out (a third to a half of all tries, measured). So the process
 looks at its own open sockets: it knows a connection's caller from the calls on it, and shuts what
-is too many or too silent. Where the system doesn't list them under ``/proc``, gRPC's bounds hold
-alone.
+is too many, too silent, or of who asks too much. What is left is the servers' and the operator's.
+Where the system doesn't list sockets under ``/proc``, gRPC's bounds hold alone.
 """
 
 import asyncio
@@ -15,15 +15,12 @@ import re
 import resource
 import socket
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
-
-import grpc
-import grpc.aio
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import AccessDenied
@@ -36,13 +33,15 @@ log = logging.getLogger("precad")
 PER_CALLER = 4
 """Of one certificate's party: what reconnects has old ones beside the new for a moment."""
 PER_OPERATOR = 32
-"""Of the operator, who may be several people, and of a server."""
+"""Of the operator, who may be several people."""
 SILENT_S = 10.0
 """A connection that has made no call for so long after it began ends."""
 SILENT = 64
 """Connections that have made no call yet; of more, the oldest end."""
 STRANGERS = 1024
 """Connections of whoever isn't a client, has no place or has said nothing yet."""
+RESERVED = 128
+"""Places that no clients' calls take: ``SILENT``, and for servers and operators."""
 PER_CLIENT = 2
 """A client that reconnects has its old connection beside the new one for a moment."""
 FILES_PER_CLIENT = 2
@@ -51,11 +50,17 @@ OWN_FILES = 256
 """For the database, the journal, the other parties and what the libraries open."""
 LEAST = 16
 LOOK_S = 0.5
+SOONEST_S = 0.05
+"""Between looks where somebody's connections are to end now."""
+_MOST = {Role.CLIENT: PER_CALLER, Role.OPERATOR: PER_OPERATOR}
+"""Servers, the dealer and their workers are bounded by nothing but the process."""
 _DESCRIPTORS = Path("/proc/self/fd")
 _LISTED = _DESCRIPTORS.is_dir()
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 Peer = tuple[str, int]
 """Address and port at the caller's end."""
+Caller = Principal | int
+"""Whom a certificate names; its serial number where it names nobody."""
 
 
 def connections_for(clients: int) -> int:
@@ -94,45 +99,69 @@ class _Open(NamedTuple):
 
 
 class Connections:
-    """The connections to one port of this process."""
+    """The connections to one port of this process, at most ``most``."""
 
-    def __init__(self, clock: Clock = CLOCK) -> None:
+    def __init__(self, most: int = STRANGERS, clock: Clock = CLOCK) -> None:
+        self._most = most
         self._clock = clock
         self._port = 0
         self._open: dict[int, _Open | None] = {}
         """By inode; None for sockets that aren't a caller's."""
-        self._callers: dict[Peer, tuple[Principal | int, float]] = {}
-        """Who a certificate names, or its serial number; and when it last called."""
+        self._callers: dict[Peer, tuple[Caller, float]] = {}
+        """When each last called."""
+        self._ending: set[Peer] = set()
+        self._look_now = asyncio.Event()
 
-    def called(self, context: Any) -> None:
-        """A call was made over this context's connection."""
-        with contextlib.suppress(AccessDenied, ValueError):
+    def called(self, context: Any) -> Caller | None:
+        """Note that a call begins over this context's connection; return whose it is."""
+        try:
             certificate, principal = of_connection(context)
             caller = principal or certificate.serial_number
             self._callers[_peer(context.peer())] = caller, self._clock.now()
+        except (AccessDenied, ValueError):
+            return None
+        return caller
+
+    def end(self, context: Any) -> None:
+        """Have this context's connection end soon; called on the event loop."""
+        with contextlib.suppress(ValueError):
+            self._ending.add(_peer(context.peer()))
+            self._look_now.set()
 
     async def keep_watch(self, port: int) -> None:
         """Look at the connections to ``port`` until cancelled."""
         self._port = port
         while _LISTED:
             # Thousands of descriptors take a while to look at: not on the event loop.
-            await asyncio.gather(asyncio.to_thread(self.look), asyncio.sleep(LOOK_S))
+            await asyncio.gather(asyncio.to_thread(self.look), asyncio.sleep(SOONEST_S))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._look_now.wait(), LOOK_S - SOONEST_S)
+            self._look_now.clear()
 
     def look(self) -> None:
-        """Shut what is too many or too silent."""
+        """Shut what is too many, too silent, or to end."""
+        ending, self._ending = self._ending, set()
         self._list()
         here = [each for each in self._open.values() if each is not None]
-        by_caller: defaultdict[Principal | int | None, list[_Open]] = defaultdict(list)
+        by_caller: defaultdict[Caller | None, list[_Open]] = defaultdict(list)
         for each in sorted(here, key=lambda each: each.since):
             caller, _ = self._callers.get(each.peer, (None, 0.0))
             by_caller[caller].append(each)
+        self._shut({each for each in here if each.peer in ending}, "connections of busy callers")
         silent = by_caller.pop(None, [])
         late = {each for each in silent if self._clock.now() - each.since > SILENT_S}
         self._shut(late | set(silent[:-SILENT]), "connections without a call")
-        for name, theirs in by_caller.items():
-            several = isinstance(name, Principal) and name.role is not Role.CLIENT
-            most = PER_OPERATOR if several else PER_CALLER
-            self._shut(set(theirs[:-most]), f"connections of {name}")
+        clients: list[_Open] = []
+        for caller, theirs in by_caller.items():
+            role = caller.role if isinstance(caller, Principal) else Role.CLIENT
+            if role not in _MOST:
+                continue
+            self._shut(set(theirs[: -_MOST[role]]), f"connections of {caller}")
+            if role is Role.CLIENT:
+                clients += theirs[-PER_CALLER:]
+        # Who was here before stays.
+        clients.sort(key=lambda each: each.since)
+        self._shut(set(clients[max(0, self._most - RESERVED) :]), "connections in reserved places")
 
     def _list(self) -> None:
         found: dict[int, _Open | None] = {}
@@ -168,37 +197,6 @@ class Connections:
                         connection.shutdown(socket.SHUT_RDWR)
         if ending:
             log.warning("%d %s were too many or too long silent and are closed", len(ending), what)
-
-
-class NotingCalls(grpc.aio.ServerInterceptor):
-    """Tells ``Connections`` of every call, whatever the service."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        """The call's handler, with a note before it."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        kind = ("unary" if not handler.request_streaming else "stream") + (
-            "_unary" if not handler.response_streaming else "_stream"
-        )
-        behaviour = getattr(handler, kind)
-
-        async def answer(request: Any, context: Any) -> Any:
-            self._connections.called(context)
-            return await behaviour(request, context)
-
-        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            self._connections.called(context)
-            async with contextlib.aclosing(behaviour(request, context)) as messages:
-                async for message in messages:
-                    yield message
-
-        return handler._replace(**{kind: stream if handler.response_streaming else answer})
 
 
 def _sockets() -> Iterator[tuple[int, int]]:

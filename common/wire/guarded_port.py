@@ -1,0 +1,191 @@
+"""A part's port: whatever listens for gRPC is made here, with one guard over what callers may take.
+
+The guard knows a caller by its certificate when a call begins, before anything of its message has
+come, whatever the method, and whether or not the call will be refused. What a caller takes is the
+same at the servers, the dealer and the workers.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import TooManyCalls
+from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import add_port
+from precad.common.identity.party_certificate import Principal
+from precad.common.wire.connections import Caller, Connections, connections_for
+from precad.common.wire.serving import SERVER_OPTIONS, Refusing
+from precad.common.wire.version import RefusingOtherVersions
+
+BURST = 200
+"""Calls that a caller may begin at once."""
+PER_S = 50.0
+"""Calls that it may begin, in the long run."""
+REFUSED = 32
+"""Calls beyond those, until its connection ends."""
+REFUSED_S = 1.0
+"""How long a refusal waits: who asks without end is busy waiting."""
+UNFINISHED = 8
+"""Calls of one caller whose message hasn't come whole."""
+REQUEST_S = 10.0
+"""How long a message may take to come whole."""
+_REMEMBERED = 10_000
+_SERVERS = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
+
+
+class CallRate:
+    """How often callers begin calls. Used on the event loop alone, hence without a lock."""
+
+    def __init__(self, clock: Clock = CLOCK, *, burst: int = BURST, per_s: float = PER_S) -> None:
+        self._clock = clock
+        self._burst = burst
+        self._per_s = per_s
+        self._begun: dict[Caller, tuple[float, float]] = {}
+        """How many calls a caller has begun that aren't forgiven yet, and when it was so."""
+
+    def begin(self, caller: Caller) -> float:
+        """One more call begins, of whatever kind.
+
+        Returns:
+            How many calls are beyond the caller's rate: those that are refused count too, up to
+            ``REFUSED``.
+        """
+        now = self._clock.now()
+        begun, at = self._begun.get(caller, (0.0, now))
+        begun = max(0.0, begun - (now - at) * self._per_s) + 1
+        self._begun[caller] = min(begun, self._burst + REFUSED), now
+        if len(self._begun) > _REMEMBERED:
+            # Names that called long ago take no memory.
+            spent = (self._burst + REFUSED) / self._per_s
+            self._begun = {k: v for k, v in self._begun.items() if now - v[1] < spent}
+        return max(0.0, begun - self._burst)
+
+    def text(self, caller: Caller) -> str:
+        """What a refused caller reads."""
+        return f"{caller} makes more than {self._per_s:g} calls a second; ask less often"
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Around every call to a port, those that no service offers too."""
+
+    def __init__(self, connections: Connections, rate: CallRate | None = None) -> None:
+        self._connections = connections
+        self._rate = rate or CallRate()
+        self._unfinished: Counter[Caller | None] = Counter()
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Return the call's handler, which begins before the call's message comes."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            handler = grpc.stream_unary_rpc_method_handler(_unknown)
+        kind = ("stream" if handler.request_streaming else "unary") + (
+            "_stream" if handler.response_streaming else "_unary"
+        )
+        behaviour = getattr(handler, kind)
+
+        async def begin(requests: AsyncIterator[Any], context: Any) -> Any:
+            async with Refusing(context):
+                caller = self._connections.called(context)
+                await self._in_its_rate(caller, context)
+                if handler.request_streaming:
+                    return requests
+                return await self._message(caller, requests, context)
+
+        async def answer(requests: AsyncIterator[Any], context: Any) -> Any:
+            return await behaviour(await begin(requests, context), context)
+
+        async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            request = await begin(requests, context)
+            async with contextlib.aclosing(behaviour(request, context)) as messages:
+                async for message in messages:
+                    yield message
+
+        begins = (
+            {"stream_stream": stream} if handler.response_streaming else {"stream_unary": answer}
+        )
+        return handler._replace(**{"request_streaming": True, kind: None} | begins)
+
+    async def _in_its_rate(self, caller: Caller | None, context: Any) -> None:
+        if caller is None or (isinstance(caller, Principal) and caller.role in _SERVERS):
+            return
+        if not (beyond := self._rate.begin(caller)):
+            return
+        if beyond >= REFUSED:
+            self._connections.end(context)
+        await asyncio.sleep(REFUSED_S)
+        raise TooManyCalls(self._rate.text(caller))
+
+    async def _message(
+        self, caller: Caller | None, requests: AsyncIterator[Any], context: Any
+    ) -> Any:
+        if self._unfinished[caller] >= UNFINISHED:
+            raise TooManyCalls(
+                f"{caller} has {UNFINISHED} calls open whose message hasn't come, the most that "
+                "one caller may; let one end first"
+            )
+        self._unfinished[caller] += 1
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                return await anext(requests)
+        except TimeoutError:
+            text = f"the call's message didn't come whole within {REQUEST_S:g} s"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+        except StopAsyncIteration:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call holds no message")
+        finally:
+            self._unfinished[caller] -= 1
+            if not self._unfinished[caller]:
+                del self._unfinished[caller]
+
+
+async def _unknown(_requests: object, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+
+class GuardedPort:
+    """One port: services are added to ``server``, then it listens.
+
+    Args:
+        who: whose port it is, such as "server B".
+        identity: what it is opened with.
+        clients: how many have business there.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        identity: Identity,
+        clients: int = 0,
+        rate: CallRate | None = None,
+    ) -> None:
+        self._identity = identity
+        most = connections_for(clients)
+        self._connections = Connections(most)
+        options = dict(SERVER_OPTIONS) | {"grpc.max_allowed_incoming_connections": most}
+        self.server = grpc.aio.server(
+            interceptors=[Guard(self._connections, rate), RefusingOtherVersions(who)],
+            options=list(options.items()),
+        )
+        self._watch: asyncio.Task[None] | None = None
+
+    async def listen(self, address: str) -> int:
+        """Take callers, and return the port. Raises Misconfiguration as ``add_port``."""
+        port = add_port(self.server, address, self._identity)
+        await self.server.start()
+        self._watch = asyncio.create_task(self._connections.keep_watch(port))
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Let calls end for so long, then end them."""
+        await self.server.stop(grace=grace_s)
+        if self._watch is not None:
+            self._watch.cancel()

@@ -1,0 +1,160 @@
+"""What one caller may take of a port, over real TLS: in calls that nobody serves too."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from tests.rig.clock import LeapingClock
+from tests.rig.keys import identity
+from tests.rig.loop import LoopThread
+from tests.rig.waiting import until
+
+from precad.common.identifiers import Role
+from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity.party_certificate import Principal
+from precad.common.wire import guarded_port
+from precad.common.wire.guarded_port import REFUSED, UNFINISHED, CallRate, GuardedPort
+from precad.common.wire.serving import add_health
+
+ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
+DEALER, OPERATOR = Principal.service(Role.DEALER), Principal.service(Role.OPERATOR)
+CHECK, NOBODYS = "/grpc.health.v1.Health/Check", "/precad.v1.Nothing/Here"
+WAIT_S = 60.0
+SERVING = HealthCheckResponse.SERVING
+Code = grpc.StatusCode
+
+
+class Port:
+    """A dealer's port that answers how it is, and channels to it."""
+
+    def __init__(self, loop: LoopThread, stack: ExitStack, rate: CallRate) -> None:
+        self._stack = stack
+        self._running = loop.run(self._start(rate))
+        stack.callback(lambda: loop.run(self._running.stop(0)))
+
+    async def _start(self, rate: CallRate) -> GuardedPort:
+        port = GuardedPort("the dealer", identity(DEALER), rate=rate)
+        add_health(port.server, identity(DEALER), lambda: True)
+        self.address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
+        return port
+
+    def channel(self, who: Principal) -> grpc.Channel:
+        return self._stack.enter_context(open_channel(self.address, identity(who), Role.DEALER))
+
+    def serves(self, who: Principal = DEALER) -> bool:
+        request = HealthCheckRequest()
+        return bool(HealthStub(self.channel(who)).Check(request, timeout=WAIT_S).status == SERVING)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Port]]:
+    with LoopThread() as loop, ExitStack() as stack:
+        yield lambda rate=None: Port(loop, stack, rate or CallRate())
+
+
+def code_of(call: Callable[[], object]) -> Code:
+    try:
+        call()
+    except grpc.RpcError as error:
+        code: Code = error.code()
+        return code
+    return Code.OK
+
+
+def streamed(channel: grpc.Channel, method: str) -> Any:
+    """A call that begins before its one message is there."""
+    return channel.stream_unary(method)
+
+
+@pytest.mark.parametrize("method", [CHECK, NOBODYS])
+def test_calls_are_counted_when_they_begin_and_not_when_their_message_is_there(
+    start: Callable[..., Port], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, ended = start(), threading.Event()
+    # One never ends by itself here: who has too many is refused all the same.
+    monkeypatch.setattr(guarded_port, "REQUEST_S", WAIT_S if method == CHECK else 0.1)
+
+    def nothing() -> Iterator[bytes]:
+        ended.wait(WAIT_S)
+        yield from ()
+
+    # Over several connections: it is the caller that is counted.
+    channels = [port.channel(ONE) for _ in range(3)]
+    calls = [
+        streamed(channel, method).future(nothing(), timeout=WAIT_S)
+        for channel, _ in itertools.product(channels, range(UNFINISHED))
+    ]
+    if method == CHECK:
+        until(lambda: sum(call.done() for call in calls) == 2 * UNFINISHED, "refusals")
+        assert {call.code() for call in calls if call.done()} == {Code.RESOURCE_EXHAUSTED}
+        # Nobody else's, and no server's.
+        assert port.serves()
+        assert code_of(lambda: port.serves(TWO)) is Code.PERMISSION_DENIED
+        ended.set()
+        until(lambda: all(call.done() for call in calls), "their end")
+    else:
+        until(lambda: all(call.done() for call in calls), "their end")
+        assert {call.code() for call in calls} == {Code.UNIMPLEMENTED}
+        ended.set()
+
+
+def test_a_message_that_does_not_come_ends_its_call(
+    start: Callable[..., Port], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarded_port, "REQUEST_S", 0.1)
+    port, ended = start(), threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        ended.wait(WAIT_S)
+        yield from ()
+
+    call = streamed(port.channel(ONE), CHECK)
+    assert code_of(lambda: call(nothing(), timeout=WAIT_S)) is Code.DEADLINE_EXCEEDED
+    ended.set()
+    # The same where the caller says that there is none.
+    assert code_of(lambda: call(iter(()), timeout=WAIT_S)) is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("caller", [ONE, OPERATOR])
+@pytest.mark.parametrize("method", [CHECK, NOBODYS])
+def test_refused_calls_count_as_served_ones_do_and_end_the_connection(
+    start: Callable[..., Port], caller: Principal, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = start(CallRate(burst=5, per_s=1e-6))
+    monkeypatch.setattr(guarded_port, "REFUSED_S", 0.01)
+    call: Any = port.channel(caller).unary_unary(method)
+    early = [code_of(lambda: call(b"", timeout=WAIT_S)) for _ in range(6)]
+    assert Code.RESOURCE_EXHAUSTED not in early[:5]
+    assert early[5] is Code.RESOURCE_EXHAUSTED
+    monkeypatch.setattr(guarded_port, "REFUSED_S", WAIT_S)
+    with ThreadPoolExecutor(REFUSED) as threads:
+        late = list(
+            threads.map(lambda _: code_of(lambda: call(b"", timeout=WAIT_S)), range(REFUSED))
+        )
+    # The connection ends under those that wait; nobody else's does, and servers have no rate.
+    assert Code.UNAVAILABLE in late
+    assert [port.serves() for _ in range(20)] == [True] * 20
+
+
+def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> None:
+    clock = LeapingClock()
+    rate = CallRate(clock, burst=10, per_s=2.0)
+
+    def taken(caller: Principal, most: int = 100) -> int:
+        return sum(not rate.begin(caller) for _ in range(most))
+
+    assert taken(TWO, 3) == 3
+    assert taken(ONE) == 10
+    assert rate.begin(ONE) > REFUSED
+    # What was refused is forgiven first, so much and no more.
+    clock.sleep(REFUSED / 2 + 2.5)
+    assert taken(ONE) == 5
+    clock.sleep(1000)
+    assert taken(ONE) == 10
