@@ -76,7 +76,7 @@ class Patience:
 
     Whoever stays away costs the others one round in five at most. An owner that came back and is
     slower than the others comes too late until it is waited for again: what it sends then counts
-    here. No record has a part in it (docs/protocol.md, "Who isn't waited for").
+    here. No record has a part in it (docs/protocol.md, "Waiting").
     """
 
     def __init__(self) -> None:
