@@ -50,8 +50,9 @@ NEVER = {
 ROLES = {"dealer": "dealer", "ward-00": "owner", "ward-01": "light"}
 METRICS = ("precad.dealer.dealer_metrics", "precad.common.wire.metrics_page")
 """A dealer loads them where its settings ask for metrics."""
-DEALER_LINES = 5_300
-METRICS_LINES = 200
+DEALER_LINES = 6_100
+"""Of which 450 are its port's guard."""
+METRICS_LINES = 220
 """Of a dealer's metrics, with all that they load: the dealer has the rest already."""
 
 
