@@ -54,6 +54,8 @@ _RETRIES, _CLOSE = 6, 1.5
 # What a lattice is fine against is a deviation, or this share of ε where that is less.
 _SCALE, _LEAST_SCALE = 0.25, 1e-6
 _LARGEST_LOG_ORDER = 40.0
+# ln of the most that λ·loss may be: 2^40 is right to 5e-4.
+_LARGEST_LOG_EXPONENT = 40 * math.log(2)
 # Where δ can't be told from 0; and a composed variance that can't.
 _LEAST_LOG_DELTA = -640.0
 _LEAST_VARIANCE = 1e-200
@@ -76,18 +78,7 @@ def epsilon_of_delta(rounds: Rounds, delta: float) -> float:
 
 def delta_of_epsilon(rounds: Rounds, epsilon: float) -> float:
     """δ(ε) of all rounds together, the larger of both directions, in [0, 1]."""
-    found = []
-    for reverse in (False, True):
-        log_delta = 0.0
-        # Chernoff's bound with little left out says where δ is; the second look leaves out less.
-        for _ in range(2):
-            direction = _Direction(rounds, reverse, log_delta)
-            order = direction.saddle_point(epsilon)
-            log_delta = min(0.0, direction.summed(order)[0] - order * epsilon)
-            log_delta = max(log_delta, _LEAST_LOG_DELTA)
-        scale = epsilon * _SCALE if epsilon else math.inf
-        found.append(direction.tilted(order, scale).delta(epsilon))
-    return max(found)
+    return max(_delta(rounds, epsilon, reverse=reverse) for reverse in (False, True))
 
 
 def profile(rounds: Rounds, *, reverse: bool) -> tuple[Floats, Floats]:
@@ -96,6 +87,22 @@ def profile(rounds: Rounds, *, reverse: bool) -> tuple[Floats, Floats]:
     Off by 1e-10 or so at every ε, where ``delta_of_epsilon`` is exact relatively.
     """
     return _Direction(rounds, reverse, _PROFILE_LOG_DELTA).tilted(0.0, math.inf).profile()
+
+
+def _delta(rounds: Rounds, epsilon: float, *, reverse: bool) -> float:
+    parts = _Direction(rounds, reverse, _LEAST_LOG_DELTA).parts()
+    if epsilon >= _largest(parts):
+        # No finite loss lies above: there is no saddle point either.
+        return min(1.0, math.fsum(part.infinite for part in parts))
+    log_delta = 0.0
+    # Chernoff's bound with little left out says where δ is; the second look leaves out less.
+    for _ in range(2):
+        direction = _Direction(rounds, reverse, log_delta)
+        order = direction.saddle_point(epsilon)
+        log_delta = min(0.0, direction.summed(order)[0] - order * epsilon)
+        log_delta = max(log_delta, _LEAST_LOG_DELTA)
+    scale = epsilon * _SCALE if epsilon else math.inf
+    return direction.tilted(order, scale).delta(epsilon)
 
 
 def _epsilon(rounds: Rounds, delta: float, *, reverse: bool) -> float:
@@ -276,8 +283,10 @@ class _Direction:
         if epsilon is not None and _summed(parts, 0.0)[1] >= epsilon:
             return 0.0
         low = high = 0.0
-        while slope(high) < 0 and high < _LARGEST_LOG_ORDER:
-            low, high = high, high + 2
+        most = max(_largest(parts), _LEAST_VARIANCE)
+        largest = min(_LARGEST_LOG_ORDER, _LARGEST_LOG_EXPONENT - math.log(most))
+        while slope(high) < 0 and high < largest:
+            low, high = high, min(high + 2, largest)
         while slope(low) > 0 and low > -_LARGEST_LOG_ORDER:
             low, high = low - 2, low
         # Any λ is sound; where no one is best, the largest tried is taken.
@@ -328,6 +337,11 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
     return dense(first, masses, cell, part.count * moment, left_out)
 
 
+def _largest(parts: Sequence[_Part]) -> float:
+    """The largest finite loss of all rounds together."""
+    return math.fsum(part.count * float(part.losses.losses[-1]) for part in parts)
+
+
 def _summed(parts: Sequence[_Part], order: float) -> tuple[float, float, float]:
     each = [part.tilted(order) for part in parts]
     moment, mean, variance = (math.fsum(column) for column in zip(*each, strict=True))
@@ -338,8 +352,10 @@ def _together(parts: Sequence[Composed], window: _Window) -> Composed:
     """All kinds, on one lattice."""
     if len(parts) == 1:
         return parts[0]
-    share = _ADDED_VARIANCE / (2 * len(parts))
-    cell, order = _power_of_two(window.scale * math.sqrt(6 * share)), window.order
+    share, order = _ADDED_VARIANCE / (2 * len(parts)), window.order
+    wanted = _power_of_two(window.scale * math.sqrt(6 * share))
+    # Every part lies on the finest lattice of all.
+    cell = max(wanted, min(part.cell for part in parts))
     while True:
         moved = [part.on(cell, order) for part in parts]
 

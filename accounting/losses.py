@@ -231,12 +231,15 @@ def loss_at(x: Floats, one: Round) -> Floats:
         shift = group_shift(one.group, one.rate)
         return log_ratio(x.ravel(), shift, one.noise_multiplier)[0].reshape(x.shape)
     exponent = (2 * x - 1) / (2 * one.noise_multiplier**2)
-    if one.rate == 1:
-        return exponent
-    near = np.log1p(one.rate * np.expm1(np.minimum(exponent, _LARGE)))
-    ratio = (1 - one.rate) / one.rate
-    far = exponent + math.log(one.rate) + np.log1p(ratio * np.exp(-np.maximum(exponent, _LARGE)))
-    return np.where(exponent < _LARGE, near, far)
+    return exponent if one.rate == 1 else log_mixed(exponent, one.rate)
+
+
+def log_mixed(exponents: Floats, share: float) -> Floats:
+    """ln(1 + r·(e^u − 1)) for each u, which may be infinite; r in (0, 1)."""
+    near = np.log1p(share * np.expm1(np.minimum(exponents, _LARGE)))
+    ratio = (1 - share) / share
+    far = exponents + math.log(share) + np.log1p(ratio * np.exp(-np.maximum(exponents, _LARGE)))
+    return np.where(exponents < _LARGE, near, far)
 
 
 def _where(losses: Floats, one: Round) -> Floats:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from precad.accounting.events import AccountantName, SampledGaussian, require_bound
+from precad.accounting.losses import UNIT, log_mixed
 from precad.common import checks
 
 ORDERS: tuple[float, ...] = (
@@ -24,6 +25,12 @@ ORDERS: tuple[float, ...] = (
 
 # With less noise sampling hardly helps, and is left out: a bound too, and no integral of a spike.
 _LEAST_NOISE = 0.01
+# More than what rounding takes of a divergence, in units of 32 + ln α!: a small moment loses the
+# share by which the exponents of its terms are off, and the largest of those are of factorials.
+_ROUNDING = 64 * UNIT
+# Where a series takes the place of e^z − 1; and from where e^z leaves nothing beside it.
+_SMALL, _LARGE, _LEAST = 0.25, 30.0, 1e-300
+_SERIES = [*(1 / math.factorial(k + 1) for k in range(13, 0, -1)), 0.0]
 
 
 class RdpAccountant:
@@ -87,40 +94,59 @@ def _total_variation(divergence: NDArray[np.float64]) -> float:
     return math.sqrt(-math.expm1(-float(divergence.min()))) * (1 + 1e-12)
 
 
-def _log_moments_by_integral(
+def _log_gains_by_integral(
     rate: float, noise_multiplier: float, orders: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Ln ∫ N(x; 0, σ²)·(1 − q + q·e^{(2x−1)/(2σ²)})^α dx for each α, by the trapezoidal rule.
+    """Ln ∫ N(x; 0, σ²)·(e^{αL} − 1 − α(e^L − 1)) dx for each α, by the trapezoidal rule.
 
-    The integrand is analytic in a strip of half-width πσ² and falls like a Gaussian, so the
-    rule's error falls exponentially with the number of points; the series of Mironov, Talwar
-    and Zhang 2019 (Section 3.3) is what others use, but it doesn't converge near α = 1.
+    e^L − 1 has mean 0, so this is ln(E[e^{αL}] − 1). With b = α − 1 the bracket is
+    b·e^L·(−L·ψ(−L) + L·ψ(bL)), ψ(z) = (e^z − 1)/z − 1: neither term is ever negative, and nothing
+    cancels. The integrand is analytic in a strip of half-width πσ² and falls
+    like a Gaussian, so the rule's error falls exponentially with the number of points; the series
+    of Mironov, Talwar and Zhang 2019 (Section 3.3) doesn't converge near α = 1.
     """
     if not len(orders):
         return np.zeros(0)
     sigma = noise_multiplier
     width = min(sigma / 8, max(sigma**2 / 3, 2e-5))
     x = np.arange(-12 * sigma, float(orders.max()) + 12 * sigma, width)
-    log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x - 1) / (2 * sigma**2))
-    log_density = -0.5 * (x / sigma) ** 2
+    loss = log_mixed((2 * x - 1) / (2 * sigma**2), rate)
+    log_density = loss - 0.5 * (x / sigma) ** 2
     log_width = math.log(width / (sigma * math.sqrt(2 * math.pi)))
-    return np.array([_log_sum(log_density + alpha * log_ratio) + log_width for alpha in orders])
+    part = loss * -_psi(-loss)
+    found = []
+    for b in orders - 1:
+        near = part + loss * _psi(np.minimum(b * loss, _LARGE))
+        # The bracket is at most e^{bL}/b, and beyond e^30 equal to it.
+        far = b * loss - math.log(b)
+        bracket = np.where(b * loss < _LARGE, np.log(np.maximum(near, _LEAST)), far)
+        found.append(_log_sum(log_density + bracket) + math.log(b) + log_width)
+    return np.array(found)
 
 
-def _log_moment_of_whole_order(rate: float, noise_multiplier: float, alpha: int) -> float:
-    """Mironov, Talwar and Zhang 2019, Section 3.3: the binomial sum, in logarithms.
+def _psi(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(e^z − 1)/z − 1 = Σ_{k≥1} z^k/(k+1)!, relatively exact."""
+    series = np.polyval(_SERIES, np.clip(values, -_SMALL, _SMALL))
+    away = np.where(np.abs(values) < _SMALL, 1.0, values)
+    return np.where(away == values, np.expm1(away) / away - 1, series)
 
-    ln Σ_k C(α,k)·(1−q)^{α−k}·q^k·e^{(k²−k)/(2σ²)}
+
+def _log_gain_of_whole_order(rate: float, noise_multiplier: float, alpha: int) -> float:
+    """ln(E[e^{αL}] − 1) = ln Σ_k C(α,k)·(1−q)^{α−k}·q^k·(e^{(k²−k)/(2σ²)} − 1).
+
+    Mironov, Talwar and Zhang 2019, Section 3.3. The first two terms are 0, no other is negative.
     """
-    k = np.arange(alpha + 1, dtype=np.float64)
+    k = np.arange(2, alpha + 1, dtype=np.float64)
     log_odds = (alpha - k) * math.log1p(-rate) + k * math.log(rate)
-    return _log_sum(_log_binomials(alpha) + log_odds + (k * k - k) / (2 * noise_multiplier**2))
+    exponent = (k * k - k) / (2 * noise_multiplier**2)
+    log_more = exponent + np.log(-np.expm1(-exponent))
+    return _log_sum(_log_binomials(alpha) + log_odds + log_more)
 
 
 @lru_cache(maxsize=256)
 def _log_binomials(alpha: int) -> NDArray[np.float64]:
-    """Ln C(α, k) for k = 0 to α."""
-    k = np.arange(alpha + 1, dtype=np.float64)
+    """Ln C(α, k) for k = 2 to α."""
+    k = np.arange(2, alpha + 1, dtype=np.float64)
     found: NDArray[np.float64] = gammaln(alpha + 1.0) - gammaln(k + 1) - gammaln(alpha - k + 1)
     return found
 
@@ -153,12 +179,13 @@ def sampled_gaussian_rdp(
     else:
         alpha = np.asarray(orders, np.float64)
         whole = alpha == np.floor(alpha)
-        moments = np.empty_like(alpha)
-        moments[~whole] = _log_moments_by_integral(rate, noise_multiplier, alpha[~whole])
-        moments[whole] = [
-            _log_moment_of_whole_order(rate, noise_multiplier, int(each)) for each in alpha[whole]
+        gains = np.empty_like(alpha)
+        gains[~whole] = _log_gains_by_integral(rate, noise_multiplier, alpha[~whole])
+        gains[whole] = [
+            _log_gain_of_whole_order(rate, noise_multiplier, int(each)) for each in alpha[whole]
         ]
-        divergence = np.maximum(0.0, moments) / (alpha - 1)
+        divergence = np.logaddexp(0.0, gains) / (alpha - 1)
+    divergence *= 1 + _ROUNDING * (32 + gammaln(np.asarray(orders) + 1))
     divergence.setflags(write=False)
     return divergence
 
@@ -171,11 +198,7 @@ def mixture_rdp(
     The coin is the same on both neighbours, so the Rényi moment is the average of the step's
     and of 1.
     """
-    if probability == 0:
-        return np.zeros_like(step)
-    if probability == 1:
-        return step
+    if probability in (0, 1):
+        return step * probability
     alpha = np.asarray(orders)
-    moment = (alpha - 1) * step
-    mixed = np.logaddexp(math.log1p(-probability), math.log(probability) + moment)
-    return np.asarray(mixed / (alpha - 1), dtype=np.float64)
+    return log_mixed((alpha - 1) * step, probability) / (alpha - 1)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
@@ -11,6 +12,7 @@ from scipy.stats import binom, norm
 from precad.accounting import composition, gdp
 from precad.accounting.events import BeyondReach, SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant, group_profiles
+from precad.accounting.losses import Round
 
 NOBODY_LEFT_OUT = 1 - 1e-12
 """A rate that is composed like any other and has the truth of the Gaussian."""
@@ -120,6 +122,66 @@ def test_epsilon_and_delta_agree_at_every_delta(event: SampledGaussian) -> None:
         assert accountant.delta(at) <= delta * 1.01
         if at > 0:
             assert accountant.delta(at * 0.99) > delta
+
+
+def delta_of_two(epsilon: float, first: Round, second: Round, *, reverse: bool) -> float:
+    """δ(ε) of two rounds: the second's closed form at what the first leaves, integrated."""
+    q, s = mpf(second.rate), mpf(second.noise_multiplier)
+    p, w = mpf(first.rate), mpf(first.noise_multiplier)
+
+    def closed_form(left: mpf) -> mpf:
+        e = mp.exp(-left if reverse else left)
+        if e <= 1 - q:
+            return mpf(0) if reverse else 1 - e
+        x = s * s * mp.log((e - 1 + q) / q) + mpf(1) / 2
+        if reverse:
+            record = q * mp.ncdf((x - 1) / s) + (1 - q) * mp.ncdf(x / s)
+            return mp.ncdf(x / s) - record / e
+        record = q * mp.ncdf((1 - x) / s) + (1 - q) * mp.ncdf(-x / s)
+        return record - e * mp.ncdf(-x / s)
+
+    def integrand(x: mpf) -> mpf:
+        more = 1 + p * mp.expm1((2 * x - 1) / (2 * w * w))
+        loss = -mp.log(more) if reverse else mp.log(more)
+        return mp.npdf(x, 0, w) * (1 if reverse else more) * closed_form(mpf(epsilon) - loss)
+
+    return float(mp.quad(integrand, [w * k for k in range(-14, 20, 2)]))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 3.0, 6.0, 12.0])
+def test_delta_of_mixed_rounds_is_an_integral_of_a_closed_form(epsilon: float) -> None:
+    rounds = Round(0.1, 1.0, 1.0), Round(0.4, 0.8, 1.0)
+    accountant = ExactAccountant()
+    for one in rounds:
+        accountant.compose(poisson_gaussian(rate=one.rate, noise_multiplier=one.noise_multiplier))
+    with mp.workdps(40):
+        truth = max(delta_of_two(epsilon, *rounds, reverse=reverse) for reverse in (False, True))
+    assert truth <= accountant.delta(epsilon) <= truth * 1.01 + 1e-31
+
+
+@pytest.mark.parametrize("epsilon", [3.0, 5.0, 7.0, 10.0, 40.0, 1e3, 1e6])
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(0.1, 2.0, 30, 1.0), (0.01, 1.0, 300, 1.0)],
+        [(0.05, 1.0, 100, 1.0), (1.0, 10.0, 5, 1.0)],
+        [(1e-9, 5.0, 10**6, 1e-9), (0.2, 2.0, 60, 0.3)],
+    ],
+)
+def test_delta_of_mixed_events_falls_with_every_epsilon_and_agrees_with_epsilon(
+    epsilon: float, events: list[tuple[float, float, int, float]]
+) -> None:
+    accountant = ExactAccountant()
+    for rate, sigma, count, share in events:
+        accountant.compose(
+            poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count, participation=share)
+        )
+    found = accountant.delta(epsilon)
+    assert 0 <= found <= accountant.delta(epsilon - 1) < 1
+    if found > 1e-28:
+        assert accountant.epsilon(found) == pytest.approx(epsilon, rel=2e-3)
+    else:
+        assert found < 1e-25
 
 
 def test_a_delta_that_arithmetic_cannot_hold_is_beyond_reach_and_not_an_answer() -> None:

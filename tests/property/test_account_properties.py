@@ -21,7 +21,6 @@ from precad.accounting.rdp import (
     ORDERS,
     RdpAccountant,
     mixture_rdp,
-    sampled_gaussian_rdp,
 )
 from precad.certify.inefficacy import theorem_2
 
@@ -188,34 +187,6 @@ def test_the_loss_bound_is_the_numeric_optimum_over_all_real_epsilon(
         (np.exp(-epsilons) * (loss - bound * deltas)).max(), rel=1e-4, abs=1e-5 * bound
     )
     assert 0 <= lower <= loss <= upper <= bound
-
-
-@pytest.mark.parametrize(
-    ("rate", "sigma", "alpha"),
-    [(0.001, 0.3, 8.25), (0.001, 4.0, 1.05), (0.1, 1.0, 1.5), (0.1, 0.3, 3.7), (0.7, 4.0, 8.25)],
-)
-def test_fractional_rdp_matches_mpmath(rate: float, sigma: float, alpha: float) -> None:
-    q, s, a = mpf(rate), mpf(sigma), mpf(alpha)
-
-    def integrand(x: mpf) -> mpf:
-        return mp.npdf(x, 0, s) * (1 - q + q * mp.exp((2 * x - 1) / (2 * s**2))) ** a
-
-    points = [-12 * s, 0, mpf(1) / 2, 1, a, a + 12 * s]
-    truth = mp.log(mp.quad(integrand, sorted(points))) / (a - 1)
-    assert sampled_gaussian_rdp(rate, sigma, (alpha,))[0] == pytest.approx(float(truth), rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("rate", "sigma", "alpha"), [(0.01, 1.0, 32), (0.2, 0.5, 8), (0.5, 3.0, 400)]
-)
-def test_whole_order_rdp_matches_mpmath(rate: float, sigma: float, alpha: int) -> None:
-    q, s = mpf(rate), mpf(sigma)
-    moment = mp.fsum(
-        mp.binomial(alpha, k) * (1 - q) ** (alpha - k) * q**k * mp.exp(mpf(k * k - k) / (2 * s**2))
-        for k in range(alpha + 1)
-    )
-    truth = float(mp.log(moment) / (alpha - 1))
-    assert sampled_gaussian_rdp(rate, sigma, (float(alpha),))[0] == pytest.approx(truth, rel=1e-10)
 
 
 @given(st.floats(0.001, 0.999), st.floats(1e-6, 50.0), st.floats(1.01, 100.0))
