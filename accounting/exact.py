@@ -32,7 +32,7 @@ from precad.accounting.events import (
     require_bound,
     steps_of,
 )
-from precad.accounting.losses import Floats, Round
+from precad.accounting.losses import Floats, Round, log_affinity
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
@@ -41,6 +41,7 @@ from precad.common.errors import Misconfiguration
 _MOST_NOISE, _LEAST_RATE, _LEAST_SHARE = 1e6, 1e-9, 1e-9
 # With less noise a step that draws anybody costs thousands: nothing is claimed.
 _LEAST_NOISE = 0.01
+_TOLD_APART = math.log(1e-12)
 
 
 class ExactAccountant:
@@ -132,14 +133,15 @@ Profile: TypeAlias = tuple[Floats, Floats]
 def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile]:
     """All of ``event`` for a group of so many records, with‖without and without‖with.
 
-    Where a step has so little noise that nothing is claimed, one ε with δ = 1.
+    Where a step has so little noise that nothing is claimed, or so many records are told from none
+    but for a chance of 1e-12, one ε with δ = 1: however large the group, it takes a second.
 
     Args:
         event: not silent; Poisson sampling under add/remove.
         group: k, 1 or more.
     """
     one = Round(event.rate, event.effective_noise_multiplier, event.participation, group)
-    if one.noise_multiplier < _LEAST_NOISE:
+    if one.noise_multiplier < _LEAST_NOISE or event.count * log_affinity(one) < _TOLD_APART:
         nothing = np.zeros(1), np.ones(1)
         return nothing, nothing
     counted = {_held(one): event.count}

@@ -113,6 +113,19 @@ def group_shift(k: int, probability: float) -> Shift:
     return Shift(np.flatnonzero(kept).astype(np.float64), log_weights[kept], dropped)
 
 
+def log_affinity(one: Round) -> float:
+    """An upper bound of ln ∫√(PQ), Bhattacharyya's: n rounds share at most its n-th power.
+
+    √(Σ w_i·N(i, σ²)) is at most Σ √w_i·√N(i, σ²), whose integrals with √Q are known.
+    """
+    sizes = np.arange(one.group + 1, dtype=np.float64)
+    exponents = log_binomial(one.group, one.rate) / 2 - (sizes / one.noise_multiplier) ** 2 / 8
+    top = float(exponents.max())
+    whole = min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
+    share = one.participation
+    return whole if share == 1 else math.log1p(share * math.expm1(whole))
+
+
 def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
     """[n] float64 each: L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} at ``x`` [n], and its derivative."""
     found = np.empty((2, len(x)))

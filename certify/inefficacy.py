@@ -113,8 +113,11 @@ def fewest_attackers(
             for curve in curves
         )
 
+    # Some goals no number of attackers reaches: a score of 1 keeps its null sets.
+    if out_of_reach(limit):
+        return None
     safe_up_to = largest_count(out_of_reach, limit)
-    return None if safe_up_to >= limit else safe_up_to + 1
+    return safe_up_to + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from precad.accounting.events import SampledGaussian, require_bound
-from precad.accounting.losses import Shift, log_binomial, log_ratio
+from precad.accounting.losses import Round, Shift, log_affinity, log_binomial, log_ratio
 from precad.accounting.rdp import mixture_rdp
 from precad.certify.curves import Booleans, Curves, Floats, Identity, Integers, probabilities
 from precad.certify.guarantee import Direction, Guarantee
@@ -25,8 +25,11 @@ ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
 
 # e^ε with ε beyond this says nothing about a probability.
 _USELESS = 700.0
-# Added to every log-moment: the quadrature's rounding stays below it.
+# Added to every log-moment, in units of itself and of α: the rounding of a log-ratio, which α
+# multiplies, and of exponents, which are about as large as the moment's logarithm.
 _ROUNDING = 1e-13
+# Points of one grid, and its points times components: seconds for all orders of a group.
+_MOST_POINTS, _MOST_WORK = 2**20, 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +162,12 @@ class RenyiGroups(Guarantee):
 def _group_divergences(
     probability: float, noise: float, k: int, orders: tuple[float, ...]
 ) -> tuple[Floats, Floats]:
-    log_weights = log_binomial(k, probability)
-    shift = Shift(np.arange(k + 1, dtype=np.float64), log_weights)
-    forward, reverse = mixture_divergences(shift, noise, np.asarray(orders), _USELESS)
+    # Rényi's divergence of order 1/2 is no larger than any other, and the same both ways.
+    if -2 * log_affinity(Round(probability, noise, 1.0, k)) > _USELESS:
+        forward = reverse = np.full(len(orders), np.inf)
+    else:
+        shift = Shift(np.arange(k + 1, dtype=np.float64), log_binomial(k, probability))
+        forward, reverse = mixture_divergences(shift, noise, np.asarray(orders), _USELESS)
     forward.setflags(write=False)
     reverse.setflags(write=False)
     return forward, reverse
@@ -172,9 +178,10 @@ def mixture_divergences(
 ) -> tuple[Floats, Floats]:
     """One round's D_α(P‖Q) and D_α(Q‖P) for P = Σ w_i N(i, σ²) and Q = N(0, σ²).
 
-    By the trapezoid rule in the log domain, which for these analytic integrands is exact to
-    rounding. P's far components are left out where Minkowski's inequality says that they add
-    nothing: ‖P/Q‖_α ≤ ‖P_near/Q‖_α + Σ_far w_i e^{(α−1)i²/(2σ²)}.
+    By the trapezoid rule in the log domain, whose own error is below rounding for these analytic
+    integrands; of orders whose grid would be too large, nothing is claimed. P's far components are
+    left out where Minkowski's inequality says that they add nothing:
+    ‖P/Q‖_α ≤ ‖P_near/Q‖_α + Σ_far w_i e^{(α−1)i²/(2σ²)}.
 
     Args:
         shift: i and w_i.
@@ -217,7 +224,9 @@ def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
     kept = shift.log_weights > (first if math.isfinite(first) else 0.0) - 80
     near = int(np.flatnonzero(kept)[-1]) + 1
     mean = float(np.exp(shift.log_weights) @ shift.sizes)
-    lowest = -(float(orders.max()) - 1) * mean - 12 * noise
+    most = float(orders.max()) - 1
+    # The integrand peaks where x is −(α − 1)·E[i | x], and is at most w_0^{1−α}·Q.
+    lowest = -min(most * mean + 12 * noise, noise * math.sqrt(144 - 2 * most * first))
     return _divergences(shift, noise, orders, near, 1 - orders, (lowest, 12 * noise))
 
 
@@ -234,6 +243,8 @@ def _divergences(
     # standard deviation is about σ: this step leaves both errors under 1e-14.
     step = min(noise / 8, noise**2 / 2)
     low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
+    if high - low > min(_MOST_POINTS, _MOST_WORK // near):
+        return np.full(len(orders), np.inf)
     x = np.arange(low, high + 1, dtype=np.float64) * step
     part = Shift(shift.sizes[:near], shift.log_weights[:near])
     ratio, _ = log_ratio(x, part, noise)
@@ -241,4 +252,5 @@ def _divergences(
     log_moments = exponents[:, None] * ratio + density
     top = log_moments.max(axis=1)
     sums = np.exp(log_moments - top[:, None]).sum(axis=1)
-    return np.asarray(np.maximum(0.0, (top + np.log(sums * step) + _ROUNDING) / (orders - 1)))
+    found = top + np.log(sums * step)
+    return np.maximum(0.0, (found + _ROUNDING * (orders + np.abs(found))) / (orders - 1))
