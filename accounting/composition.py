@@ -32,6 +32,7 @@ from precad.accounting.losses import (
     Floats,
     Losses,
     Round,
+    log_affinity,
     one_round,
     summed,
 )
@@ -53,7 +54,7 @@ _LEVEL, _LEVEL_STEP, _MOST_LEVEL = 2**12, 2**3, 2**16
 _RETRIES, _CLOSE = 6, 1.5
 # What a lattice is fine against is a deviation, or this share of ε where that is less.
 _SCALE, _LEAST_SCALE = 0.25, 1e-6
-_LARGEST_LOG_ORDER = 40.0
+_LARGEST_LOG_ORDER, _TOLD_APART = 40.0, -40.0
 # ln of the most that λ·loss may be: 2^40 is right to 5e-4.
 _LARGEST_LOG_EXPONENT = 40 * math.log(2)
 # Where δ can't be told from 0; and a composed variance that can't.
@@ -78,6 +79,9 @@ def epsilon_of_delta(rounds: Rounds, delta: float) -> float:
 
 def delta_of_epsilon(rounds: Rounds, epsilon: float) -> float:
     """δ(ε) of all rounds together, the larger of both directions, in [0, 1]."""
+    shared = math.fsum(count * log_affinity(one) for one, count in rounds.items())
+    if epsilon + shared < _TOLD_APART:
+        return 1.0  # at least 1 − (1 + e^ε)·∫√(PQ)
     return max(_delta(rounds, epsilon, reverse=reverse) for reverse in (False, True))
 
 
@@ -300,11 +304,14 @@ class _Direction:
 
     def tilted(self, order: float, scale: float) -> "Tilted":
         """Everything, composed under the tilt λ = ``order``, on lattices fine against ``scale``."""
-        deviation = math.sqrt(self.summed(order)[2])
+        parts = self.parts()
+        # Where all losses are one, a cell is as fine as anything.
+        finest = min(part.losses.cell for part in parts)
+        deviation = max(math.sqrt(self.summed(order)[2]), finest)
         scale = min(max(scale, deviation * _LEAST_SCALE), deviation)
         window = _Window(order, scale, math.log(self.tail))
         levels: list[_Part] = []
-        for part in self.parts():
+        for part in parts:
             # A kind that matters little among others may be split more coarsely.
             share = _ADDED_VARIANCE / (2 * len(self.rounds)) if len(self.rounds) > 1 else 0.0
             allowed = scale * math.sqrt(6 * share / part.count)
@@ -320,7 +327,11 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
     sparse = part.count == 1 and parts > 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ALL_POINTS // parts))
     low, high = (0.0, 0.0) if sparse else window.around(part.log_moments)
+    largest = float(part.losses.losses[-1])
     while (high - low) / part.losses.cell > most:
+        if part.losses.cell > largest:
+            # So many rounds lose so much that no lattice holds them: nothing is claimed.
+            return Composed(np.zeros(1, np.int64), np.ones(1), part.losses.cell, 0.0, 1.0)
         part = part.on(2 * part.losses.cell)
         low, high = window.around(part.log_moments)
     losses, order, cell = part.losses, window.order, part.losses.cell

@@ -162,7 +162,8 @@ class Tilted:
         if not len(over):
             return self.lowest
         j = int(over[-1])
-        inside = math.log1p((self._deltas[j] - left) / self._held[j])
+        over_by, held = float(self._deltas[j]) - left, float(self._held[j])
+        inside = math.log1p(over_by / held) if held > over_by * 1e-300 else math.inf
         return float(self._losses[j]) + min(inside, self._cell)
 
     def delta(self, epsilon: float) -> float:

@@ -335,8 +335,8 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     taken is given back: every mass is raised by 64 units of roundoff (nine rounded terms, and an
     exponent of up to 72 whose own rounding enters the mass as a factor), and the part moved to
     the worse end by 8·(|l|/cell + 1) units of the mass (L and l are each right to 4 units, and
-    their difference is divided by the cell's width; a group's exponents, whose differences L is
-    made of, are right to 4 units of the largest).
+    their difference is divided by the cell's width). A group's L is right to 4 units of its
+    largest exponent: so much more, and the share of a cell that it is.
 
     Args:
         one: the round; rate and participation above 0.
@@ -371,8 +371,9 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
         return summed(at, np.maximum(values, 0.0), len(points) - 1)
 
     slack = 8 * UNIT * (np.maximum(np.abs(points[1:]), np.abs(points[:-1])) + 1)
-    if one.group > 1:
-        slack += 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64) / cell
+    rounding = 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64)
+    rounding = rounding if one.group > 1 else 0.0
+    slack += rounding / cell
     slack = slack / np.diff(points)
     p_mass, q_mass = by_cell(p.sum(axis=1)), by_cell(q.sum(axis=1))
     up = np.minimum(by_cell(rising) + slack * p_mass, p_mass)
@@ -393,17 +394,17 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     if bounded:
         reverse[0] += reverse_infinite
         reverse_infinite = 0.0
-    share = one.participation
+    share, raised = one.participation, 1 + 64 * UNIT + rounding
     return (
-        _direction(points, forward, infinite, share, cell),
-        _direction(-points[::-1], reverse[::-1], reverse_infinite, share, cell),
+        _direction(points, forward * raised, infinite, share, cell),
+        _direction(-points[::-1], reverse[::-1] * raised, reverse_infinite, share, cell),
     )
 
 
 def _direction(
     points: Integers, masses: Floats, infinite: float, share: float, cell: float
 ) -> Losses:
-    masses = masses * share * (1 + 64 * UNIT)
+    masses = masses * share
     masses[np.searchsorted(points, 0)] += 1 - share
     kept = masses > 0
     return Losses(points[kept], np.log(masses[kept]), share * infinite, cell)

@@ -201,4 +201,4 @@ def mixture_rdp(
     if probability in (0, 1):
         return step * probability
     alpha = np.asarray(orders)
-    return log_mixed((alpha - 1) * step, probability) / (alpha - 1)
+    return np.asarray(log_mixed((alpha - 1) * step, probability) / (alpha - 1), np.float64)

@@ -253,4 +253,5 @@ def _divergences(
     top = log_moments.max(axis=1)
     sums = np.exp(log_moments - top[:, None]).sum(axis=1)
     found = top + np.log(sums * step)
-    return np.maximum(0.0, (found + _ROUNDING * (orders + np.abs(found))) / (orders - 1))
+    found += _ROUNDING * (orders + np.abs(found))
+    return np.asarray(np.maximum(0.0, found / (orders - 1)))

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 def mine(folder: Path, delta: float | None, as_json: bool) -> None:
     """A data owner's own account: what its records have spent in all tasks together.
 
-    Record level, against one server: a malicious one where the task checks norms by function
-    secret sharing, else a curious one, and of all together the weaker. EXACT ε is that of this
-    list of steps, as if it had been fixed beforehand. Where later tasks were chosen with earlier
-    models in view, or a malicious server chose when this owner takes part, the limit's own number
-    is the guarantee: FILTER ε, which the limit is enforced by.
+    Record level, against one curious server. EXACT ε is that of this list of steps, as if it had
+    been fixed beforehand. Where later tasks were chosen with earlier models in view, the limit's
+    own number is the guarantee: FILTER ε, which the limit is enforced by. The limit holds against
+    a malicious server too, which chooses when this owner takes part, where every task checked
+    norms by function secret sharing.
     """
     from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
     from precad.client.own_account import Account  # noqa: PLC0415
@@ -81,8 +81,7 @@ def receipts(
         findings += _against(kept, read_kept_statements(other))
     if identity is not None:
         findings += _signatures(kept, identity)
-    charged = _charges(account or folder)
-    statements = {role.value: _statement(kept, role, charged) for role in kept.statements}
+    statements = {role.value: _statement(kept, role) for role in kept.statements}
     if as_json:
         click.echo(json.dumps({"sound": not findings, "findings": findings} | statements, indent=2))
     else:
@@ -120,7 +119,6 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "record_rate": rate,
             "delta": some[0].delta,
             "epsilon": exact_epsilon(Counter(charge.event for charge in some), some[0].delta),
-            "server": _server(some),
         }
         for (task, client, rate), some in by_task.items()
     ]
@@ -131,7 +129,6 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
         "versions": len(charges),
         "delta": delta,
         "epsilon": 0.0 if delta is None else account.epsilon(delta),
-        "server": _server(charges),
         "limit": None
         if limit is None
         else {
@@ -142,18 +139,19 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "filter_epsilon": None if spent is None else spent.epsilon(),
             "overdrawn": spent is None,
             "raised": isinstance(limit, RaisedLimit | RaisedWholeLimit),
+            "server": _server(charges),
         },
     }
 
 
-def _server(charges: "Collection[Charge]") -> str:
-    """Of what kind one server may be, for what these cost to hold."""
+def _server(charges: "Sequence[Charge]") -> str:
+    """Of what kind one server may be, for the limit to hold: never for what was counted."""
     gates = charges and all(charge.malicious_server for charge in charges)
     return "malicious" if gates else "curious"
 
 
 def _show_account(document: dict[str, Any]) -> None:
-    columns = (">versions", ">repeated", ">σ", ">p", ">δ", ">ε", "one server")
+    columns = (">versions", ">repeated", ">σ", ">p", ">δ", ">ε")
     table = Table("task", "client", *columns)
     for task in document["tasks"]:
         row = task | {"epsilon": upper(task["epsilon"])}
@@ -168,14 +166,14 @@ def _show_account(document: dict[str, Any]) -> None:
         f"{document['versions']} versions; exact ε of all together {upper(document['epsilon'])} at "
         f"δ = {document['delta']:g}, record level, one curious server",
     )
-    if document["server"] == "malicious":
-        # It decides when an owner takes part: what was counted was not fixed before.
-        say(sys.stdout, "Against one malicious server the limit holds, not what was counted.")
     limit = document["limit"]
     if limit is None:
         say(sys.stdout, "no limit")
         return
     of = f"{'raised ' if limit['raised'] else ''}limit ε = {limit['epsilon']:g}"
+    if limit["server"] == "malicious":
+        # It decides when an owner takes part: what was counted was not fixed before.
+        say(sys.stdout, "Against one malicious server the limit holds, not what was counted.")
     if limit["overdrawn"]:
         say(sys.stdout, f"{of}: PASSED; nothing more is shared")
     elif limit["only_task"] is not None:
@@ -199,10 +197,8 @@ def _charges(folder: Path) -> list["Charge"]:
     return [entry for entry in entries if isinstance(entry, Charge)]
 
 
-def _statement(kept: "KeptStatements", role: Role, charged: Sequence["Charge"]) -> dict[str, Any]:
-    """And for what kind of server it holds, by the owner's own account of the task."""
+def _statement(kept: "KeptStatements", role: Role) -> dict[str, Any]:
     body = kept.statements[role][1]
-    mine = [charge for charge in charged if charge.task.value == body.task_digest]
     return {
         "client": body.client,
         "task": body.task_digest.hex(),
@@ -212,7 +208,6 @@ def _statement(kept: "KeptStatements", role: Role, charged: Sequence["Charge"]) 
         "charged": list(body.charged),
         "opened": body.opened,
         "counted": body.counted,
-        "server": _server(mine),
     }
 
 

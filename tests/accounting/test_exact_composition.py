@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 from precad.accounting import composition, gdp
 from precad.accounting.events import BeyondReach, SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant, group_profiles
-from precad.accounting.losses import Round
+from precad.accounting.losses import UNIT, Round, group_shift, one_round
 
 NOBODY_LEFT_OUT = 1 - 1e-12
 """A rate that is composed like any other and has the truth of the Gaussian."""
@@ -182,6 +182,32 @@ def test_delta_of_mixed_events_falls_with_every_epsilon_and_agrees_with_epsilon(
         assert accountant.epsilon(found) == pytest.approx(epsilon, rel=2e-3)
     else:
         assert found < 1e-25
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "count"), [(0.5, 0.02, 10**9), (0.1, 0.01, 10**9), (1e-3, 0.05, 10**7)]
+)
+def test_what_loses_beyond_all_measure_ends_in_a_number_or_is_beyond_reach(
+    rate: float, sigma: float, count: int
+) -> None:
+    accountant = ExactAccountant()
+    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count))
+    assert accountant.delta(1.0) == 1
+    try:
+        epsilon = accountant.epsilon(1e-5)
+    except BeyondReach:
+        epsilon = math.inf
+    assert epsilon > 1e4
+
+
+@pytest.mark.parametrize(("k", "sigma"), [(2, 1.0), (60, 0.7), (500, 3.0)])
+def test_what_rounding_takes_of_a_groups_masses_is_given_back(k: int, sigma: float) -> None:
+    one = Round(0.2, sigma, 1.0, k)
+    most = group_shift(k, 0.2).sizes[-1]
+    largest = most * (most + 24 * sigma) / sigma**2
+    for direction in one_round(one):
+        whole = float(np.exp(direction.log_masses).sum()) + direction.infinite
+        assert 2 * UNIT * largest < whole - 1 < 1e-7
 
 
 def test_a_delta_that_arithmetic_cannot_hold_is_beyond_reach_and_not_an_answer() -> None:
