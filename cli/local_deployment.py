@@ -1,7 +1,9 @@
 """A whole deployment on this machine: every part its own process, over localhost gRPC."""
 
 import json
+import math
 import os
+import re
 import secrets
 import signal
 import socket
@@ -66,22 +68,34 @@ def to_toml(values: Mapping[str, object]) -> str:
     """A TOML document of strings, numbers, booleans, lists and tables, the tables last."""
     flat = {key: value for key, value in values.items() if not isinstance(value, dict)}
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    return _lines(flat) + "".join(f"\n[{key}]\n{_lines(table)}" for key, table in tables.items())
+    return _lines(flat) + "".join(
+        f"\n[{_toml_key(key)}]\n{_lines(table)}" for key, table in tables.items()
+    )
 
 
 def _lines(values: Mapping[str, object]) -> str:
     """A key a line; tables within are written in the line."""
-    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
+    return "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in values.items())
+
+
+def _toml_key(key: str) -> str:
+    """Quoted where a blank, a dot or a letter beyond ASCII would mean another key, or none."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
 
 
 def _toml_value(value: object) -> str:
     match value:
         case dict():
-            return f"{{ {', '.join(f'{key} = {_toml_value(one)}' for key, one in value.items())} }}"
+            pairs = (f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items())
+            return f"{{ {', '.join(pairs)} }}"
         case [dict(), *_]:
             return "[\n" + "".join(f"  {_toml_value(row)},\n" for row in value) + "]"
-    # JSON's strings, numbers and booleans are TOML's too.
-    return json.dumps(value)
+        case list() | tuple():
+            return f"[{', '.join(map(_toml_value, value))}]"
+        case float() if not math.isfinite(value):
+            return str(value)
+    # JSON's strings, numbers and booleans are TOML's too, but for one control character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def task_to_toml(task: Task) -> str:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
+from precad.cli.local_deployment import to_toml
 from precad.cli.main import app
 from precad.client.owner_settings import JoinSettings
 from precad.common.errors import Misconfiguration
@@ -105,6 +106,15 @@ def test_settings_say_where_the_others_are(agreed: Path) -> None:
     assert (owner.client, owner.server_a, owner.server_b) == ("ward-3", A, B)
     assert (owner.data.name, owner.model) == ("ward.csv", "nets:Net")
     assert owner.epsilon_limit is None
+
+
+def test_columns_of_any_name_reach_an_owners_settings(agreed: Path) -> None:
+    names = {"blood pressure": "RR.sys", "a.b": 'quoted "x"', "😀": "naïve", "": "#"}
+    consortium = {"task": "task.toml", "server_a": A, "server_b": B, "dealer": "d.example:7303"}
+    owners = {"data": "ward.csv", "columns": {"rename": names}}
+    (agreed / "consortium.toml").write_text(to_toml(consortium | {"owners": owners}), "utf-8")
+    settings = JoinSettings.load(unpacked(agreed, "ward-3") / "settings.toml")
+    assert settings.columns.rename == names
 
 
 def test_what_is_read_out_is_the_archive_and_the_same_for_whoever_packs_it(agreed: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.rig.memory import in_memory
 
 from precad.aggregator.store.summary import read_task
+from precad.cli.local_deployment import to_toml
 from precad.common.errors import Misconfiguration
 from precad.common.task import MAX_BOUND, Task
 
@@ -158,3 +160,17 @@ def test_no_bytes_crash_the_reader(data: bytes) -> None:
             Task.load(path)
     with pytest.raises(Misconfiguration):
         read_task(data)
+
+
+keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+"""Blanks, dots, quotes, emoji, control characters, and none at all."""
+leaves = st.one_of(keys, st.booleans(), st.integers(), st.floats(allow_nan=False))
+written = st.recursive(
+    leaves, lambda one: st.one_of(st.lists(one, max_size=3), st.dictionaries(keys, one, max_size=3))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(keys, written, max_size=5))
+def test_whatever_is_written_as_toml_reads_back(document: dict[str, Any]) -> None:
+    assert tomllib.loads(to_toml(document)) == document
