@@ -147,7 +147,7 @@ class DataOwner:
             self.client,
             raise_limit=raise_limit,
         )
-        self._failed = PrivateLog(None if folder is None else folder / "failed-records.log")
+        self._private = PrivateLog(None if folder is None else folder / "failed-records.log")
         kept = None if folder is None else folder / "pending.bin"
         self.pending = Pending(self.task, self.client, kept)
         self.statements = ServerStatements(self.task, self.client, folder)
@@ -218,6 +218,7 @@ class DataOwner:
             validate=self._validation(),
             folder=self._folder,
             display=display_for(self.client.name, self.task.training.rounds, wanted=progress),
+            note=self._private.note,
         )
         with state_lock(self._folder):
             try:
@@ -304,12 +305,12 @@ class DataOwner:
             most=self._most,
             on_failure=failed.append,
         )
-        self._failed.note(
+        self._private.note(
             f"attempt {view.attempt}: {len(failed)} records without a gradient {failed}"
         )
         late = time.perf_counter() - began - view.left_s
         if late > 0:
-            self._failed.note(
+            self._private.note(
                 f"attempt {view.attempt}: the work was done {late:.3g} s after the public time, so "
                 "the upload told how long it took; let deadlines.work be longer, or this machine "
                 "do less beside"

@@ -61,6 +61,7 @@ class Reporter(Observer):
         validate: the held-out records.
         folder: gets ``history.csv``; None for none.
         display: shows progress.
+        note: keeps a line for the owner's eyes alone.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Reporter(Observer):
         validate: Validate | None = None,
         folder: Path | None = None,
         display: Display | None = None,
+        note: Callable[[str], object] = private.debug,
     ) -> None:
         self._task = task
+        self._note = note
         self._limit = epsilon_limit
         self._on_round = on_round
         self._validate = validate
@@ -86,7 +89,6 @@ class Reporter(Observer):
         self._newest: TrainedModel | None = None
         self._judged: tuple[TrainedModel, Evaluation] | None = None
         self._begun = False
-        self._unjudged = False
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
         self.history: list[RoundInfo] = []
         self.failures = 0
@@ -201,13 +203,9 @@ class Reporter(Observer):
             try:
                 self._judged = model, self._validate(model, self._quiet.wait)
             except Exception as error:  # noqa: BLE001 -- whatever a model does with a record
-                private.debug("held-out records", exc_info=True)
-                if not self._unjudged:
-                    self._unjudged = True
-                    log.warning(
-                        "the held-out records can't be tried (%s); the training goes on",
-                        type(error).__name__,
-                    )
+                # A model that a server chose may raise at some records alone: no log says that.
+                text = f"model {model.version}: held-out records can't be tried"
+                self._note(f"{text} ({type(error).__name__}: {error})")
                 return None
         return self._judged[1]
 

@@ -190,28 +190,35 @@ def test_not_even_an_exit_in_a_callback_ends_the_training(
 
 @pytest.mark.parametrize("cover", [False, True], ids=["as drawn", "covered"])
 def test_messages_and_their_times_are_those_of_an_owner_that_nobody_watches(
-    make_task: TaskMaker, tmp_path: Path, *, cover: bool
+    make_task: TaskMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, cover: bool
 ) -> None:
-    """To the byte and to the instant of the clock."""
+    """To the byte and to the instant of the clock; held-out records don't show in the log either.
+
+    A server may serve a model at which they raise. Their owner reads it in its private log.
+    """
     task = make_task(D, {"deadlines.work": WORK_S, "privacy.cover_uploads": cover})
 
     def fails(_model: TrainedModel, _between: Callable[[], object]) -> Evaluation:
         raise MemoryError("record 7")
 
-    seen = []
+    seen, notes, lines = [], list[str](), dict[str, list[str]]()
     for name, listening in (
         ("alone", {}),
         ("watched", {"on_round": broken, "validate": lambda *_: Evaluation(1, 0.5, 0.5)}),
-        ("failing", {"validate": fails}),
+        ("failing", {"validate": fails, "note": notes.append}),
         ("slow", {"on_round": lambda _: threading.Event().wait(0.05)}),
     ):
+        caplog.clear()
         owner, result, _ = play(task, tmp_path / name, **listening)
+        lines[name] = [record.getMessage() for record in caplog.records]
         script = owner.script
         seen.append(
             (script.calls, [s.at for s in script.sent], script.clock.slept, result.submitted)
         )
     assert all(each == seen[0] for each in seen)
     assert WORK_S in seen[0][1]
+    assert lines["failing"] == lines["alone"]
+    assert notes[0] == "model 1: held-out records can't be tried (MemoryError: record 7)"
 
 
 def test_what_is_slow_waits_while_an_upload_is_due(task: Task) -> None:
