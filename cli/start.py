@@ -42,9 +42,7 @@ def said(
     found = missing(error, command, extra) if isinstance(error, ModuleNotFoundError) else error
     if found is None:
         raise error
-    # Whoever it quotes: no control character of theirs reaches the terminal.
-    told = "".join(each for each in str(found) if each.isprintable() or each == "\n")
-    print(f"precad: {told}", file=sys.stderr)  # noqa: T201
+    print(f"precad: {found}", file=sys.stderr)  # noqa: T201
     return 2 if isinstance(found, Misconfiguration) else 1
 
 

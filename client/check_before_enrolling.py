@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from precad.client.connection import ServerState, ask_for_state
 from precad.client.own_account import OwnAccount
 from precad.client.trained_model import MODEL_FILE
-from precad.common.errors import Misconfiguration, PrecadError
+from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -322,16 +322,13 @@ def _standing(about: str, address: str, client: ClientId, reply: ServerState) ->
             "for this task; ask the operator for the next"
         )
     elif reply.refusal:
-        text = f"{about} at {address} wouldn't enrol this client: {_printable(reply.refusal)}"
+        text = (
+            f"{about} at {address} wouldn't enrol this client: {one_line(reply.refusal[:_LONGEST])}"
+        )
     else:
         where = "this client is enrolled" if reply.enrolled else "enrolment is open"
         return Finding(about, Kind.GOOD, f"answers at {address} with the same task; {where}")
     return Finding(about, Kind.BAD, text)
-
-
-def _printable(text: str) -> str:
-    """A server's words, as a line of ours."""
-    return "".join(character for character in text[:_LONGEST] if character.isprintable())
 
 
 def _clocks(ahead: Mapping[Role, float]) -> Findings:

@@ -27,6 +27,7 @@ from precad.common.errors import (
     RejectedSubmission,
     Rejection,
     TaskMismatch,
+    one_line,
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
@@ -379,7 +380,7 @@ class Servers:
                 # The server lost a part of it, or has no place now: the same bytes are welcome.
                 retries.wait(late)
                 continue
-            return Receipt(role, rejection, reply.detail[:MAX_TEXT])
+            return Receipt(role, rejection, one_line(reply.detail[:MAX_TEXT]))
 
     def _upload(self, submission: Submission, timeout_s: float) -> pb.Receipt:
         """One try. Raises grpc.RpcError."""

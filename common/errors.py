@@ -21,11 +21,19 @@ def without_logins(text: str) -> str:
     return _PASSWORD.sub("…", _LOGIN.sub("/…@", text))
 
 
+def one_line(text: str) -> str:
+    """Return what may be another party's words as a part of a line of ours.
+
+    No line of their own, nothing that moves a cursor or turns the direction of reading.
+    """
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 class PrecadError(Exception):
-    """Root of all errors that precad raises on purpose; its text is bounded."""
+    """Root of all errors that precad raises on purpose; its text is bounded, and one line."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(_cut(without_logins(text), MAX_TEXT))
+        super().__init__(_cut(one_line(without_logins(text)), MAX_TEXT))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Another process's error is this one here, whatever its constructor takes."""
@@ -75,7 +83,7 @@ class RejectedSubmission(PrecadError):
     def __init__(self, reason: Rejection, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
         self.reason = reason
-        self.detail = _cut(detail, MAX_TEXT)
+        self.detail = _cut(one_line(detail), MAX_TEXT)
 
 
 class BodyUnreadable(PrecadError):

@@ -16,7 +16,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any
 
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, one_line
 
 VARIABLE = "PRECAD_LOG_FORMAT"
 PEOPLE = "%(asctime)s %(levelname)s %(message)s"
@@ -82,7 +82,11 @@ def _print_no_stops() -> None:
 
 
 def _news(record: logging.LogRecord) -> bool:
-    """Not that gRPC ends the calls that are open when a part is told to stop, which it logs."""
+    """Not that gRPC ends the calls that are open when a part is told to stop, which it logs.
+
+    Whoever a message quotes writes no line of its own.
+    """
+    record.msg, record.args = one_line(record.getMessage()), None
     return not record.exc_info or record.exc_info[0] is not asyncio.CancelledError
 
 

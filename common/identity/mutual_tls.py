@@ -22,6 +22,7 @@ from precad.common.errors import (
     PeerUnavailable,
     RejectedSubmission,
     Rejection,
+    one_line,
 )
 from precad.common.identifiers import Role
 from precad.common.identity import party_certificate as certificates
@@ -249,7 +250,7 @@ def _refused(proxy: HttpProxy, connection: socket.socket, address: str) -> str:
     first = answer.partition(b"\r\n")[0].decode("latin-1")
     if re.match(r"HTTP/1\.[01] 2\d\d", first):
         return ""
-    return "".join(each for each in first[:100] if each.isprintable()) or "no answer"
+    return one_line(first[:100]).strip() or "no answer"
 
 
 def _unused_proxy() -> str:

@@ -18,6 +18,7 @@ from precad.common.errors import (
     PeerUnavailable,
     PeerViolation,
     PrecadError,
+    one_line,
 )
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -38,8 +39,7 @@ _ITS_OWN_WORDS = (LINKED, NOT_NOW)
 def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
     """What went wrong on a call, for the side that can act."""
     code = error.code()
-    # The other side's words: no control character of them reaches a log or a terminal.
-    detail = "".join(c for c in error.details() or "" if c.isprintable() or c == "\n")
+    detail = one_line(error.details() or "")
     if code is grpc.StatusCode.UNAVAILABLE and any(words in detail for words in _WRONG_NAME):
         return Misidentified(
             f"{who} isn't at {address}: whoever answers there has another party's certificate; "
@@ -49,7 +49,7 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
         return PeerUnavailable(f"{who} at {address}: {detail}")
     if code is grpc.StatusCode.UNAVAILABLE:
         return PeerUnavailable(
-            f"{who} at {address} can't be reached ({_short(detail)}); check that it runs, its "
+            f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its "
             "address, and that both sides use TLS with the same root certificate"
         )
     if code is grpc.StatusCode.CANCELLED:
@@ -78,10 +78,6 @@ def errors_of(who: str, address: str) -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         raise error_of(who, address, error) from None
-
-
-def _short(detail: str) -> str:
-    return detail.split("\n", 1)[0][:200]
 
 
 WAITS = RetryPolicy(0.2, 0.2)

@@ -2,11 +2,12 @@
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import PeerViolation
+from precad.common.errors import PeerViolation, one_line
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
@@ -77,6 +78,18 @@ class RoundReport:
     steps: tuple[StepCost, ...]
 
 
+def _shown(value: Any) -> Any:
+    """A reply's values with their texts as people may see them: a server may be bad."""
+    match value:
+        case str():
+            return one_line(value)
+        case dict():
+            return {name: _shown(each) for name, each in value.items()}
+        case tuple():
+            return tuple(map(_shown, value))
+    return value
+
+
 class OperatorConnection:
     """A channel to ``role`` at ``address`` with an operator's identity.
 
@@ -101,7 +114,7 @@ class OperatorConnection:
                 pb.StatusRequest(), timeout=timeout_s, wait_for_ready=wait
             )
         check_version(self._who, reply.wire_version)
-        return ServerStatus(**values_of(reply))
+        return ServerStatus(**_shown(values_of(reply)))
 
     def allow(self, word: str, version: int) -> int:
         """Give the operators' word for the version that waits.
@@ -120,7 +133,7 @@ class OperatorConnection:
         """One report per finished round, until the training ends."""
         with errors_of(self._who, self._address):
             for report in self._operation.Reports(pb.StatusRequest(), wait_for_ready=True):
-                values = values_of(report)
+                values = _shown(values_of(report))
                 steps = tuple(StepCost(**each) for each in values.pop("steps"))
                 yield RoundReport(**values, steps=steps)
 

@@ -82,7 +82,7 @@ def test_a_server_that_never_answers_is_given_up(silent: str) -> None:
         (
             {"enrolling": True, "refusal": "this server knows no such token; ask\x1b[2J"},
             Kind.BAD,
-            "server A at a:1 wouldn't enrol this client: this server knows no such token; ask[2J",
+            "server A at a:1 wouldn't enrol this client: this server knows no such token; ask [2J",
         ),
         ({}, Kind.BAD, "too late"),
         ({"enrolled": True, "finished": True}, Kind.NOTE, "training at a:1 is finished"),

@@ -7,6 +7,7 @@ import base64
 import io
 import itertools
 import json
+import logging
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +17,21 @@ import numpy as np
 import pytest
 from tests.fuzz.stage import join, split
 from tests.fuzz.targets import TARGETS, stage
+from tests.rig.keys import identity
 
-from precad.common.errors import MAX_TEXT, Misconfiguration, PrecadError
+from precad.common.errors import (
+    MAX_TEXT,
+    Misconfiguration,
+    PrecadError,
+    RejectedSubmission,
+    Rejection,
+)
+from precad.common.identifiers import Role
+from precad.common.identity.party_certificate import Principal
+from precad.common.logs import _news
 from precad.common.wire.calls import error_of
+from precad.common.wire.operator_connection import OperatorConnection
+from precad.common.wire.version import WIRE_VERSION
 from precad.protos import precad_pb2 as pb
 
 VERSION_3, NO_VERSION = bytes.fromhex("a003020102"), bytes.fromhex("a003020122")
@@ -271,6 +284,9 @@ def test_an_array_whose_header_has_keys_of_two_kinds() -> None:
 # --- a peer's words ----------------------------------------------------------------------------
 
 
+FORGED = "no\x1b[2K\rfinished: \u03b5 = .001\x9b\u202e\u2066\n2026-11-26 INFO finished\u2028\x85\v"
+
+
 class Refusing(grpc.RpcError):
     def __init__(self, code: grpc.StatusCode) -> None:
         self._code = code
@@ -279,10 +295,28 @@ class Refusing(grpc.RpcError):
         return self._code
 
     def details(self) -> str:
-        return "no\x1b[2K\rfinished: \u03b5 = .001\x9b\u202e"
+        return FORGED
 
 
 @pytest.mark.parametrize("code", grpc.StatusCode)
 def test_a_peers_words_bring_no_control_character(code: grpc.StatusCode) -> None:
     """A server could write whole lines into an owner's terminal and log."""
     assert str(error_of("server A", "here:1", Refusing(code))).isprintable()
+
+
+def test_nor_do_they_in_any_error_log_or_status() -> None:
+    assert str(PrecadError(FORGED)).isprintable()
+    assert RejectedSubmission(Rejection.MALFORMED, FORGED).detail.isprintable()
+    reply = pb.StatusReply(task_name=FORGED, error=FORGED, missing=[FORGED])
+    reply.wire_version = WIRE_VERSION
+    operator = OperatorConnection("h:1", Role.SERVER_A, identity(Principal.service(Role.OPERATOR)))
+    operator._operation.Status = lambda *_, **__: reply  # type: ignore[assignment]
+    found = operator.status()
+    operator.close()
+    assert (found.task_name + found.error + found.missing[0]).isprintable()
+    line = io.StringIO()
+    log = logging.getLogger("precad.forged")
+    log.addHandler(handler := logging.StreamHandler(line))
+    handler.addFilter(_news)
+    log.error("server A says %s", FORGED)
+    assert line.getvalue().removesuffix("\n").isprintable()

@@ -62,7 +62,7 @@ def test_json_lines_say_what_is_being_done(
         "version": 3,
         "attempt": 5,
     }
-    assert second["message"].startswith("client ward-3 isn't there\nany more")
+    assert second["message"].startswith("client ward-3 isn't there any more")
     assert "b'seed'" not in written.getvalue()
     assert "ValueError: a bug" in third["trace"]
 

@@ -544,7 +544,7 @@ def _conversations() -> list[bytes]:
         pb.ModelPiece(data=bytes(8 * D)),
         pb.Receipt(rejection="absent", detail="x"),
         pb.OpeningBody(**mine, version=0, attempt=1, charges=1, model_digest=model),
-        pb.StatementBody(**mine, version=0, model_digest=model, charged=[1, 2]),
+        pb.StatementBody(**mine, version=0, model_digest=model, charged=[0, 0]),
     ]
     return [
         join(*(m.SerializeToString() for m in [*replies, *notices[:count]]))

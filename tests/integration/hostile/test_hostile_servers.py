@@ -215,6 +215,17 @@ def test_a_rejection_for_no_reason_that_there_is(pair: Pair) -> None:
     assert len(str(caught.value)) <= 2000
 
 
+def test_a_receipts_words_are_a_part_of_one_line(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = "\x1b[2K\r\u202eno\n2026-11-26 09:00:00 INFO finished; \u03b5 = .001"
+    pair.a.receipt = pb.Receipt(rejection="malformed", detail=words)
+    pair.take_part(pair.budget())
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("finished; \u03b5 = .001" in each for each in messages)
+    assert all(map(str.isprintable, messages))
+
+
 def test_a_pause_is_waited_out_until_the_tasks_deadline_and_no_longer(pair: Pair) -> None:
     pair.a.notices = [pb.Notice(paused=pb.TrainingPaused())]
     clock = LeapingClock()
