@@ -7,10 +7,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from precad.common.errors import Misconfiguration, PrecadError, missing
+from precad.common.errors import Misconfiguration, PrecadError, WrongTime, missing
 from precad.common.logs import start_log
 from precad.common.process_memory import PIECES, keep_freed_buffers
 
+WRONG_TIME = 75
+"""The system's status for what may work when it is tried again (EX_TEMPFAIL)."""
 _PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
 
@@ -34,6 +36,8 @@ def said(
 ) -> int:
     """Return the exit status after an error was said in one line: 2 for a wrong value, else 1.
 
+    ``WRONG_TIME`` where the clock may be wrong: the same start may work in a minute.
+
     Args:
         error: what went wrong; a package that no extra brings is a bug, and is raised again.
         command: what was called.
@@ -43,6 +47,8 @@ def said(
     if found is None:
         raise error
     print(f"precad: {found}", file=sys.stderr)  # noqa: T201
+    if isinstance(found, WrongTime):
+        return WRONG_TIME
     return 2 if isinstance(found, Misconfiguration) else 1
 
 

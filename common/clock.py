@@ -1,6 +1,7 @@
 """Time, waiting, and trying again, through one object that is passed in: tests have their own.
 
-Deadlines are instants of ``Clock.now``, never of the wall clock, which may be set back. Callers
+Deadlines are instants of ``Clock.now``, never of the wall clock, which may be set back and jumps on
+machines that start without a battery: certificates alone are looked at by it (``wall``). Callers
 differ in what they try again and after which errors; when to stop and how long to wait between
 tries is decided here.
 """
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -42,6 +44,11 @@ class Clock(Protocol):
 
     def start_thread(self, name: str, target: Callable[[], None]) -> None:
         """Start a thread that ends with the process."""
+
+
+def wall() -> datetime:
+    """Return the time of day as this machine has it, which may be wrong for a while."""
+    return datetime.now(UTC)
 
 
 class SystemClock:

@@ -50,6 +50,10 @@ class Misconfiguration(PrecadError):
         self.remedy = remedy
 
 
+class WrongTime(Misconfiguration):
+    """A certificate doesn't hold at this machine's time; setting the clock may mend it."""
+
+
 class Rejection(Enum):
     """Why a submission doesn't count. Expected, counted, and the same on both servers."""
 
@@ -149,6 +153,10 @@ class Denial(Enum):
     REVOKED = "revoked"
     NOT_ALLOWED = "not-allowed"
     """A known party, but not one that may do this; with every other reason it isn't known."""
+
+
+NOT_IN_TIME = frozenset({Denial.NOT_YET_VALID, Denial.EXPIRED})
+"""Two clocks differ, or a certificate is to be renewed: either may be over soon."""
 
 
 class AccessDenied(PrecadError):

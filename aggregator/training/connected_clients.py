@@ -9,7 +9,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import AccessDenied, NameInUse
+from precad.common.errors import NOT_IN_TIME, AccessDenied, NameInUse
 from precad.common.identifiers import ClientId
 
 log = logging.getLogger("precad")
@@ -184,7 +184,9 @@ class OpenWatches:
                 if watch.ended is None:
                     log.warning("the watch of client %s ends: %s", watch.client, denied)
                     watch.end(denied)
-                    self._dismiss(watch.client)
+                    # By a wrong clock here all of them end: they come back soon.
+                    if denied.reason not in NOT_IN_TIME:
+                        self._dismiss(watch.client)
 
     def _look_later(self) -> None:
         if not self._looking and self._open:

@@ -114,6 +114,7 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
     """Train over one link; return when both servers know that the training is over."""
     progress, traffic = session.progress, session.traffic
     role, other = session.role.value, session.signatures.other.value
+    session.identity.check_time()
     with peers.connect() as (transport, dealer):
         with _unless_another_leads(session):
             link = open_link(session, transport)
@@ -139,6 +140,7 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
         while True:
             before = link.bytes_sent, dealer.bytes_received
             require_nothing_lost(session)
+            session.identity.check_time()
             if (opened := behaviour.open(aggregator)) is None:
                 return
             run_attempt(session, behaviour, aggregator, opened, peers.validation)

@@ -15,7 +15,8 @@ from typing import Self
 
 from cryptography import x509
 
-from precad.common.errors import Misconfiguration
+from precad.common import clock
+from precad.common.errors import Misconfiguration, PeerUnavailable, WrongTime
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.authority import key_to_pem, to_pem
 from precad.common.identity.party_certificate import Principal
@@ -69,6 +70,21 @@ class Identity:
         ca, cert = (b"".join(map(to_pem, each)) for each in (authorities, chain))
         return cls(path, principal, ca, cert, key_to_pem(own), revocations)
 
+    def check_time(self) -> None:
+        """Look whether the own certificate holds now.
+
+        Before a server begins anything: while its clock is wrong it believes nobody.
+
+        Raises:
+            PeerUnavailable: it doesn't, by this machine's clock.
+        """
+        own = certificates.read_certificates(self.cert, source=str(self.path))[0]
+        if (fault := certificates.validity_fault(own)) is not None:
+            raise PeerUnavailable(
+                f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own certificate "
+                f"is {fault}: set the clock, or {_NEW_ONE}"
+            )
+
 
 def check_certificate(
     chain: Sequence[x509.Certificate],
@@ -88,11 +104,12 @@ def check_certificate(
     certificates.check_algorithm(own.public_key(), source=source)
     fault = certificates.validity_fault(own, now)
     if fault is not None:
-        raise Misconfiguration(
+        raise WrongTime(
             "certificate",
             source,
             f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to "
-            f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC): check the clock, or {_NEW_ONE}",
+            f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
+            f"{now or clock.wall():%Y-%m-%d %H:%M}): set the clock, or {_NEW_ONE}",
         )
     if not certificates.has_chain(own, intermediates, authorities, now):
         raise Misconfiguration(

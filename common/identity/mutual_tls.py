@@ -13,6 +13,7 @@ import grpc.aio
 from cryptography import x509
 
 from precad import TLS13_ALONE
+from precad.common import clock
 from precad.common.addresses import HttpProxy, address_fault, proxy_of, split_address
 from precad.common.errors import (
     AccessDenied,
@@ -164,7 +165,8 @@ def require(
     fault = certificates.validity_fault(certificate, now)
     if fault is not None:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
-        raise AccessDenied(f"the certificate of {principal} is {fault}", denial)
+        by = f"by the clock there, {now or clock.wall():%Y-%m-%d %H:%M} UTC"
+        raise AccessDenied(f"the certificate of {principal} is {fault} {by}", denial)
     if identity.revocations.revokes(certificate):
         raise AccessDenied(f"the certificate of {principal} was revoked", Denial.REVOKED)
     if principal.role not in roles:

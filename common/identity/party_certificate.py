@@ -24,6 +24,7 @@ from cryptography.x509.verification import (
     VerificationError,
 )
 
+from precad.common import clock
 from precad.common.errors import Misconfiguration
 from precad.common.files import read_regular
 from precad.common.identifiers import ClientId, Role
@@ -267,7 +268,7 @@ def check_purpose(certificate: x509.Certificate, principal: Principal, *, source
 
 def validity_fault(certificate: x509.Certificate, now: datetime | None = None) -> str | None:
     """``"not yet valid"``, ``"expired"``, or None while the certificate is valid."""
-    now = now or datetime.now(UTC)
+    now = now or clock.wall()
     if now < certificate.not_valid_before_utc:
         return "not yet valid"
     if now > certificate.not_valid_after_utc:
@@ -290,7 +291,7 @@ def has_chain(
     now: datetime | None = None,
 ) -> bool:
     """Whether valid authorities, over intermediate ones, lead to one that is believed."""
-    now = now or datetime.now(UTC)
+    now = now or clock.wall()
     chain = own, tuple(intermediates), tuple(authorities)
     since, until = _proven.get(chain, (now, now))
     if since <= now < until:

@@ -6,7 +6,7 @@ keep both servers' (docs/protocol.md). Whoever has lost a database meets its own
 """
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from functools import lru_cache
 from typing import Never, Protocol
@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from precad.common import clock
 from precad.common.errors import (
     Misconfiguration,
     PeerUnavailable,
@@ -81,7 +82,7 @@ class CertificateVerifier:
             moment = None
             if kept:
                 # As it was: the key's holder has a newer certificate by now.
-                moment = min(datetime.now(UTC), certificates_of(signature)[0].not_valid_after_utc)
+                moment = min(clock.wall(), certificates_of(signature)[0].not_valid_after_utc)
             principal = self._principal(signature, moment)
             self.check(signature, signed)
         except RejectedSubmission as error:

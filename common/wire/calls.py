@@ -11,6 +11,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
+    NOT_IN_TIME,
     AccessDenied,
     Misidentified,
     NameInUse,
@@ -34,6 +35,7 @@ _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
 _ITS_OWN_WORDS = (LINKED, NOT_NOW)
+_TIMES = tuple(f"{reason.value}: " for reason in NOT_IN_TIME)
 
 
 def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
@@ -47,6 +49,11 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
         )
     if code is grpc.StatusCode.UNAVAILABLE and detail in _ITS_OWN_WORDS:
         return PeerUnavailable(f"{who} at {address}: {detail}")
+    if code is grpc.StatusCode.UNAVAILABLE and detail.startswith(_TIMES):
+        return PeerUnavailable(
+            f"{who} at {address} refuses for now: {detail}; both sides look at their clocks, and a "
+            "certificate that has expired is renewed (precad keys renew)"
+        )
     if code is grpc.StatusCode.UNAVAILABLE:
         return PeerUnavailable(
             f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its "

@@ -57,7 +57,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 def status_of(error: PrecadError) -> grpc.StatusCode:
     """The status code that a caller sees for ``error``."""
     if isinstance(error, errors.AccessDenied) and error.reason is not errors.Denial.NOT_ALLOWED:
-        return grpc.StatusCode.UNAUTHENTICATED
+        in_time = error.reason not in errors.NOT_IN_TIME
+        return grpc.StatusCode.UNAUTHENTICATED if in_time else grpc.StatusCode.UNAVAILABLE
     return _CODES.get(type(error), grpc.StatusCode.UNAVAILABLE)
 
 

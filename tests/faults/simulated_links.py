@@ -123,12 +123,14 @@ class DealerCalls:
     def join(self) -> Secret:
         """This server's key."""
         with self._world.step("dealer.join"):
+            self._world.handshake(self._role.value, Role.DEALER.value)
             self._epoch = self._world.epoch
             return self._world.dealer.key_for(self._role)
 
     def deal(self, request: DealRequest) -> RingVector:
         """Correction words; a dealer that restarted since has no keys for them."""
         with self._world.step("dealer.deal"):
+            self._world.handshake(self._role.value, Role.DEALER.value)
             if self._epoch != self._world.epoch:
                 raise PeerUnavailable("the dealer has restarted since; join again")
             return self._world.dealer.corrections(self._role, request)
@@ -137,6 +139,7 @@ class DealerCalls:
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
         """A conversation with the dealer of the moment."""
         with self._world.step("dealer.squares"):
+            self._world.handshake(self._role.value, Role.DEALER.value)
             if self._epoch != self._world.epoch:
                 raise PeerUnavailable("the dealer has restarted since; join again")
             dealer, patience_s = self._world.dealer, self._world.task.deadlines.peer

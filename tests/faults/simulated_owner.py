@@ -266,6 +266,7 @@ class Calls:
     def _server(self, role: Role) -> Server:
         if not self._world.serving(role):
             raise PeerUnavailable(f"{role.value} isn't there")
+        self._world.handshake(self._life.party, role.value)
         return self._world.servers[role]
 
     @contextmanager

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -32,6 +33,7 @@ from tests.faults.turns import (
     Turns,
     TurnsClock,
 )
+from tests.rig.keys import identity
 
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
@@ -51,6 +53,7 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.party_certificate import Principal, read_certificates, validity_fault
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.secret import Secret
@@ -158,6 +161,8 @@ class World:
         self.cables: list[Cable] = []
         self.orders = Orders(orders)
         self.validation: Callable[[Aggregator, Opened], Validation] = in_process
+        self.clock_is_off: Callable[[str], timedelta] | None = None
+        """By how much, of the party of that name."""
         self._slowest_start_s = slowest_start_s
         self._faults_left = faults
         self._restores = list(restores)
@@ -462,12 +467,27 @@ class World:
         finally:
             transport.close()
 
+    def handshake(self, *parties: str) -> None:
+        """As mutual TLS and each call: both look at a certificate, each by its own clock.
+
+        Raises PeerUnavailable.
+        """
+        if self.clock_is_off is not None:
+            shown = identity(Principal.service(Role.DEALER)).cert
+            certificate = read_certificates(shown, source="the other side")[0]
+            for party in parties:
+                if fault := validity_fault(
+                    certificate, datetime.now(UTC) + self.clock_is_off(party)
+                ):
+                    raise PeerUnavailable(f"{fault}, says {party}")
+
     def dial(self, timeout_s: float) -> "Transport":
         """A's link to B, once B serves."""
         with self.step("dial"):
             pass
         if not self.turns.wait(lambda: self.serving(Role.SERVER_B), timeout_s):
             raise PeerUnavailable("server B isn't there")
+        self.handshake(*(role.value for role in SERVERS))
         cable = Cable(self)
         self.cables = [cable]
         for life in (self.turns.life, self.servers[Role.SERVER_B].life):

@@ -15,6 +15,7 @@ from tests.faults.test_crash_points import (
     lines,
     steps_of,
 )
+from tests.faults.test_jumping_clocks import OFF, PARTIES, ends_with_every_round
 from tests.faults.world import World
 
 PER_TEST = 50
@@ -58,6 +59,15 @@ def test_every_fault_at_every_step_of_the_servers(
         for chunk in range(4):
             orders = [line for line in played[chunk::4] if comes_again(line)]
             play(seed, rounds=20, orders=orders)
+
+
+@pytest.mark.parametrize("off", OFF)
+@pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.parametrize("lasts_s", [6.0, 300.0])
+def test_every_jump_of_every_partys_clock(
+    monkeypatch: pytest.MonkeyPatch, party: str, off: str, lasts_s: float
+) -> None:
+    ends_with_every_round(monkeypatch, party, off, lasts_s)
 
 
 def comes_again(line: str) -> bool:

@@ -1,0 +1,141 @@
+"""Real processes whose clock jumps two years for a while: they wait, say so, and go on."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.integration.deployment.conftest import light_client, logistic, records_of
+from tests.rig.light_client import LightClient
+from tests.rig.waiting import until
+from tests.rig.warm import forked
+from tests.rig.wrong_clock import WrongClock
+
+from precad.cli.local_deployment import LocalDeployment
+from precad.cli.start import WRONG_TIME
+
+if TYPE_CHECKING:
+    from tests.conftest import TaskMaker
+
+TWO_YEARS, RIGHT = timedelta(days=730), timedelta(0)
+CLIENTS = 2
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> WrongClock:
+    return WrongClock(tmp_path / "clock")
+
+
+@pytest.fixture
+def deployment(
+    tmp_path: Path, clock: WrongClock, make_task: "TaskMaker", request: pytest.FixtureRequest
+) -> Iterator[LocalDeployment]:
+    """Of its parts the one that the test names has that clock."""
+    deadlines = dict.fromkeys(("enrol", "collect", "peer", "outage"), 300.0)
+    task = make_task(
+        8,
+        {
+            **logistic(3),
+            "validation": "fss",
+            "training.rounds": 1000,
+            "enrolment.clients": CLIENTS,
+            **{f"deadlines.{name}": seconds for name, seconds in deadlines.items()},
+        },
+    )
+
+    def started(arguments: list[str], **options: Any) -> Any:
+        part = {"a": "server-a", "b": "server-b"}.get(arguments[-3], arguments[-3])
+        return (clock.popen if part == request.param else forked)(arguments, **options)
+
+    folder = tmp_path / "deployment"
+    with LocalDeployment(folder, task, records_of(CLIENTS), linger_s=0, popen=started) as made:
+        made.start_servers()
+        yield made
+
+
+@contextmanager
+def joined(deployment: LocalDeployment) -> Iterator[list[LightClient]]:
+    clients = [light_client(deployment, client) for client in deployment.clients]
+    try:
+        for client in clients:
+            client.join()
+        yield clients
+    finally:
+        for client in clients:
+            client.close()
+
+
+def play(clients: list[LightClient], after: int) -> int:
+    """A round in which all count: its attempt. One that a broken link ended is played again."""
+    while True:
+        event = max((client.opened(after=after) for client in clients), key=lambda e: e.attempt)
+        for client in clients:
+            client.submit(event, np.zeros(client.servers.task.dimension, dtype=np.int64))
+        after = event.attempt
+        until(partial(settled, clients, after), "its end")
+        if all(after in client._over for client in clients):
+            assert all(client.over(after).counted for client in clients)
+            return after
+
+
+def settled(clients: list[LightClient], attempt: int) -> bool:
+    """Whether it is over for all of them, or another one is open."""
+    return all(attempt in c._over or c.opened().attempt > attempt for c in clients)
+
+
+SAYS = {
+    "server-a": ("server-a", "by this machine's clock"),
+    "server-b": ("server-a", "refuses for now: expired: the certificate of server-a"),
+    "dealer": ("server-b", "refuses for now: expired: the certificate of server-b"),
+}
+"""Whose log says it, and in which words."""
+
+
+@pytest.mark.parametrize("deployment", SAYS, indirect=True)
+def test_a_part_whose_clock_jumps_ends_nobody(
+    deployment: LocalDeployment, clock: WrongClock, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.params["deployment"]
+    log, words = SAYS[name]
+    with joined(deployment) as clients:
+        last = play(clients, -1)
+        clock.set(TWO_YEARS)
+        if name == "dealer":
+            # Asked when there is something to validate.
+            event = clients[0].opened(after=last)
+            zero = np.zeros(deployment.task.dimension, dtype=np.int64)
+            for client in clients:
+                client.submit(event, zero)
+            last = event.attempt
+        until(lambda: words in deployment.log(log), lambda: deployment.log_tail(log, 40))
+        deployment.check_alive()
+        clock.set(RIGHT)
+        if name != "server-a":
+            play(clients, last)
+    if name == "server-a":
+        # Their watches ended with its certificates; an owner's process opens another by itself.
+        with joined(deployment) as clients:
+            play(clients, last)
+    deployment.check_alive()
+    assert "training stopped" not in deployment.log("server-a") + deployment.log("server-b")
+
+
+@pytest.mark.parametrize("deployment", ["nobody"], indirect=True)
+def test_a_part_that_starts_by_a_wrong_clock_may_be_started_again(
+    deployment: LocalDeployment, clock: WrongClock
+) -> None:
+    """An empty clock: 1970. Another status than a wrong setting's, which no unit restarts."""
+    clock.set(-timedelta(days=365 * 50))
+    settings = str(deployment.folder / "dealer.toml")
+    command = [sys.executable, "-m", "precad", "serve", "dealer", "--config", settings]
+    log = deployment.folder / "logs" / "wrong.log"
+    with log.open("wb") as output:
+        assert clock.popen(command, stderr=output).wait(timeout=240) == WRONG_TIME
+    said = log.read_text()
+    assert "not yet valid" in said
+    assert "set the clock" in said

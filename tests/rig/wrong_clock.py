@@ -1,0 +1,94 @@
+"""Processes whose wall clock is wrong by as much as a test says; time passes as ever.
+
+A library that is loaded before all others adds the seconds that stand in a file to what the system
+says of the time of day: to Python, to gRPC's TLS, to everything in that process and its children.
+"""
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.rig.warm import SOURCES
+
+_SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+
+static volatile const long long *ahead(void) {
+  static volatile const long long *mapped;
+  static const long long none;
+  if (!mapped) {
+    const char *name = getenv("PRECAD_TEST_CLOCK");
+    int file = name ? open(name, O_RDONLY) : -1;
+    void *found = file < 0 ? MAP_FAILED : mmap(0, sizeof none, PROT_READ, MAP_SHARED, file, 0);
+    mapped = found == MAP_FAILED ? &none : found;
+  }
+  return mapped;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *out) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+  int failed = real(clock, out);
+  if (!failed && clock == CLOCK_REALTIME) out->tv_sec += *ahead();
+  return failed;
+}
+
+int gettimeofday(struct timeval *restrict out, void *restrict zone) {
+  static int (*real)(struct timeval *restrict, void *restrict);
+  if (!real) real = dlsym(RTLD_NEXT, "gettimeofday");
+  int failed = real(out, zone);
+  if (!failed) out->tv_sec += *ahead();
+  return failed;
+}
+
+time_t time(time_t *out) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (out) *out = now.tv_sec;
+  return now.tv_sec;
+}
+"""
+
+
+class WrongClock:
+    """One process's clock, right until it is set.
+
+    Args:
+        folder: receives the library and the file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file, source = folder / "ahead", folder / "clock.c"
+        self._library = folder / "clock.so"
+        self.set(timedelta(0))
+        source.write_text(_SOURCE, encoding="utf-8")
+        flags = ["-shared", "-fPIC", "-O1", "-o", str(self._library), str(source), "-ldl"]
+        subprocess.run(["gcc", *flags], check=True)
+
+    def set(self, ahead: timedelta) -> None:
+        """Have it wrong by this, at once."""
+        seconds = int(ahead.total_seconds()).to_bytes(8, sys.byteorder, signed=True)
+        mode = "r+b" if self._file.exists() else "wb"
+        with self._file.open(mode) as file:
+            file.write(seconds)
+
+    def environment(self) -> dict[str, str]:
+        """What a process must be started with."""
+        preload = {"LD_PRELOAD": str(self._library), "PRECAD_TEST_CLOCK": str(self._file)}
+        return {**os.environ, **preload, "PYTHONPATH": SOURCES}
+
+    def popen(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a process with this clock, as ``subprocess.Popen`` does."""
+        return subprocess.Popen(
+            arguments, **options | {"env": options.get("env", {}) | self.environment()}
+        )
