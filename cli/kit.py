@@ -80,7 +80,8 @@ def kit(
     """  # noqa: D301 -- click reads the control character
     principal = Principal.named(party, name)
     agreed = Consortium.load(consortium)
-    fingerprints = {"the task": str(Task.load(agreed.task).digest)}
+    made = Task.load(agreed.task)
+    fingerprints = {"the task": str(made.digest)}
     title = principal.name
     if further is None:
         authority = root / AUTHORITY_FOLDER / CA_FILE
@@ -90,6 +91,8 @@ def kit(
     else:
         title = f"{title}-{further}"
         contents = _further(principal, further, agreed, fingerprints["the task"])
+    if made.model.initial_file is not None and principal.role in _START:
+        _add_weights(contents, made, agreed.task)
     if not out.is_dir():
         raise Misconfiguration("--out", str(out), "there is no such folder; make it first")
     archive = _packed(principal.name, contents, keys=further is None)
@@ -98,6 +101,31 @@ def kit(
     click.echo(path)
     for of, value in {**fingerprints, "this archive": str(Digest.of(archive))}.items():
         click.echo(f"    SHA-256 of {of}: {value}")
+
+
+_START = (Role.SERVER_A, Role.SERVER_B, Role.CLIENT)
+"""Who begins with the model's weights."""
+_MOUNTED = re.compile(r"^( *- )\./(\S*)task\.toml:(\S*)task\.toml:ro$", re.MULTILINE)
+
+
+def _add_weights(contents: dict[str, str | bytes], made: Task, task: Path) -> None:
+    """The task's file of weights beside the task, also in a container.
+
+    Raises Misconfiguration: it lies elsewhere, can't be read, or has other weights.
+    """
+    from precad.common.model import initial_vector  # noqa: PLC0415 -- NumPy
+
+    weights = Path(made.model.initial_file or "")
+    if weights.parent != task.resolve().parent:
+        raise Misconfiguration(
+            "model.initial_file", str(weights), f"must lie beside {task}: name the file alone"
+        )
+    initial_vector(made.model)
+    beside = next(name for name in contents if Path(name).name == TASK)
+    contents[str(Path(beside).with_name(weights.name))] = weights.read_bytes()
+    compose = str(Path(beside).with_name("compose.yml"))
+    mounted = rf"\g<0>\n\1./\2{weights.name}:\3{weights.name}:ro"
+    contents[compose] = _MOUNTED.sub(mounted, str(contents[compose]))
 
 
 _WRITTEN = ("task", "identity", "client", "server_a", "server_b", "state", "token", "epsilon_limit")
@@ -191,7 +219,7 @@ _WHEN = {
 
 def _first(
     party: Principal, agreed: Consortium, public: str, fingerprints: dict[str, str]
-) -> dict[str, str]:
+) -> dict[str, str | bytes]:
     """What a party begins with, by path."""
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
@@ -201,11 +229,12 @@ def _first(
         "who": f"client {party.name}" if client else party.name,
         "read_out": "\n".join(f"| {of} | `{value}` |" for of, value in fingerprints.items()),
     }
-    contents = {f"{IDENTITY}/{CA_FILE}": public, NEXT: _filled("first.txt", named)}
+    begin = _filled("first.txt", named)
+    contents: dict[str, str | bytes] = {f"{IDENTITY}/{CA_FILE}": public, NEXT: begin}
     if party.role is Role.OPERATOR:
         return contents
     command = _COMMANDS[party.role]
-    contents[NEXT] += _filled(
+    contents[NEXT] = begin + _filled(
         "first-start.txt",
         named,
         when=_WHEN[party.role],
@@ -220,7 +249,9 @@ def _first(
     }
 
 
-def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> dict[str, str]:
+def _further(
+    party: Principal, task: str, agreed: Consortium, digest: str
+) -> dict[str, str | bytes]:
     """The files of a further task's kit, by path."""
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
@@ -273,12 +304,12 @@ def _filled(name: str, values: Mapping[str, str], **others: str) -> str:
     return Template(_text(name)).substitute(values, **others)
 
 
-def _packed(folder: str, contents: Mapping[str, str], *, keys: bool) -> bytes:
-    """A .tar.gz of text files in one folder; no time, owner or order of this machine's in it.
+def _packed(folder: str, contents: Mapping[str, str | bytes], *, keys: bool) -> bytes:
+    """A .tar.gz of files in one folder; no time, owner or order of this machine's in it.
 
     Args:
         folder: in which all of them lie.
-        contents: text by path within it.
+        contents: text or bytes by path within it.
         keys: whether it has a folder for keys, its owner's alone from the first.
     """
     raw = io.BytesIO()
@@ -288,7 +319,8 @@ def _packed(folder: str, contents: Mapping[str, str], *, keys: bool) -> bytes:
             place.type, place.mode = tarfile.DIRTYPE, FOLDER_MODE
             archive.addfile(place)
         for name in sorted(contents):
-            data = contents[name].encode()
+            data = contents[name]
+            data = data.encode() if isinstance(data, str) else data
             member = tarfile.TarInfo(f"{folder}/{name}")
             # Its owner's token goes into the settings, or a database's password.
             private = name.endswith(SETTINGS)

@@ -1,5 +1,6 @@
 """`precad task new`, `check` and `show`."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,20 @@ def task() -> None:
     help="How the owners' tables become numbers: a file with the task's [data] section.",
 )
 @click.option("--architecture", type=click.Choice(["logistic", "mlp"]), help="A built-in model.")
-@click.option("--features", type=int, help="Numbers in one record's input.")
+@click.option(
+    "--features", help="Numbers in one record's input; with --model its shape, like 3x32x32."
+)
 @click.option("--classes", type=int, help="How many labels there are.")
 @click.option("--hidden", type=int, default=32, help="Hidden units of an mlp.")
 @click.option(
     "--model", help="Or a model of your own, MODULE:NAME, which is called without arguments."
+)
+@click.option(
+    "--from",
+    "weights",
+    type=PATH,
+    help="Public weights to start from (safetensors), for everybody to have beside the task's "
+    "file.",
 )
 @click.option("--owners", type=int, help="n, where --records gives one size for all.")
 @click.option("--delta", type=float, default=1e-5, help="δ, like 1e-5.")
@@ -81,14 +91,31 @@ def new(out: Path, **given: Any) -> None:
     from precad.cli.task_file import Wishes, planned  # noqa: PLC0415
 
     name = given.pop("name") or out.stem.lower().replace("_", "-").replace(" ", "-")
-    made, text = planned(Wishes(name=name, **given))
+    made, text, tried = planned(Wishes(name=name, **given))
     try:
+        if (weights := given["weights"]) is not None:
+            _lay_beside(weights, out)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Misconfiguration(
             "out", str(out), f"can't be written ({error.strerror}); name another place"
         ) from None
     click.echo(f"{out}: task {made.name}, digest {made.digest}")
+    if not tried:
+        say(
+            sys.stderr,
+            "! the model wasn't tried, as a record's shape isn't known: give --features, like 784 "
+            "or 3x32x32",
+        )
+
+
+def _lay_beside(weights: Path, out: Path) -> None:
+    """Copies a file of weights into the folder of the task's file, if it isn't there."""
+    place = out.parent / weights.name
+    if place.exists() and not place.samefile(weights):
+        raise Misconfiguration("--from", str(place), "exists already: name the file otherwise")
+    if not place.exists():
+        shutil.copyfile(weights, place)
 
 
 @task.command()

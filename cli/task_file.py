@@ -44,10 +44,11 @@ class Wishes:
     epsilon: float | None
     recipe: Path | None
     architecture: Literal["logistic", "mlp"] | None
-    features: int | None
+    features: str | None
     classes: int | None
     hidden: int
     model: str | None
+    weights: Path | None
     owners: int | None
     delta: float
     rounds: int
@@ -58,16 +59,18 @@ class Wishes:
     input_noise: float
 
 
-def planned(wishes: Wishes) -> tuple[Task, str]:
-    """The task, and its file's text.
+def planned(wishes: Wishes) -> tuple[Task, str, bool]:
+    """The task, its file's text, and whether a model of one's own was tried.
 
-    σ is the least for the ε, C and η are by rules of thumb.
+    σ is the least for the ε, C and η are by rules of thumb. A file of weights is to lie beside the
+    task's, under its own name.
 
     Raises Misconfiguration: something is missing or can't be, leaves nothing to learn, or no task
     can have it.
     """
     data = None if wishes.recipe is None else _recipe(wishes.recipe)
-    model = _model_section(wishes, data)
+    shape, classes = _record(wishes, data)
+    module, model = _model(wishes, shape, classes)
     sizes, epsilon = _sizes(wishes), _needed("epsilon", wishes.epsilon)
     dimension = sum(math.prod(each["shape"]) for each in model["parameters"])
     values: dict[str, Any] = {
@@ -81,6 +84,7 @@ def planned(wishes: Wishes) -> tuple[Task, str]:
         values["objective"] = {"name": wishes.objective, "noise": wishes.input_noise}
     _plan(values, wishes, sizes, epsilon, dimension)
     made = Task.parse(values)
+    tried = wishes.model is None or _tried(made, module, wishes.model, shape, classes)
     most = math.floor(made.enrolment.max_expected_records / made.privacy.record_rate)
     record = planned_guarantees(made)[0]
     owners = "" if wishes.owners is None else f"{wishes.owners}x"
@@ -93,7 +97,9 @@ def planned(wishes: Wishes) -> tuple[Task, str]:
         "precad task show says what it guarantees. Everybody has the same file: its digest is in "
         "every message."
     )
-    return made, written(made, head)
+    if wishes.weights is not None:
+        values["model"]["initial_file"] = wishes.weights.name
+    return made, written(Task.parse(values), head), tried
 
 
 def _plan(
@@ -145,8 +151,31 @@ def _recipe(path: Path) -> DataSection:
         raise checks.refusal(error, remedies) from None
 
 
-def _model_section(wishes: Wishes, data: DataSection | None) -> dict[str, Any]:
-    """The task's ``model``, of the size that the recipe makes or that was given."""
+_SHAPE = re.compile(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){0,7}")
+
+
+def _record(wishes: Wishes, data: DataSection | None) -> tuple[tuple[int, ...] | None, int | None]:
+    """Shape of a record's input and number of classes, from the recipe or as they were given."""
+    features, classes = wishes.features, wishes.classes
+    if data is not None:
+        for field, value in (("features", features), ("classes", classes)):
+            if value is not None:
+                raise Misconfiguration(field, value, f"the recipe says it: leave --{field} out")
+        return (data.features,), len(data.target.levels) or 1
+    if features is None:
+        return None, classes
+    if not _SHAPE.fullmatch(features) or (wishes.model is None and "x" in features):
+        raise Misconfiguration(
+            "features", features, "give a whole number, or with --model a shape like 3x32x32"
+        )
+    return tuple(map(int, features.split("x"))), classes
+
+
+def _model(
+    wishes: Wishes, shape: tuple[int, ...] | None, classes: int | None
+) -> tuple[Any, dict[str, Any]]:
+    """The module, and the task's ``model`` that describes it."""
+    from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
     from precad.client.gradients.torch_models import (  # noqa: PLC0415 -- torch
         logistic,
         mlp,
@@ -154,52 +183,46 @@ def _model_section(wishes: Wishes, data: DataSection | None) -> dict[str, Any]:
     )
     from precad.client.owner_settings import own_model  # noqa: PLC0415 -- torch
 
-    features, classes = wishes.features, wishes.classes
     if (wishes.architecture is None) == (wishes.model is None):
         raise Misconfiguration(
             "model",
             wishes.model,
             "give either --architecture, with --features and --classes, or --model",
         )
-    if data is not None:
-        for field, value in (("features", features), ("classes", classes)):
-            if value is not None:
-                raise Misconfiguration(field, value, f"the recipe says it: leave --{field} out")
-        features, classes = data.features, len(data.target.levels) or 1
+    initial = "zeros" if wishes.architecture == "logistic" else "uniform"
     if wishes.model is not None:
-        made = own_model(wishes.model)
-        if features is not None:
-            _try(made, wishes.model, features, classes)
-        return model_section(made, "custom", "uniform")
-    for field, value in (("features", features), ("classes", classes), ("hidden", wishes.hidden)):
-        if value is None:
-            raise Misconfiguration(field, None, f"give --{field}, which --architecture needs")
-        checks.count(field, value, 1)
-    assert features is not None
-    assert classes is not None
-    if wishes.architecture == "logistic":
-        return model_section(logistic(features, classes), "logistic")
-    return model_section(mlp(features, wishes.hidden, classes), "mlp", "uniform")
+        module = own_model(wishes.model)
+    else:
+        sizes = (("features", shape), ("classes", classes), ("hidden", wishes.hidden))
+        for field, value in sizes:
+            if value is None:
+                raise Misconfiguration(field, None, f"give --{field}, which --architecture needs")
+        assert shape is not None
+        assert classes is not None
+        checks.count("classes", classes, 1)
+        checks.count("hidden", wishes.hidden, 1)
+        logits = wishes.architecture == "logistic"
+        module = logistic(shape[0], classes) if logits else mlp(shape[0], wishes.hidden, classes)
+    kind = wishes.architecture or "custom"
+    section = model_section(module, kind, initial, initial_file=wishes.weights)
+    if wishes.weights is not None:
+        check_file(module, wishes.weights)
+    return module, section
 
 
-def _try(module: Any, place: str, features: int, classes: int | None) -> None:
-    """Whether a model of one's own takes what the recipe makes."""
-    import torch  # noqa: PLC0415
+def _tried(
+    made: Task, module: Any, place: str, shape: tuple[int, ...] | None, classes: int | None
+) -> bool:
+    """Whether a model of one's own was tried on made-up records; without a shape it may not be."""
+    from precad.client.gradients.rehearsal import try_model  # noqa: PLC0415 -- torch
 
-    try:
-        with torch.no_grad():
-            outputs = module(torch.zeros(1, features))
-    except Exception as error:  # whatever a model's operations raise
-        raise Misconfiguration(
-            "model", place, f"takes no record of {features} numbers, as the recipe makes ({error})"
-        ) from error
+    outputs = try_model(module, made, shape)
     found = getattr(outputs, "shape", ())
-    if classes is not None and tuple(found) != (1, classes):
+    if classes is not None and outputs is not None and tuple(found) != (1, classes):
         raise Misconfiguration(
-            "model",
-            place,
-            f"gives {list(found)} for one record: the recipe's target needs [1, {classes}]",
+            "model", place, f"gives {list(found)} for one record: its target needs [1, {classes}]"
         )
+    return outputs is not None
 
 
 def _sizes(wishes: Wishes) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """The data owner: training, encoding, submitting, and the model that comes home.
 
-`DataOwner` is the SDK; `model_section` describes a torch module for a task, `load_vector` and
-`TrainedModel` put θ back into one. Below it, `precad.client.connection.Servers` submits any vector
-for a round, and needs no torch.
+`DataOwner` is the SDK; `model_section` describes a torch module for a task, `load_initial`,
+`load_vector` and `TrainedModel` put θ_0, or any θ, into one. Below it,
+`precad.client.connection.Servers` submits any vector for a round, and needs no torch.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precad.client.data_owner import DataOwner
-    from precad.client.gradients.torch_models import model_section
+    from precad.client.gradients.torch_models import load_initial, model_section
     from precad.client.participation import Evaluation, Participation, RoundInfo
     from precad.client.records.columns import Columns
     from precad.client.trained_model import TrainedModel, load_vector
@@ -22,6 +22,7 @@ __all__ = [
     "Participation",
     "RoundInfo",
     "TrainedModel",
+    "load_initial",
     "load_vector",
     "model_section",
 ]
@@ -33,6 +34,7 @@ _HOMES = {
     "Participation": "participation",
     "RoundInfo": "participation",
     "TrainedModel": "trained_model",
+    "load_initial": "gradients.torch_models",
     "load_vector": "trained_model",
     "model_section": "gradients.torch_models",
 }

@@ -62,8 +62,9 @@ class DataOwner:
         server_a: address of server A, ``host:port``.
         server_b: address of server B.
         identity: folder with ca.pem, cert.pem and key.pem, or what was loaded from it.
-        model: torch module whose named parameters are the task's; built from the task's
-            architecture (logistic, mlp) unless given.
+        model: torch module whose named parameters and buffers are the task's; built from the task's
+            architecture (logistic, mlp) unless given. Training starts where the task says: other
+            weights that somebody chose are refused (docs/own-model.md).
         loss: ``loss(outputs, targets)`` as in torch.nn.functional, over one record at a time;
             cross-entropy unless given.
         epsilon_limit: the owner's own limit of record-level ε against one corrupted server, over

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,9 @@ def initial_vector(model: ModelSection) -> NDArray[np.float64]:
     where fan-in is the product of all axes but the first; it is expanded by SHAKE-256 from the
     task's public ``initial_seed`` and the tensor's name. A tensor of one axis has no fan-in:
     it starts at 1 where its name ends in ``weight`` (the scale of a normalisation layer) and
-    at 0 otherwise (a bias).
+    at 0 otherwise (a bias). ``file``: the weights of ``initial_file``.
+
+    Raises Misconfiguration: the file can't be read, or isn't the one that the task means.
     """
     match model.initial:
         case "zeros":
@@ -48,6 +51,64 @@ def initial_vector(model: ModelSection) -> NDArray[np.float64]:
                 _initial_tensor(parameter, model.initial_seed) for parameter in model.parameters
             ]
             return np.concatenate(parts)
+        case "file":
+            assert model.initial_file is not None
+            theta = read_weights(Path(model.initial_file), model.parameters)
+            if weights_digest(theta) != model.initial_digest:
+                raise Misconfiguration(
+                    "model.initial_file",
+                    model.initial_file,
+                    f"has other weights than the task: their SHA-256 is {weights_digest(theta)}, "
+                    f"the task's {model.initial_digest}; whoever made the task has the right file",
+                )
+            return theta
+
+
+def weights_digest(theta: NDArray[np.float64]) -> str:
+    """SHA-256 of weights, ``[d] float64``, whatever file they are in: ``model.initial_digest``."""
+    return hashlib.sha256(encode_context("initial-weights") + to_bytes(theta)).hexdigest()
+
+
+def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> NDArray[np.float64]:
+    """Weights of a safetensors file, ``[d] float64``; what else it holds isn't looked at.
+
+    Raises Misconfiguration: names the file, or the tensor that is missing or can't be one.
+    """
+    field, parts = "model.initial_file", []
+    named, _ = _read_safetensors(field, path, [each.name for each in parameters])
+    for parameter in parameters:
+        tensor = named.get(parameter.name)
+        found = "absent" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
+        if (
+            tensor is None
+            or (tensor.dtype.kind, tensor.shape) != ("f", parameter.shape)
+            or not np.isfinite(tensor).all()
+        ):
+            raise Misconfiguration(
+                f"{field}, tensor {parameter.name}",
+                found,
+                f"must be finite real numbers of shape {list(parameter.shape)}: write the whole "
+                "model, safetensors.torch.save_file(net.float().state_dict(), FILE)",
+            )
+        parts.append(tensor.astype(np.float64).ravel())
+    return np.concatenate(parts)
+
+
+def _read_safetensors(
+    field: str, path: Path, wanted: Iterable[str] | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """A file's tensors by name, those that are wanted or all; and its metadata.
+
+    Raises Misconfiguration: it can't be read, or holds numbers that NumPy hasn't.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys()) & set(file.keys() if wanted is None else wanted)
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except (OSError, SafetensorError, TypeError) as error:
+        raise Misconfiguration(
+            field, str(path), f"can't be read: {error}; give a safetensors file, float32 or float64"
+        ) from None
 
 
 def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:
@@ -256,12 +317,7 @@ def load_model(path: Path, task: Task) -> SavedModel:
             than the task, or its content doesn't fit its digest.
         TaskMismatch: the file belongs to another task.
     """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise Misconfiguration("model file", str(path), f"can't be read: {error}") from None
+    named, metadata = _read_safetensors("model file", path)
     if metadata.get("format") != FORMAT:
         raise Misconfiguration("model file", str(path), f"isn't a {FORMAT} file")
     task_digest, count = metadata.get("task", ""), metadata.get("version", "")

@@ -78,7 +78,11 @@ class Task(Section):
     @classmethod
     def load(cls, path: Path) -> Self:
         """From a TOML file; unknown keys are refused. Raises Misconfiguration."""
-        return cls.parse(read_toml("task", path))
+        values = read_toml("task", path)
+        model = values.get("model")
+        if isinstance(model, dict) and isinstance(model.get("initial_file"), str):
+            model["initial_file"] = str(path.resolve().parent / model["initial_file"])
+        return cls.parse(values)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -90,10 +94,15 @@ class Task(Section):
     def canonical(self) -> bytes:
         """The bytes that the digest is of: JSON with sorted keys and shortest floats."""
         values = self.model_dump(mode="json")
+        # A task without them has the digest that it had before they could be described.
         for later in ("data", "objective"):
-            # A task without it has the digest that it had before it could be described.
             if values[later] is None:
                 del values[later]
+        model = values["model"]
+        del model["initial_file"]  # each party's own
+        for later in ("initial_digest", "buffers"):
+            if not model[later]:
+                del model[later]
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @cached_property

@@ -43,6 +43,15 @@ class Parameter(Section):
         return math.prod(self.shape)
 
 
+class Buffer(Section):
+    """A tensor of the model that isn't trained, alike for all owners."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """As the module's `named_buffers()` has it, or the attribute's."""
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 of its numbers, kind and shape."""
+
+
 class ModelSection(Section):
     """The model's parameters and where training starts."""
 
@@ -53,12 +62,34 @@ class ModelSection(Section):
         tuple[Parameter, ...], Field(strict=False, min_length=1, max_length=10_000)
     ]
     """Every tensor, in the module's own order; a table `{ name, shape }` each."""
-    initial: Literal["zeros", "uniform"] = "zeros"
+    initial: Literal["zeros", "uniform", "file"] = "zeros"
     """`zeros`: every tensor zero; suits models of one layer, a deeper one can't learn from it.
     `uniform`: matrices uniform in ±1/√fan-in, expanded from the public `initial_seed`; vectors 1
-    where their name ends in weight (scales), else 0 (biases)."""
+    where their name ends in weight (scales), else 0 (biases). `file`: the weights of
+    `initial_file`, which are public: what they were trained on isn't protected."""
     initial_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Public: everybody computes the same initial model from it."""
+    initial_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """`file`: safetensors with these parameters, relative to the task's file. Everybody has it; its
+    place is in no digest."""
+    initial_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """`file`: SHA-256 of the weights as float64, in the parameters' order; checked whenever they
+    are read."""
+    buffers: Annotated[tuple[Buffer, ...], Field(strict=False, max_length=10_000)] = ()
+    """Tensors that aren't trained, such as a fixed scaler's: an owner with others is refused."""
+
+    @model_validator(mode="after")
+    def _of_a_file(self) -> Self:
+        of_file = self.initial == "file"
+        for name in ("initial_file", "initial_digest"):
+            if of_file != (getattr(self, name) is not None):
+                raise Misconfiguration(
+                    f"model.{name}",
+                    getattr(self, name),
+                    'belongs to model.initial = "file", and to nothing else: precad task new '
+                    "--from WEIGHTS writes all three",
+                )
+        return self
 
 
 def level_text(text: str) -> str:

@@ -22,9 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional
 
+from precad.client.gradients.model_constructs import NO_RANDOMNESS, check_layers
 from precad.client.gradients.objectives import (
     MOST_COPIES,
     Augmentation,
@@ -108,8 +109,8 @@ class RecordGradients:
         chunk: int | None = None,
         objective: ObjectiveSection | None = None,
     ) -> None:
+        check_layers(model)
         check_parameters(model, parameters)
-        _check_layers(model)
         self.parameters = parameters
         self.dimension = sum(parameter.size for parameter in parameters)
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
@@ -124,11 +125,15 @@ class RecordGradients:
         self._elementwise = own in _ELEMENTWISE or isinstance(own, _ELEMENTWISE_MODULES)
         self.objective = Objective(objective or ObjectiveSection(), loss)
         self._device = next(self.module.parameters()).device
-        self._losses = vmap(self._record_loss, in_dims=(None, 0, 0), randomness="error")
+        self._recurrent = any(
+            isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in self.module.modules()
+        )
         self.fillers: list[torch.Tensor] = []
         """Synthetic inputs and targets, a chunk of them."""
         self.classes: int | None = None
         """How many labels the loss takes, where that is known."""
+        self.gives: str | None = None
+        """What the model gives instead of a tensor; None if it gives one."""
         self._ignored = _IGNORED
 
     def chunks(
@@ -204,6 +209,7 @@ class RecordGradients:
         after = {name: buffer.clone() for name, buffer in before.items()}
         with torch.no_grad():
             outputs = functional_call(self.module, after, (self.fillers[0][:1].to(self._device),))
+        self.gives = None if isinstance(outputs, torch.Tensor) else type(outputs).__name__
         for name, buffer in before.items():
             if not torch.allclose(buffer, after[name], rtol=0, atol=0, equal_nan=True):
                 raise Misconfiguration(
@@ -271,7 +277,7 @@ class RecordGradients:
     def reraise_what_no_record_causes(self, error: Exception) -> None:
         """Raises where the model is random or memory is short."""
         if isinstance(error, RuntimeError) and "randomness" in str(error):
-            raise Misconfiguration("model", type(self.module).__name__, _NO_RANDOMNESS) from error
+            raise Misconfiguration("model", type(self.module).__name__, NO_RANDOMNESS) from error
         # An owner without memory is absent; an update of zeros would be wrong.
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "Allocator" in str(error):
             raise error
@@ -289,7 +295,7 @@ class RecordGradients:
         Raises whatever the model and the loss do.
         """
         # Parameters have an axis of their own for the records, see above; buffers are shared.
-        copies = {name: tensor.expand(self.chunk, *tensor.shape) for name, tensor in named.items()}
+        copies = _for_each(named, self.chunk)
         x, y = self._filled(inputs, targets)
         shape = (self.chunk, self.objective.noisy, *inputs.shape[1:])
         if noise is None:
@@ -314,6 +320,9 @@ class RecordGradients:
         """
         if noise is None:
             noise = inputs.new_zeros(len(inputs), self.objective.noisy, *inputs.shape[1:])
+        if self._recurrent:
+            # Their steps change what they made in place, which has to be a record's own.
+            return self._of(_for_each(named, len(inputs)), 0, inputs, targets, noise)
         return self._of(named, None, inputs, targets, noise)
 
     def _of(
@@ -342,8 +351,9 @@ class RecordGradients:
     ) -> dict[str, torch.Tensor]:
         """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
         pieces = torch.split(seen, MOST_COPIES, dim=1)
-        with torch.no_grad():
-            outputs = [self._mapped(self._outputs, axis, 1)(named, piece) for piece in pieces]
+        outputs = [
+            self._mapped(_as_trained(self._outputs), axis, 1)(named, piece) for piece in pieces
+        ]
         slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
         total: dict[str, torch.Tensor] = {}
         for piece, slope in zip(pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True):
@@ -360,9 +370,9 @@ class RecordGradients:
     def losses(
         self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
     ) -> NDArray[np.float64]:
-        """Losses ``[n]`` of at most ``chunk`` records; faster than ``kernel``, to fewer bits."""
-        with torch.no_grad():
-            found = self._losses(named, *self._filled(inputs, targets))
+        """Losses ``[n]`` of at most ``chunk`` records, without their gradients."""
+        losses_of = self._mapped(_as_trained(self._record_loss), 0, 2)
+        found = losses_of(_for_each(named, self.chunk), *self._filled(inputs, targets))
         losses: NDArray[np.float64] = found[: len(inputs)].double().cpu().numpy()
         return losses
 
@@ -409,6 +419,16 @@ class RecordGradients:
         return found
 
 
+def _for_each(named: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
+    """A copy of the parameters for each of so many records, in no more memory."""
+    return {name: tensor.expand(count, *tensor.shape) for name, tensor in named.items()}
+
+
+def _as_trained(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Values alone, by the operations that gradients go through: recurrent layers have others."""
+    return lambda named, *rest: vjp(lambda at: function(at, *rest), named)[0]
+
+
 def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
     """Makes a token outside the table NaN.
 
@@ -425,36 +445,8 @@ def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
     setattr(layer, "forward", forward)  # noqa: B010 -- mypy knows no replaced methods
 
 
-_NO_RANDOMNESS = "random layers aren't supported; remove dropout (clipping and noise regularise)"
-
-
 _ELEMENTWISE = (
     *(functional.mse_loss, functional.l1_loss),
     *(functional.smooth_l1_loss, functional.huber_loss),
 )
 _ELEMENTWISE_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
-
-
-def _check_layers(model: nn.Module) -> None:
-    parameters = dict(model.named_parameters())
-    if not parameters:
-        raise Misconfiguration("model", type(model).__name__, "has no parameters to train")
-    for name, parameter in parameters.items():
-        if not parameter.is_floating_point():
-            raise Misconfiguration(f"model parameter {name}", parameter.dtype, "must be real")
-        if not parameter.requires_grad:
-            raise Misconfiguration(
-                f"model parameter {name}",
-                "frozen",
-                "every parameter is trained: apply frozen layers to the data beforehand, "
-                "or set requires_grad",
-            )
-    for name, layer in model.named_modules():
-        label = f"model layer {name or 'itself'}"
-        # These mix records or keep statistics of them outside the protected update.
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
-            raise Misconfiguration(
-                label, type(layer).__name__, "batch norm mixes records; use nn.GroupNorm"
-            )
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:  # noqa: SLF001
-            raise Misconfiguration(label, type(layer).__name__, _NO_RANDOMNESS)

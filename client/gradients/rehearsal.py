@@ -16,7 +16,9 @@ from torch import nn
 from torch.nn import functional
 
 from precad.client.gradients.hostile_models import refuse_what_may_raise
+from precad.client.gradients.model_constructs import check_layers, explained
 from precad.client.gradients.objectives import Loss
+from precad.client.gradients.own_weights import check_buffers, check_weights
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records, synthetic
 from precad.client.records.torch_records import MEND, Records
 from precad.client.trained_model import load_vector
@@ -26,11 +28,16 @@ from precad.common.task import Task
 
 _ROWS = 8
 _TOLERANCE = 1e-4
+_NO_START = (
+    "no record's loss is finite at the task's initial model: a single number or a vector starts at "
+    "0, or at 1 where its name ends in weight (model.initial); divide by none that starts at 0, or "
+    "start from a file of weights"
+)
 _ALONE = (
     "mixes the records of a batch, and privacy needs each record's gradient to be a function of "
     "that record alone: use a loss with reduction='sum' or 'none' and no term between records "
     "(contrastive losses: make each record a pair or triplet), and a model without batch "
-    "statistics or memory"
+    "statistics or memory, its recurrent layers with batch_first=True"
 )
 
 
@@ -48,17 +55,91 @@ def rehearse(
     _check_weights(loss, records)
     chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
+    check_buffers(model, task.model)
+    check_weights(model, task.model)
     try:
         gradients.prepare(records)
     except Misconfiguration:
         raise
     except Exception as error:  # whatever a model's operations raise
-        raise _unusable(model, records, error) from error
+        raise _unusable(gradients, model, records, error) from error
     _check_labels(gradients, records)
     _check_gradient(gradients, model, records, task)
     refuse_what_may_raise(gradients, loss, task)
     _check_losses(gradients, model, records, task)
     _check_batches(gradients, model, loss, records, task)
+
+
+def try_model(
+    model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
+) -> torch.Tensor | None:
+    """Before there are records or a loss: whether a model can be trained record by record.
+
+    Args:
+        model: the task's.
+        task: its objective isn't looked at.
+        shape: of a record's input; such as the first layer takes are tried without it.
+
+    Returns:
+        The outputs for one made-up record; None without a shape where none fitted.
+
+    Raises:
+        Misconfiguration: as ``rehearse``, or it takes no record of this shape.
+    """
+    check_layers(model)
+    module, fault = copy.deepcopy(model).float().train(), None
+    tokens = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in model.modules())
+    guessed = next((sizes for layer in model.modules() if (sizes := _sizes_of(layer))), [])
+    for each, whole in itertools.product(
+        [shape] if shape else guessed, (False, True)[: 1 + tokens]
+    ):
+        inputs = synthetic(torch.empty(1, *each), _TRIED)
+        inputs = torch.zeros_like(inputs, dtype=torch.int64) if whole else inputs
+        try:
+            with torch.no_grad():
+                outputs: torch.Tensor = module(inputs[:1])
+        except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
+            fault = fault or error
+            continue
+        plain = task.model_copy(update={"objective": None})
+        rehearse(model, _own_square, Records(inputs, torch.zeros(_TRIED)), plain, _TRIED)
+        return outputs
+    if shape is None or fault is None:
+        return None
+    raise Misconfiguration(
+        "model",
+        type(model).__name__,
+        f"takes no record of shape {list(shape)} ({type(fault).__name__}: {fault})",
+    ) from fault
+
+
+_TRIED = 4
+
+
+def _own_square(outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """A loss of any outputs."""
+    if not isinstance(outputs, torch.Tensor):
+        raise TypeError("torch's losses take one tensor")
+    return outputs.square().sum()
+
+
+def _sizes_of(layer: nn.Module) -> list[tuple[int, ...]]:
+    """Shapes of records that a model may take whose first layer this is."""
+    match layer:
+        case nn.Linear():
+            return [(layer.in_features,), (5, layer.in_features)]
+        case nn.Embedding() | nn.EmbeddingBag():
+            return [(8,), (16,), (1,)]
+        case nn.RNNBase() | nn.RNNCellBase():
+            return [(5, layer.input_size)]
+        case nn.MultiheadAttention():
+            return [(5, layer.embed_dim)]
+        case nn.Conv1d():
+            return [(layer.in_channels, size) for size in (16, 64, 128)]
+        case nn.Conv2d():
+            return [(layer.in_channels, size, size) for size in (8, 28, 32, 64, 224)]
+        case _:
+            return []
 
 
 def check_processor(model: nn.Module) -> None:
@@ -139,8 +220,11 @@ def _check_losses(
             found = losses(*records.take(some))
         except Exception as error:  # whatever a model's operations raise
             _name_the_record(losses, records, some)
-            raise _unusable(model, records, error) from error
+            raise _unusable(gradients, model, records, error) from error
         if not np.isfinite(found).all():
+            inputs, targets = (filler[:1] for filler in gradients.fillers)
+            if not (np.isfinite(found).any() or np.isfinite(losses(inputs, targets)).any()):
+                raise Misconfiguration("model or loss", type(model).__name__, _NO_START)
             slot = int(np.argmin(np.isfinite(found)))
             raise Misconfiguration(
                 f"data, loss of record {some[slot]}",
@@ -184,7 +268,7 @@ def _check_gradient(
     except Exception as error:  # whatever a model's operations raise
         if "randomness" in str(error):
             gradients.reraise_what_no_record_causes(error)
-        raise _unusable(model, records, error) from error
+        raise _unusable(gradients, model, records, error) from error
     if not np.array_equal(found[0], found[1], equal_nan=True):
         raise Misconfiguration("model or loss", type(model).__name__, _ALONE)
 
@@ -222,8 +306,15 @@ def _check_batches(
 
     try:
         with torch.no_grad():
-            one, other = module(inputs[[0, 1, 2, 3]])[0], module(inputs[[0, 4, 5, 6]])[0]
-            apart = float((one - other).abs().max() / one.abs().max()) > _TOLERANCE
+            # First beside others, and last: a recurrent layer may take records for its steps.
+            apart = any(
+                float((one - other).abs().max() / one.abs().max()) > _TOLERANCE
+                for at, rows in (
+                    (0, ([0, 1, 2, 3], [0, 4, 5, 6])),
+                    (-1, ([1, 2, 3, 0], [4, 5, 6, 0])),
+                )
+                for one, other in [[module(inputs[each])[at] for each in rows]]
+            )
     except Exception:  # noqa: BLE001 -- takes no batch, or gives no tensor
         apart = False
     if not apart and not mixes(labels):
@@ -246,7 +337,22 @@ def _uneven(task: Task) -> NDArray[np.float64]:
     return initial_vector(task.model.model_copy(update={"initial": "uniform"}))
 
 
-def _unusable(model: nn.Module, records: Records, error: Exception) -> Misconfiguration:
+def _unusable(
+    gradients: RecordGradients, model: nn.Module, records: Records, error: Exception
+) -> Misconfiguration:
+    kind = type(model).__name__
+    if (construct := explained(error)) is not None:
+        return Misconfiguration("model or loss", kind, construct)
+    if gradients.gives is not None:
+        return Misconfiguration(
+            "model",
+            kind,
+            (
+                f"gives a {gradients.gives}, and this loss doesn't take it "
+                f"({type(error).__name__}: {error}): return one tensor, such as self.lstm(x)[0]; "
+                "several heads by torch.cat, which the loss splits"
+            ),
+        )
     inputs, targets = (
         f"{str(rows.dtype).removeprefix('torch.')}{list(rows.shape[1:])}"
         for rows in (records.inputs, records.targets)
@@ -256,7 +362,7 @@ def _unusable(model: nn.Module, records: Records, error: Exception) -> Misconfig
         remedy += "; whole numbers stay whole, as embeddings take them: give others as float32"
     return Misconfiguration(
         "model, loss, data",
-        type(model).__name__,
+        kind,
         f"don't go together: a record's input is {inputs}, its target {targets} "
         f"({type(error).__name__}: {error}); {remedy}",
     )

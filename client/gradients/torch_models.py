@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ from torch import nn
 from torch.func import vmap
 from torch.nn import functional
 
+from precad.client.gradients.model_constructs import NOT_BUILT, is_lazy
 from precad.client.gradients.objectives import Loss
+from precad.client.gradients.own_weights import buffers_of
 from precad.client.participation import Evaluation
 from precad.client.records.torch_records import Records
-from precad.client.trained_model import check_parameters, load_vector
+from precad.client.trained_model import Net, check_parameters, load_vector
 from precad.common.errors import Misconfiguration
+from precad.common.model import initial_vector, read_weights, weights_digest
+from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
 
 BUILT_IN = ("logistic", "mlp", "cnn")
@@ -76,7 +81,11 @@ def build(section: ModelSection) -> nn.Module:
 
 
 def model_section(
-    module: nn.Module, architecture: str, initial: str = "zeros", initial_seed: int = 0
+    module: nn.Module,
+    architecture: str,
+    initial: str = "zeros",
+    initial_seed: int = 0,
+    initial_file: str | Path | None = None,
 ) -> dict[str, Any]:
     """The task's ``model`` section that describes a torch module, as ``Task.parse`` takes it.
 
@@ -86,20 +95,42 @@ def model_section(
     ```
 
     Args:
-        module: every parameter is described, by name and shape, in the module's own order.
+        module: every parameter is described, by name and shape, in the module's own order, and
+            every buffer by its numbers' digest.
         architecture: what the data owners call it; those in ``BUILT_IN`` are built in.
         initial: ``zeros``, or ``uniform`` for more than one layer.
         initial_seed: public; with ``uniform`` everybody expands the same start from it.
+        initial_file: safetensors with the weights to start from, which are public.
+
+    Raises Misconfiguration: a layer has no shapes yet, or the file hasn't these parameters.
     """
-    parameters = [
-        {"name": name, "shape": list(tensor.shape)} for name, tensor in module.named_parameters()
-    ]
-    return {
+    for name, layer in module.named_modules():
+        if is_lazy(layer):
+            raise Misconfiguration(f"model layer {name}", type(layer).__name__, NOT_BUILT)
+    named = module.named_parameters()
+    parameters = tuple(Parameter(name=name, shape=tuple(each.shape)) for name, each in named)
+    section: dict[str, Any] = {
         "architecture": architecture,
-        "parameters": parameters,
+        "parameters": [{"name": each.name, "shape": list(each.shape)} for each in parameters],
         "initial": initial,
         "initial_seed": initial_seed,
     }
+    if initial_file is not None:
+        section["initial"], section["initial_file"] = "file", str(initial_file)
+        section["initial_digest"] = weights_digest(read_weights(Path(initial_file), parameters))
+    if buffers := buffers_of(module):
+        section["buffers"] = buffers
+    return section
+
+
+def load_initial(module: Net, task: Task) -> Net:
+    """Copies the weights that a task starts from into a module, and returns it.
+
+    Raises Misconfiguration: its parameters aren't the task's, or the task's file can't be read.
+    """
+    check_parameters(module, task.model.parameters)
+    load_vector(module, initial_vector(task.model))
+    return module
 
 
 _ROWS = 64

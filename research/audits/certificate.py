@@ -270,7 +270,6 @@ class _Ensembles:
             trained = simulate(
                 self._ran,
                 self._made.shares,
-                self._module,
                 seed=seed * self._models + number,
                 attack=self._submit(bad, against),
                 attackers=len(self._made.shares),

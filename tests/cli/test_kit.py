@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import save_file
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.local_deployment import to_toml
@@ -23,6 +25,7 @@ from precad.common.identity.certificate_request import accept, create_request
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal, private_key
+from precad.common.model import initial_vector
 from precad.common.process_settings import Settings
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -257,6 +260,34 @@ def test_a_further_task_s_piece_of_the_compose_file_goes_with_the_first(
     assert re.findall(r"ports: (.*)", more) == (
         [f'["{PORTS[name]}:{PORTS[name]}"]'] if name in PORTS else []
     )
+
+
+@pytest.mark.parametrize("name", ["server-b", "ward-3", "dealer"])
+def test_weights_travel_with_the_task_to_whom_starts_from_them(name: str, agreed: Path) -> None:
+    state = {"1.weight": np.eye(2, 4, dtype=np.float32), "1.bias": np.ones(2, np.float32)}
+    save_file(state, agreed / "start.safetensors")
+    wishes = ("--features", "4", "--classes", "2", "--records", "3x600", "--epsilon", "3")
+    start = ("--from", agreed / "start.safetensors")
+    (agreed / "task.toml").unlink()
+    made = run("task", "new", agreed / "task.toml", "--architecture", "logistic", *wishes, *start)
+    assert made.exit_code == 0, made.output
+    folder = unpacked(agreed, name)
+    assert further(agreed, name).exit_code == 0
+    type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
+    for place, within in ((folder, ""), (folder / "clinics", "clinics/")):
+        if name == "dealer":
+            assert not (place / "start.safetensors").exists()
+            continue
+        assert initial_vector(Task.load(place / "task.toml").model).sum() == 4
+        mounted = f"      - ./{within}start.safetensors:/precad/{within}start.safetensors:ro\n"
+        assert mounted in (place / "compose.yml").read_text()
+    text = (agreed / "task.toml").read_text()
+    (agreed / "far").mkdir()
+    (agreed / "start.safetensors").rename(agreed / "far" / "start.safetensors")
+    (agreed / "task.toml").write_text(text.replace('"start.saf', '"far/start.saf'))
+    refused = kit(agreed, *PARTIES["server-a"])
+    assert refused.exit_code == 2
+    assert "must lie beside" in refused.stderr
 
 
 @pytest.mark.parametrize("name", SETTINGS)

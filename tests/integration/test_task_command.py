@@ -257,8 +257,8 @@ def test_a_model_of_ones_own_is_tried_on_records(hospital: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        (["--model", "nets_of_hospital:Wide"], "takes no record of 4 numbers"),
-        (["--model", "nets_of_hospital:Three"], "the recipe's target needs [1, 2]"),
+        (["--model", "nets_of_hospital:Wide"], "takes no record of shape [4]"),
+        (["--model", "nets_of_hospital:Three"], "its target needs [1, 2]"),
         (["--architecture", "logistic", "--features", "4"], "leave --features out"),
     ],
 )

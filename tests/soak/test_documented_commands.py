@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 from tests.rig.consortium import task
 from tests.rig.pages import ROOT, Command, typed
 from tests.rig.waiting import DEADLINE_S, until
@@ -179,6 +180,20 @@ def test_experiments_are_listed_and_shown(tmp_path: Path) -> None:
         listed, shown = play("docs/experiments.md", at)
     assert "precad-fig3" in listed
     assert len(shown.splitlines()) > 5
+
+
+def test_a_model_of_ones_own_starts_from_a_file(tmp_path: Path) -> None:
+    text = (
+        "from torch import nn\n\ndef Net():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 2, 5, 4), nn.Flatten(), nn.Linear(98, 2))\n"
+    )
+    (tmp_path / "wards.py").write_text(text, encoding="utf-8")
+    shapes = {"0.weight": (2, 3, 5, 5), "0.bias": (2,), "2.weight": (2, 98), "2.bias": (2,)}
+    ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    save_file(ones, tmp_path / "start.safetensors")
+    with shell(tmp_path) as at:
+        play("docs/own-model.md", at)
+    assert initial_vector(Task.load(tmp_path / "started.toml").model).min() == 1
 
 
 def test_a_task_with_an_objective_is_made_and_its_model_certified(tmp_path: Path) -> None:

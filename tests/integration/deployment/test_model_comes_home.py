@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.integration.deployment.conftest import limit_of
 from tests.integration.deployment.conftest import logistic as logistic_model
 from tests.rig.waiting import DEADLINE_S, until
@@ -25,7 +25,7 @@ from precad.client.gradients.torch_models import logistic
 from precad.client.records.read_records import write_client_data
 from precad.client.server_statements import read_models
 from precad.common.identifiers import ClientId
-from precad.common.model import load_model
+from precad.common.model import load_model, model_digest, weights_digest
 
 if TYPE_CHECKING:
     from tests.conftest import TaskMaker
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ROUNDS = 4
 ALLOWED = 2
 FEATURES = 3
+START = np.array([0.25] * 2 * FEATURES + [1.0] * 2)
 STAYS, LEAVES = "ward-stays", "ward-leaves"
 
 
@@ -60,10 +61,15 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") -> Any:
+    weights = tmp_path_factory.mktemp("public") / "start.safetensors"
+    save_file({"1.weight": torch.full((2, FEATURES), 0.25), "1.bias": torch.ones(2)}, weights)
     task = make_task(
         2 * FEATURES + 2,
         {
             **logistic_model(FEATURES),
+            "model.initial": "file",
+            "model.initial_file": str(weights),
+            "model.initial_digest": weights_digest(START),
             "training.rounds": ROUNDS,
             "enrolment.clients": 2,
             "deadlines.enrol": 300.0,
@@ -165,6 +171,12 @@ def test_who_leaves_at_its_limit_has_the_newest_model_that_it_saw(trained: Train
     assert own.version == ALLOWED
     assert own.digest == served[task.digest, ALLOWED]
     own.load_into(logistic(FEATURES, 2))
+
+
+def test_servers_and_owners_start_from_the_task_s_file_of_weights(trained: Trained) -> None:
+    task = trained.deployment.task
+    served = read_models(trained.state(STAYS) / "models.log")
+    assert served[task.digest, 0] == model_digest(task.digest, 0, task.model.parameters, START)
 
 
 def test_the_file_is_read_without_precad_and_says_what_it_is(trained: Trained) -> None:

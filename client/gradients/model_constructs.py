@@ -1,0 +1,173 @@
+"""What a model may be made of: a refusal names the construct, where it stands, and what to write.
+
+Records go through a model all at once and each alone (torch.func), so what turns a tensor into one
+Python value, draws at random or keeps something of a record can't be trained.
+"""
+
+import re
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from precad.common.errors import Misconfiguration
+
+NO_RANDOMNESS = "random layers aren't supported; remove dropout (clipping and noise regularise)"
+NOT_BUILT = "its shapes aren't known yet: apply the model to one record first, model(x[:1])"
+_SPECTRAL = (
+    "spectral norm changes a buffer at every call, unprotected; use parametrizations.orthogonal or "
+    "parametrizations.weight_norm of torch.nn.utils"
+)
+_BY_NAME = {
+    "torch.nn.utils.weight_norm.WeightNorm": (
+        "the old torch.nn.utils.weight_norm keeps a weight that is no parameter; use "
+        "torch.nn.utils.parametrizations.weight_norm"
+    ),
+    "torch.nn.utils.spectral_norm.SpectralNorm": _SPECTRAL,
+    "torch.nn.utils.parametrizations._SpectralNorm": _SPECTRAL,
+}
+"""Layers, and hooks before a layer's forward, that torch has no public class for."""
+_BY_CLASS: tuple[tuple[Any, str], ...] = (
+    (
+        torch.jit.ScriptModule,
+        "TorchScript can't be trained record by record; give the module that was scripted",
+    ),
+    (nn.parallel.DataParallel, "splits batches over devices; give its .module"),
+    (nn.parallel.DistributedDataParallel, "splits batches over devices; give its .module"),
+    (nn.modules.batchnorm._BatchNorm, "batch norm mixes records; use nn.GroupNorm"),  # noqa: SLF001
+    (prune.BasePruningMethod, "pruning keeps a weight that is no parameter; prune.remove ends it"),
+)
+
+
+def check_layers(model: nn.Module) -> None:
+    """Refuse what can be seen without a record.
+
+    Raises Misconfiguration: names the layer or the parameter.
+    """
+    for name, layer in model.named_modules():
+        if (fault := _fault(layer)) is not None:
+            field = f"model layer {name or 'itself'}"
+            raise Misconfiguration(field, type(layer).__name__, fault)
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise Misconfiguration("model", type(model).__name__, "has no parameters to train")
+    for name, parameter in parameters.items():
+        if not parameter.is_floating_point():
+            raise Misconfiguration(f"model parameter {name}", parameter.dtype, "must be real")
+        if not parameter.requires_grad:
+            raise Misconfiguration(
+                f"model parameter {name}",
+                "frozen",
+                "every parameter is trained: apply frozen layers to the data beforehand, "
+                "or set requires_grad",
+            )
+
+
+def _fault(layer: nn.Module) -> str | None:
+    """Why a layer can't be trained, with what to write; None if nothing is seen."""
+    # A hook may be what makes a layer one of these.
+    for part in (layer, *layer._forward_pre_hooks.values()):  # noqa: SLF001
+        kind = type(part)
+        if (fault := _BY_NAME.get(f"{kind.__module__}.{kind.__name__}")) is not None:
+            return fault
+        for classes, said in _BY_CLASS:
+            if isinstance(part, classes):
+                return said
+    compiled = (
+        hasattr(layer, "_orig_mod"),
+        getattr(layer, "_compiled_call_impl", None) is not None,
+        hasattr(layer.forward, "_torchdynamo_orig_callable"),
+    )
+    if any(compiled):
+        return "torch.compile can't be trained record by record; give the module itself"
+    if is_lazy(layer):
+        return NOT_BUILT
+    if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:  # noqa: SLF001
+        return NO_RANDOMNESS
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and float(layer.dropout) > 0:
+        return NO_RANDOMNESS
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        if layer.sparse:
+            return "sparse gradients can't be clipped together with others; leave sparse out"
+        if layer.max_norm is not None:
+            return "max_norm changes the table without protection; leave it out"
+    for name, value in vars(layer).items():
+        if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+            return f"its {name} was computed from parameters beforehand; compute it in forward"
+    return None
+
+
+def is_lazy(layer: nn.Module) -> bool:
+    """Whether it has parameters or buffers without a shape."""
+    own = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+    return any(nn.parameter.is_lazy(tensor) for tensor in own)
+
+
+_SAID: tuple[tuple[str, str, str], ...] = (
+    (
+        r"\.item\(\)|data-dependent control flow",
+        "takes a tensor's value into Python (.item(), float(), an if on data)",
+        "keep it a tensor, and choose by torch.where",
+    ),
+    (
+        r"data pointer|numpy\(\)",
+        "takes a tensor's values into Python (.tolist(), .numpy())",
+        "keep to torch's operations",
+    ),
+    (
+        r"dynamic shape",
+        "makes a tensor whose shape depends on the data (a mask as index, nonzero, unique)",
+        "multiply by the mask or use torch.where",
+    ),
+    (
+        r"inplace arithmetic|doesn't match the broadcast shape",
+        "changes a tensor in place that it made itself (z += …, z[:, 0] = …)",
+        "write z = z + … or torch.cat, or make z by x.new_zeros",
+    ),
+    (
+        r"saved tensor hooks",
+        "saves memory by torch.utils.checkpoint",
+        "leave it out: chunks bound the memory",
+    ),
+    (
+        r"autograd\.Function with functorch|generate_vmap_rule|vmap staticmethod",
+        "has an autograd.Function of the old form",
+        "give it setup_context and generate_vmap_rule = True, or use torch's own operations",
+    ),
+    (r"backward\(\) called inside", "calls backward()", "use torch.func.grad or leave it out"),
+    (r"missing the required \"forward\"", "has no forward", "give it one"),
+    (
+        r"(?:rule not implemented for|Attempted to vmap over) (aten::\w+)",
+        "uses an operation that can't be taken record by record",
+        "write it by other operations",
+    ),
+)
+
+
+def explained(error: BaseException) -> str | None:
+    """Which construct an operation's error is about and what to write, in one sentence.
+
+    None where it isn't known: then the error's own words are all that there is.
+    """
+    text = str(error)
+    for pattern, does, remedy in _SAID:
+        if found := re.search(pattern, text):
+            operation = f" ({found[1]})" if found.lastindex else ""
+            return f"{does}{operation}{_place(error)}: {remedy}"
+    return None
+
+
+def _place(error: BaseException) -> str:
+    """Where in its owner's code an error arose: file, line and what stands there."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if not any(folder in Path(frame.filename).parents for folder in _NOT_OWN):
+            code = f", `{frame.line[:_MOST_CODE]}`" if frame.line else ""
+            return f", in {Path(frame.filename).name} line {frame.lineno}{code}"
+    return ""
+
+
+_MOST_CODE = 80
+_NOT_OWN = (Path(torch.__file__).parent, Path(__file__).parents[2])

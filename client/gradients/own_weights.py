@@ -1,0 +1,179 @@
+"""What a module brings besides its shapes, weights and buffers: the task's own, or refused.
+
+Every party starts from the task's weights, whatever a module holds, and a buffer's numbers are part
+of every gradient. So neither may differ in silence.
+"""
+
+import copy
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch import nn
+
+from precad.common.errors import Misconfiguration
+from precad.common.keystream import encode_context
+from precad.common.model import initial_vector
+from precad.common.task_schema import ModelSection
+
+_DEVIATIONS = 5.0
+"""How far the size of a fresh tensor's numbers may lie from other draws', in deviations."""
+_FEW = 8
+
+
+def check_weights(module: nn.Module, section: ModelSection) -> None:
+    """Refuse weights that somebody chose and that training wouldn't start from.
+
+    Weights as torch's layers draw them are nobody's choice, and pass.
+
+    Raises Misconfiguration: names a parameter and both ways out.
+    """
+    if starts_as_given(module, section) or (name := chosen_parameter(module)) is None:
+        return
+    start = (
+        "the file's weights"
+        if section.initial == "file"
+        else f'model.initial = "{section.initial}"'
+    )
+    raise Misconfiguration(
+        f"model parameter {name}",
+        type(module).__name__,
+        f"has weights of its own, and the task starts from {start}: {WAYS_OUT}",
+    )
+
+
+WAYS_OUT = (
+    "to start from these, write them by safetensors.torch.save_file(net.state_dict(), FILE) and "
+    "make the task by precad task new --from FILE; to start from the task's, give the module as "
+    "torch's layers draw it, or after precad.client.load_initial(net, task)"
+)
+
+
+def starts_as_given(module: nn.Module, section: ModelSection) -> bool:
+    """Whether the task starts from the module's own weights, in float32."""
+    given, start = weights_of(module).astype(np.float32), initial_vector(section)
+    return np.array_equal(given, start.astype(np.float32))
+
+
+def weights_of(module: nn.Module) -> NDArray[np.float64]:
+    """The module's parameters one after the other, ``[d] float64``."""
+    parts = [tensor.detach().cpu().double().ravel() for tensor in module.parameters()]
+    return torch.cat(parts).numpy()
+
+
+def chosen_parameter(module: nn.Module) -> str | None:
+    """The first parameter whose numbers aren't such as its layer draws; None if all are.
+
+    Compared with two other draws: a constant must be the same one, other numbers about as large.
+    Of a few random numbers, and of a parameter that no layer's ``reset_parameters`` draws, nothing
+    is known.
+    """
+    draws = [dict(_drawn_again(module, turn).named_parameters()) for turn in (0, 1)]
+    for name, tensor in module.named_parameters():
+        given, one, other = (each.detach().double() for each in (tensor, *(d[name] for d in draws)))
+        if torch.equal(one, other):
+            if not torch.equal(given, one):
+                return name
+        elif given.numel() >= _FEW and _apart(given, torch.stack([one, other])):
+            return name
+    return None
+
+
+def _apart(given: torch.Tensor, drawn: torch.Tensor) -> bool:
+    """Whether numbers are larger or smaller than such as are drawn, beyond chance."""
+    sizes = [float(each.square().mean().sqrt()) for each in (given, drawn)]
+    most = _DEVIATIONS / math.sqrt(given.numel())
+    return not all(sizes) or abs(math.log(sizes[0] / sizes[1])) > most
+
+
+def _drawn_again(module: nn.Module, turn: int) -> nn.Module:
+    """A copy whose layers have drawn their parameters anew; torch's generator stays as it is."""
+    other = copy.deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(turn)
+        # An outer layer's own start comes after those of the layers in it.
+        for layer in reversed(list(other.modules())):
+            for name in ("reset_parameters", "_reset_parameters"):
+                if callable(draw := getattr(layer, name, None)):
+                    try:
+                        draw()
+                    except TypeError:  # one that is told more
+                        continue
+    return other
+
+
+def check_file(module: nn.Module, path: Path) -> None:
+    """Refuse a file of weights that holds more than the module, or other buffers.
+
+    Raises Misconfiguration: names the tensor.
+    """
+    trained, state = dict(module.named_parameters()), module.state_dict()
+    with safe_open(path, framework="pt") as file:
+        for name in set(file.keys()) - trained.keys():
+            if name not in state:
+                fault = "isn't in the model: write its own state_dict()"
+            elif not torch.equal(file.get_tensor(name).float(), state[name].float()):
+                fault = "differs from the model's, which isn't trained: let the model be made so"
+            else:
+                continue
+            raise Misconfiguration(f"weights, tensor {name}", str(path), fault)
+
+
+# --- buffers -----------------------------------------------------------------------------------
+
+
+def buffers_of(module: nn.Module) -> list[dict[str, str]]:
+    """The task's ``model.buffers``: each tensor that isn't trained, with its digest."""
+    return [
+        {"name": name, "digest": _tensor_digest(name, tensor)} for name, tensor in _fixed(module)
+    ]
+
+
+def check_buffers(module: nn.Module, section: ModelSection) -> None:
+    """Refuse other buffers than the task's: owners would train two models as one.
+
+    Raises Misconfiguration: names the first that differs.
+    """
+    found = {each["name"]: each["digest"] for each in buffers_of(module)}
+    agreed = {each.name: each.digest for each in section.buffers}
+    for name in (*agreed, *found):
+        if found.get(name) == agreed.get(name):
+            continue
+        field, what = f"model buffer {name}", type(module).__name__
+        if name not in agreed:
+            remedy = (
+                "isn't in the task, and every owner must have the same: make the task from this "
+                "module, by precad task new --model or precad.client.model_section"
+            )
+        elif name not in found:
+            remedy = "is in the task and not in this module: give the module of the task"
+        else:
+            remedy = (
+                "has other numbers than the task's: give the module of the task, with the same "
+                "constants, read from a file where they were computed"
+            )
+        raise Misconfiguration(field, what, remedy)
+
+
+def _fixed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Buffers, and tensors that are only attributes, by name."""
+    yield from module.named_buffers()
+    for prefix, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{prefix}.{name}".lstrip("."), value
+
+
+def _tensor_digest(name: str, tensor: torch.Tensor) -> str:
+    """Of its numbers as training has them: float32, or whole ones."""
+    real = tensor.is_floating_point()
+    kind = "<f4" if real else "<c8" if tensor.is_complex() else "<i8"
+    plain = tensor.detach().cpu()
+    numbers = (plain.float() if real else plain).numpy().astype(kind)
+    context = encode_context("model-buffer", name.encode(), kind.encode(), *numbers.shape)
+    return hashlib.sha256(context + numbers.tobytes()).hexdigest()

@@ -1,0 +1,163 @@
+"""Thirty models and fifteen losses as people bring them: each trains right, or is named.
+
+The page docs/own-model.md has what came out here, line by line.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.rig.model_corpus import (
+    CLASSES,
+    LOSSES,
+    REFUSED,
+    REFUSED_LOSSES,
+    TRAINED,
+    N,
+    P,
+    X,
+    Y,
+    alone,
+)
+from tests.rig.tasks import task_of
+from torch import nn
+from torch.nn import functional
+
+from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.rehearsal import rehearse, try_model
+from precad.client.records.torch_records import as_records
+from precad.common.errors import Misconfiguration
+from precad.common.model import initial_vector
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-model.md"
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop|.*oneDNN")
+
+
+@pytest.fixture(autouse=True)
+def distributions_check() -> Iterator[None]:
+    """torch.compile's own module turns it off for the whole process."""
+    yield
+    torch.distributions.Distribution.set_default_validate_args(value=True)
+
+
+def targets_for(outputs: torch.Tensor) -> Any:
+    """Labels, a pixel each where there are pixels; of the first three columns."""
+    return np.resize(Y, (N, *outputs.shape[2:])) if outputs.ndim > 2 else Y
+
+
+def outcome(model: nn.Module, loss: Any, x: Any, y: Any) -> str:
+    """What the table says: trains, if each record's gradient is autograd's, or the refusal."""
+    torch.manual_seed(3)
+    records = as_records((x, y))
+    try:
+        task = task_of(model, "uniform")
+        rehearse(model, loss, records, task, N)
+    except Misconfiguration as error:
+        return re.sub(r", in \S+ line \d+, `.*?`(?=:)", "", str(error.remedy))
+    gradients = RecordGradients(model, loss, task.model.parameters, 4, task.objective)
+    moved = np.random.default_rng(5).normal(0, 0.1, task.dimension)
+    theta = initial_vector(task.model) + moved
+    found = np.concatenate(list(gradients.chunks(records, np.arange(N), theta)))[:N]
+    expected = alone(model, loss, records.inputs, records.targets, theta)
+    named = gradients.loaded(theta)
+    stacked = gradients.shared(named, records.inputs, records.targets).double().numpy()
+    worst = max(np.abs(each - expected).max() for each in (found, stacked))
+    assert np.abs(expected).max() > 1e-3
+    return "trains" if worst <= 1e-5 * max(1.0, np.abs(expected).max()) else f"off by {worst}"
+
+
+def row_on_the_page(name: str) -> str:
+    found = re.search(rf"^\| {re.escape(name)} \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_model_s_gradients_are_autograd_s_one_by_one(name: str) -> None:
+    make, x = TRAINED[name]
+    torch.manual_seed(2)
+    model = make()
+    with torch.no_grad():
+        outputs = model(torch.from_numpy(x))
+    assert outcome(model, functional.cross_entropy, x, targets_for(outputs)) == "trains"
+    assert row_on_the_page(name) == "trains"
+    assert try_model(model, task_of(model, "uniform"), x.shape[1:]) is not None
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_train_is_named_before_there_are_records(name: str) -> None:
+    make, x = REFUSED[name]
+    torch.manual_seed(2)
+    model = make()
+    said = outcome(model, functional.cross_entropy, x, Y)
+    assert said == row_on_the_page(name)
+    assert not re.search("mend this record|don't go together|record [0-9]", said)
+    with pytest.raises(Misconfiguration):
+        try_model(model, task_of(model, "uniform"), x.shape[1:])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_s_gradients_are_autograd_s_one_by_one(name: str) -> None:
+    loss, columns, y = LOSSES[name]
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, columns))
+    assert outcome(model, loss, X, y) == "trains"
+    assert row_on_the_page(name) == "trains"
+
+
+@pytest.mark.parametrize("name", REFUSED_LOSSES)
+def test_a_loss_that_cannot_be_one_of_records_is_named(name: str) -> None:
+    loss, columns, y = REFUSED_LOSSES[name]
+    said = outcome(nn.Linear(6, columns), loss, X, y)
+    assert said == row_on_the_page(f"{name} (loss)")
+    assert "mend this record" not in said
+
+
+def test_no_record_is_blamed_for_a_start_at_which_no_loss_is_finite() -> None:
+    class Cooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.temperature = nn.Linear(6, CLASSES), nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.linear(x) / self.temperature
+            return outputs
+
+    task = task_of(Cooled(), "uniform")
+    with pytest.raises(Misconfiguration, match=r"starts at 0.*start from a file of weights"):
+        rehearse(Cooled(), functional.cross_entropy, as_records((X, Y)), task)
+
+
+def test_without_a_shape_such_as_the_first_layer_takes_is_tried() -> None:
+    for name in ("logistic regression", "LSTM", "embedding", "transformer's encoder"):
+        model = TRAINED[name][0]()
+        if name == "embedding":
+            model = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(32, CLASSES))
+        assert try_model(model, task_of(model, "uniform")) is not None, name
+    strange = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3 * 7 * 9, 2))
+    assert try_model(strange, task_of(strange, "uniform")) is None
+    with pytest.raises(Misconfiguration, match=r"takes no record of shape \[2, 8, 8\]"):
+        try_model(strange, task_of(strange, "uniform"), P.shape[1:])
+
+
+def written() -> str:
+    """The page's tables, for whoever changes the corpus."""
+    lines = []
+    for title, rows in (("model", {**TRAINED, **REFUSED}), ("loss", {**LOSSES, **REFUSED_LOSSES})):
+        lines += [f"| {title} | |", "| --- | --- |"]
+        for name, row in rows.items():
+            torch.manual_seed(2)
+            if title == "model":
+                make, x = row  # type: ignore[misc]
+                model: nn.Module = make()
+                y = targets_for(model(torch.from_numpy(x))) if name in TRAINED else Y
+                said = outcome(model, functional.cross_entropy, x, y)
+            else:
+                loss, columns, y = row  # type: ignore[misc]
+                said = outcome(nn.Linear(6, columns), loss, X, y)
+                name += "" if name in LOSSES else " (loss)"  # noqa: PLW2901
+            lines.append(f"| {name} | {said} |")
+        lines.append("")
+    return "\n".join(lines)

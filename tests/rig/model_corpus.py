@@ -1,0 +1,381 @@
+"""Models and losses that people bring: thirty that train, and what can't, each by its name.
+
+Each model is made of ``S`` (steps of numbers), ``X`` (numbers), ``T`` (tokens) or ``P`` (pictures).
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
+
+N, CLASSES = 6, 3
+GENERATOR = np.random.default_rng(20)
+S = GENERATOR.normal(size=(N, 5, 6)).astype(np.float32)
+X = GENERATOR.normal(size=(N, 6)).astype(np.float32)
+T = GENERATOR.integers(0, 11, (N, 7))
+P = GENERATOR.normal(size=(N, 2, 8, 8)).astype(np.float32)
+Y = GENERATOR.integers(0, CLASSES, N)
+
+
+class Own(nn.Module):
+    """``forward`` as it is given, over the parts by name; with a head for what they give."""
+
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        head: int | None = None,
+        **parts: nn.Module | torch.Tensor,
+    ) -> None:
+        super().__init__()
+        self._forward = forward
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+        self.head = nn.Linear(6 if head is None else head, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self._forward(self, x)
+
+
+def _last(cell: nn.Module, width: int = 7) -> nn.Module:
+    return Own(lambda m, x: m.head(m.cell(x)[0][:, -1]), width, cell=cell)
+
+
+def _stepwise(cell: nn.Module) -> nn.Module:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        state = None
+        for step in range(x.shape[1]):
+            state = m.cell(x[:, step], state)
+        last: torch.Tensor = m.head(state[0] if isinstance(state, tuple) else state)
+        return last
+
+    return Own(forward, 7, cell=cell)
+
+
+def _attention(m: Any, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = m.head(m.mix(x, x, x, need_weights=False)[0].mean(dim=1))
+    return found
+
+
+def _causal(m: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """A small GPT: one block, causal, its outputs by the table of its inputs."""
+    x = m.table(tokens) + m.places[: tokens.shape[1]]
+    query, key, value = m.ask(m.first(x)).chunk(3, dim=-1)
+    x = x + functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    x = x + m.inner(m.second(x))
+    found: torch.Tensor = m.head((x @ m.table.weight.T)[:, -1])
+    return found
+
+
+def _tied(m: Any, x: torch.Tensor) -> torch.Tensor:
+    hidden = torch.tanh(m.down(x))
+    found: torch.Tensor = m.head(functional.linear(hidden, m.down.weight.T))
+    return found
+
+
+def _experts(m: Any, x: torch.Tensor) -> torch.Tensor:
+    every = torch.stack([m.one(x), m.other(x)], dim=1)
+    found: torch.Tensor = m.head((m.gate(x).softmax(dim=1).unsqueeze(2) * every).sum(dim=1))
+    return found
+
+
+def _excite(m: Any, x: torch.Tensor) -> torch.Tensor:
+    seen = m.conv(x)
+    weight = m.gate(seen.mean((2, 3))).sigmoid()
+    found: torch.Tensor = m.head((seen * weight[..., None, None]).mean((2, 3)))
+    return found
+
+
+def _flow(m: Any, x: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        x = x + torch.tanh(m.slope(x)) / 4
+    found: torch.Tensor = m.head(x)
+    return found
+
+
+def _encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(6, 2, 12, 0.0, batch_first=True)
+    return Own(lambda m, x: m.head(m.layer(x)[:, 0]), layer=layer)
+
+
+def _seq(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers)
+
+
+def _conv(groups: int = 1) -> nn.Module:
+    return _seq(
+        *(nn.Conv2d(2, 4, 3, groups=groups), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(36, CLASSES)),
+    )
+
+
+class UNet(nn.Module):
+    """A label for each pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.last = nn.Conv2d(8, CLASSES, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        down = torch.relu(self.first(x))
+        low = torch.relu(self.second(functional.max_pool2d(down, 2)))
+        both = torch.cat([down, functional.interpolate(low, scale_factor=2)], dim=1)
+        found: torch.Tensor = self.last(both)
+        return found
+
+
+TRAINED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "logistic regression": (lambda: nn.Linear(6, CLASSES), X),
+    "two layers of tanh": (lambda: _seq(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)), X),
+    "residual with LayerNorm and PReLU": (
+        lambda: Own(lambda m, x: m.head(x + m.act(m.norm(m.line(x)))), line=nn.Linear(6, 6),
+                    norm=nn.LayerNorm(6), act=nn.PReLU()), X),
+    "bilinear": (lambda: Own(lambda m, x: m.head(m.pair(x, x)), pair=nn.Bilinear(6, 6, 6)), X),
+    "mixture of experts": (
+        lambda: Own(_experts, one=nn.Linear(6, 6), other=nn.Linear(6, 6), gate=nn.Linear(6, 2)), X),
+    "steps of a differential equation": (lambda: Own(_flow, slope=nn.Linear(6, 6)), X),
+    "tied autoencoder": (lambda: Own(_tied, down=nn.Linear(6, 4)), X),
+    "weight norm of parametrizations": (
+        lambda: parametrizations.weight_norm(nn.Linear(6, CLASSES)), X),
+    "orthogonal of parametrizations": (
+        lambda: parametrizations.orthogonal(nn.Linear(6, CLASSES)), X),
+    "fixed Fourier features in a buffer": (
+        lambda: Own(lambda m, x: m.head(torch.sin(x @ m.waves)), 8, waves=torch.ones(6, 8) / 3), X),
+    "multi-task by torch.cat": (
+        lambda: Own(lambda m, x: torch.cat([m.head(x), m.other(x)], 1), other=nn.Linear(6, 2)), X),
+    "LSTM": (lambda: _last(nn.LSTM(6, 7, batch_first=True)), S),
+    "LSTM with projection": (lambda: _last(nn.LSTM(6, 7, proj_size=4, batch_first=True), 4), S),
+    "GRU, two layers, both ways": (
+        lambda: _last(nn.GRU(6, 7, 2, batch_first=True, bidirectional=True), 14), S),
+    "RNN": (lambda: _last(nn.RNN(6, 7, batch_first=True)), S),
+    "LSTMCell": (lambda: _stepwise(nn.LSTMCell(6, 7)), S),
+    "GRUCell": (lambda: _stepwise(nn.GRUCell(6, 7)), S),
+    "attention": (lambda: Own(_attention, mix=nn.MultiheadAttention(6, 2, batch_first=True)), S),
+    "transformer's encoder": (_encoder, S),
+    "mean of a set": (
+        lambda: Own(lambda m, x: m.head(m.each(x).relu().mean(dim=1)), each=nn.Linear(6, 6)), S),
+    "graph with a fixed adjacency": (
+        lambda: Own(lambda m, x: m.head((m.edges @ m.each(x)).relu().sum(dim=1)),
+                    each=nn.Linear(6, 6), edges=torch.eye(5) / 2), S),
+    "dilated convolutions in time": (
+        lambda: _seq(nn.Conv1d(5, 4, 2, dilation=2), nn.ReLU(), nn.Flatten(),
+                     nn.Linear(16, CLASSES)), S),
+    "GPT with tied embeddings": (
+        lambda: Own(_causal, 11, table=nn.Embedding(11, 6), places=nn.Parameter(torch.zeros(9, 6)),
+                    first=nn.LayerNorm(6), second=nn.LayerNorm(6), ask=nn.Linear(6, 18),
+                    inner=_seq(nn.Linear(6, 12), nn.GELU(), nn.Linear(12, 6))), T),
+    "embedding": (lambda: _seq(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(28, CLASSES)), T),
+    "embedding bag": (lambda: nn.EmbeddingBag(11, CLASSES), T),
+    "embedding and GRU": (
+        lambda: Own(lambda m, x: m.head(m.cell(m.table(x))[1][0]), 7, table=nn.Embedding(11, 4),
+                    cell=nn.GRU(4, 7, batch_first=True)), T),
+    "convolution with GroupNorm": (_conv, P),
+    "grouped convolution": (lambda: _conv(2), P),
+    "InstanceNorm without statistics": (
+        lambda: _seq(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.ReLU(), nn.Flatten(),
+                     nn.Linear(108, CLASSES)), P),
+    "squeeze and excitation": (
+        lambda: Own(_excite, 4, conv=nn.Conv2d(2, 4, 3), gate=nn.Linear(4, 4)), P),
+    "segmentation, a small U-Net": (UNet, P),
+    "transposed convolution": (
+        lambda: _seq(nn.ConvTranspose2d(2, 3, 2, 2), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+                     nn.Linear(12, CLASSES)), P),
+}  # fmt: skip
+
+
+# --- what can't be trained -----------------------------------------------------------------------
+
+
+def _if(m: Any, x: torch.Tensor) -> Any:
+    return m.head(x) if x.sum() > 0 else -m.head(x)
+
+
+def _in_place(m: Any, x: torch.Tensor) -> torch.Tensor:
+    sums = torch.zeros(len(x), CLASSES)
+    sums += m.head(x)
+    return sums
+
+
+class _Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> Any:  # noqa: ARG004
+        return 2 * slopes[0]
+
+
+_twice: Callable[[torch.Tensor], Any] = _Twice.apply
+
+
+def _packed(m: Any, x: torch.Tensor) -> Any:
+    lengths = (x.abs().sum(dim=2) > 0).sum(dim=1).cpu()
+    steps = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    return m.head(m.cell(steps)[1][0][0])
+
+
+def _compiled() -> nn.Module:
+    found: Any = torch.compile(nn.Linear(6, CLASSES))
+    return found  # type: ignore[no-any-return]
+
+
+def _compiled_inside() -> nn.Module:
+    model = _seq(nn.Linear(6, CLASSES))
+    model[0].compile()  # type: ignore[index]
+    return model
+
+
+def _old(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return norm(nn.Linear(6, CLASSES))
+
+
+def _scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found: nn.Module = torch.jit.script(nn.Linear(6, CLASSES))
+        return found
+
+
+def _head(forward: Callable[..., Any]) -> Callable[[], nn.Module]:
+    return lambda: Own(forward)
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    ".item()": (_head(lambda m, x: m.head(x) * x.mean().item()), X),
+    "if on data": (_head(_if), X),
+    "NumPy in forward": (_head(lambda m, x: m.head(x) + float(x.detach().numpy().mean())), X),
+    "a mask as index": (_head(lambda m, x: m.head(x) + x[x > 0].sum()), X),
+    "in-place sums": (_head(_in_place), X),
+    "tuple": (_head(lambda m, x: (m.head(x), x)), X),
+    "dictionary": (_head(lambda m, x: {"logits": m.head(x)}), X),
+    "torch.utils.checkpoint": (_head(lambda m, x: checkpoint(m.head, x, use_reentrant=False)), X),
+    "autograd.Function of the old form": (_head(lambda m, x: _twice(m.head(x))), X),
+    "packed sequences": (lambda: Own(_packed, 7, cell=nn.LSTM(6, 7, batch_first=True)), S),
+    "LSTM without batch_first": (lambda: _last(nn.LSTM(6, 7)), S),
+    "LSTM with dropout": (lambda: _last(nn.LSTM(6, 7, 2, dropout=0.1, batch_first=True)), S),
+    "dropout": (lambda: _seq(nn.Linear(6, CLASSES), nn.Dropout()), X),
+    "dropout of torch.nn.functional": (_head(lambda m, x: functional.dropout(m.head(x))), X),
+    "batch norm": (lambda: _seq(nn.Linear(6, CLASSES), nn.BatchNorm1d(CLASSES)), X),
+    "InstanceNorm with statistics": (
+        lambda: _seq(nn.InstanceNorm2d(2, track_running_stats=True), nn.Flatten(),
+                     nn.Linear(128, CLASSES)), P),
+    "TorchScript": (_scripted, X),
+    "torch.compile": (_compiled, X),
+    "torch.compile of a layer": (_compiled_inside, X),
+    "the old weight_norm": (lambda: _old(weight_norm), X),
+    "the old spectral_norm": (lambda: _old(spectral_norm), X),
+    "spectral norm": (lambda: parametrizations.spectral_norm(nn.Linear(6, CLASSES)), X),
+    "pruning": (lambda: _old(lambda line: prune.l1_unstructured(line, "weight", 2)), X),  # type: ignore[no-untyped-call]
+    "lazy layers": (lambda: _seq(nn.LazyLinear(CLASSES)), X),
+    "sparse embedding": (
+        lambda: _seq(nn.Embedding(11, 4, sparse=True), nn.Flatten(), nn.Linear(28, CLASSES)), T),
+    "embedding with max_norm": (
+        lambda: _seq(nn.Embedding(11, 4, max_norm=1.0), nn.Flatten(), nn.Linear(28, CLASSES)), T),
+    "DataParallel": (lambda: nn.DataParallel(nn.Linear(6, CLASSES)), X),
+    "frozen layers": (
+        lambda: _seq(nn.Linear(6, 6).requires_grad_(requires_grad=False),
+                     nn.Linear(6, CLASSES)), X),
+}  # fmt: skip
+
+# --- losses: name, loss, how many outputs, targets -----------------------------------------------
+
+
+def _focal(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    chosen = functional.log_softmax(outputs, dim=1).gather(1, targets.unsqueeze(1))
+    return -((1 - chosen.exp()) ** 2 * chosen).sum()
+
+
+def _dice(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    each = outputs.sigmoid()
+    return 1 - 2 * (each * targets).sum() / (each.sum() + targets.sum() + 1)
+
+
+def _gaussian(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    mean, log_variance = outputs.unbind(dim=1)
+    return (log_variance + (targets - mean) ** 2 * torch.exp(-log_variance)).sum() / 2
+
+
+def _pinball(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    away = targets - outputs[:, 0]
+    return torch.maximum(0.9 * away, -0.1 * away).sum()
+
+
+def _two_tasks(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    first = functional.cross_entropy(outputs[:, :2], targets[:, 0].long())
+    return first + functional.mse_loss(outputs[:, 2], targets[:, 1])
+
+
+def _item(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs, targets) * outputs.mean().item()
+
+
+def _contrastive(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    unit = functional.normalize(outputs, dim=1)
+    same = (targets[:, None] == targets[None, :]).float()
+    return -(same * functional.log_softmax(unit @ unit.T, dim=1)).sum(dim=1).mean()
+
+
+BITS = (X[:, :CLASSES] > 0).astype(np.float32)
+SHARES = np.abs(X[:, :CLASSES]) / np.abs(X[:, :CLASSES]).sum(axis=1, keepdims=True)
+NUMBERS, COUNTS = X[:, 0], np.abs(X[:, 0]).round()
+WEIGHTS = torch.tensor([0.1, 1.0, 5.0])
+LOSSES: dict[str, tuple[Any, int, Any]] = {
+    "cross_entropy": (functional.cross_entropy, CLASSES, Y),
+    "CrossEntropyLoss, label_smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), CLASSES, Y),
+    "CrossEntropyLoss, weights, reduction='sum'": (
+        nn.CrossEntropyLoss(weight=WEIGHTS, reduction="sum"), CLASSES, Y),
+    "CrossEntropyLoss of shares": (nn.CrossEntropyLoss(), CLASSES, SHARES),
+    "MultiMarginLoss": (nn.MultiMarginLoss(), CLASSES, Y),
+    "focal loss": (_focal, CLASSES, Y),
+    "MSELoss": (nn.MSELoss(), 1, NUMBERS),
+    "L1Loss": (nn.L1Loss(), 1, NUMBERS),
+    "HuberLoss": (nn.HuberLoss(), 1, NUMBERS),
+    "quantiles": (_pinball, 1, NUMBERS),
+    "PoissonNLLLoss": (nn.PoissonNLLLoss(), 1, COUNTS[:, None]),
+    "Gaussian likelihood": (_gaussian, 2, NUMBERS),
+    "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(), CLASSES, BITS),
+    "MultiLabelSoftMarginLoss": (nn.MultiLabelSoftMarginLoss(), CLASSES, BITS),
+    "dice": (_dice, CLASSES, BITS),
+    "two tasks": (_two_tasks, 3, np.stack([BITS[:, 0], NUMBERS], axis=1)),
+}  # fmt: skip
+REFUSED_LOSSES: dict[str, tuple[Any, int, Any]] = {
+    "class weights in a mean": (nn.CrossEntropyLoss(weight=WEIGHTS), CLASSES, Y),
+    "contrastive": (_contrastive, CLASSES, Y),
+    "gaussian_nll_loss of torch, which looks at values": (
+        lambda out, y: functional.gaussian_nll_loss(out[:, 0], y, out[:, 1].exp()), 2, NUMBERS),
+    ".item()": (_item, CLASSES, Y),
+}  # fmt: skip
+
+
+def alone(
+    model: nn.Module, loss: Any, inputs: torch.Tensor, targets: torch.Tensor, theta: np.ndarray
+) -> np.ndarray:
+    """Gradients ``[n, d]`` by autograd, a record at a time; its last axis as θ has it."""
+    named, start = {}, 0
+    for name, tensor in model.named_parameters():
+        values = torch.from_numpy(theta[start : start + tensor.numel()]).float()
+        named[name] = values.reshape(tensor.shape).requires_grad_()
+        start += tensor.numel()
+    rows = []
+    for record in range(len(inputs)):
+        one = slice(record, record + 1)
+        outputs = functional_call(model, named, (inputs[one],))
+        target = targets[one]
+        if target.numel() == getattr(outputs, "numel", int)():
+            target = target.reshape(outputs.shape) if target.is_floating_point() else target
+        slopes = torch.autograd.grad(loss(outputs, target).sum(), list(named.values()))
+        rows.append(torch.cat([slope.ravel() for slope in slopes]).double().numpy())
+    return np.stack(rows)
