@@ -1,5 +1,6 @@
 """Arrays from NumPy files that anybody may have written: never unpickled, numbers only."""
 
+import os
 import zlib
 from pathlib import Path
 from tokenize import TokenError
@@ -32,6 +33,7 @@ _UNREADABLE = (
 )
 """What NumPy and zipfile raise for files that are damaged or made up."""
 _SHOWN = 8
+_USUAL_MEMORY = 16 << 30
 
 
 def read_npy(field: str, path: Path) -> Array:
@@ -54,6 +56,9 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
     try:
         with path.open("rb") as opened, np.lib.npyio.NpzFile(opened, allow_pickle=False) as file:
             missing = [name for name in names if name not in file]
+            packed: Any = file.zip
+            arrays = (each for each in packed.infolist() if each.filename[:-4] in names)
+            require_room(field, path, sum(each.file_size for each in arrays))
             found = [] if missing else [np.asarray(file[name]) for name in names]
             there = ", ".join(list(file)[:_SHOWN]) or "none"
     except _UNREADABLE as error:
@@ -64,6 +69,29 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
             field, str(path), f"has no array {missing[0]}, but {there}: save {wanted} in it"
         )
     return tuple(_numbers(field, path, array) for array in found)
+
+
+def require_room(field: str, path: Path, unpacked: int) -> None:
+    """Refuse a compressed file that this machine's memory can't hold, before it is unpacked.
+
+    Raises Misconfiguration: ``unpacked`` bytes are more than half of the memory.
+    """
+    memory = memory_bytes()
+    if unpacked > memory // 2:
+        raise Misconfiguration(
+            field,
+            str(path),
+            f"unpacks to {unpacked / 2**30:,.1f} GiB, and this machine has {memory / 2**30:,.1f} "
+            "GiB of memory: if it is the right file, give fewer records, or use a larger machine",
+        )
+
+
+def memory_bytes() -> int:
+    """Memory of this machine, or what most have where it doesn't say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return _USUAL_MEMORY
 
 
 def _numbers(field: str, path: Path, array: Array) -> Array:

@@ -20,6 +20,7 @@ from precad.aggregator.store.transaction import (
     file_of,
     is_in_memory,
     parse_url,
+    require_whole,
     storage_errors,
     wait_for_database,
     writing_engine,
@@ -54,6 +55,7 @@ class Store:
         with storage_errors():
             self._lock = lock_database(engine)
         wait_for_database(engine)
+        require_whole(engine)
         with self.transaction.write() as connection:
             if is_in_memory(engine.url):
                 # Nothing older can be in it; whoever plays rounds in one process opens many.

@@ -214,6 +214,21 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
             patience.wait(error)
 
 
+def require_whole(engine: Engine) -> None:
+    """Refuse a file that is damaged, or a copy that was made beside a running server, at the start.
+
+    Later it would show in the middle of a round, or in what is read wrongly.
+
+    Raises:
+        StorageFailure: SQLite finds pages that don't belong together.
+    """
+    if file_of(engine.url) is not None:
+        with storage_errors(), engine.connect() as connection:
+            found = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {found}")
+
+
 @contextmanager
 def storage_errors() -> Iterator[None]:
     """Raise the database's failures as StorageFailure; mistakes in statements stay the same.
@@ -271,8 +286,9 @@ def _explain(error: BaseException) -> str:
     remedy = "see to the database, then start again: the state is as it was before"
     if "malformed" in said or "not a database" in said:
         remedy = (
-            "the file is damaged. Put back the newest copy only if no round was played since; "
-            "otherwise start a new task"
+            "the file is damaged, as one is that cp copied beside a running server: copy with "
+            "precad backup. Put back the newest copy only if no round was played since; otherwise "
+            "start a new task"
         )
     elif "full" in said or "disk I/O" in said or "No space" in said:
         remedy = "make room on the disk, then start again: the state is as it was before"

@@ -287,7 +287,7 @@ class Columns(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    inputs: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    inputs: Annotated[tuple[str, ...], Field(strict=False, max_length=10_000)] = ()
     """Without `[data]`: the inputs' columns in the model's order; numbers, none missing."""
     target: str | None = None
     """Without `[data]`: the column that is learned; labels as whole numbers, or numbers."""

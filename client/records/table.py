@@ -10,6 +10,9 @@ from typing import Any
 
 from precad.client.records.containers import Cells, of_column
 from precad.common.errors import Misconfiguration
+from precad.common.npy import require_room
+
+_BYTES_PER_CELL = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +118,19 @@ def _require_once(names: Sequence[str], source: str) -> None:
 def of_parquet(path: Path) -> Table:
     """A Parquet file. Raises Misconfiguration: it can't be read, or pyarrow isn't installed."""
     try:
-        from pyarrow.parquet import read_table  # noqa: PLC0415 -- an extra
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415 -- an extra
     except ImportError:
         raise Misconfiguration(
             "data", str(path), "Parquet needs pyarrow: pip install 'precad[parquet]', or give CSV"
         ) from None
     try:
-        frame = read_table(path)
+        with ParquetFile(path) as file:
+            # A few bytes may stand for a column of one value.
+            cells = file.metadata.num_rows * file.metadata.num_columns
+            require_room("data", path, _BYTES_PER_CELL * cells)
+            frame = file.read()
+    except Misconfiguration:
+        raise
     except Exception as error:  # whatever a file's decoder raises
         raise Misconfiguration("data", str(path), f"can't be read as Parquet: {error}") from error
     return of_frame(frame, str(path))

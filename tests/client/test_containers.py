@@ -24,6 +24,7 @@ from precad.client.records.containers import level_of, of_column
 from precad.client.records.read_records import read_records
 from precad.client.records.table import of_frame
 from precad.client.records.torch_records import as_records
+from precad.common import npy
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import DataSection
 
@@ -471,3 +472,29 @@ def test_a_wide_tables_columns_are_told_from_the_worst_on() -> None:
     assert findings[0].text.startswith("column c29: 29 of 300")
     assert findings[-1].text == "9 more columns have such cells"
     assert len(findings) == 21
+
+
+# --- files that hold more than they look ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_a_file_that_unpacks_beyond_the_memory_is_refused_before(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundredth of its size on the disk: somebody's bomb, or the wrong file."""
+    path, many = tmp_path / f"own.{kind}", 200_000
+    if kind == "npz":
+        np.savez_compressed(path, x=np.zeros((many, 2), np.float32), y=np.zeros(many, np.int64))
+    else:
+        zeros = np.zeros(many)
+        parquet.write_table(pa.table({"a": zeros, "y": zeros}), path)
+    columns = Columns(inputs=("a",), target="y")
+    assert len(read_records(path, None, columns)[0]) == many
+    monkeypatch.setattr(npy, "memory_bytes", lambda: 4_000_000)
+    with pytest.raises(Misconfiguration, match=r"own\.\w+'?: unpacks to 0.0 GiB, and this machine"):
+        read_records(path, None, columns)
+
+
+def test_more_columns_than_a_task_may_have_are_refused_in_a_sentence() -> None:
+    with pytest.raises(Misconfiguration, match=r"inputs = .*at most 10000 items"):
+        Columns(inputs=tuple(f"c{at}" for at in range(25_000)), target="y")
