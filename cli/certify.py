@@ -21,6 +21,11 @@ UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
 BoundName: TypeAlias = Literal["hoeffding", "bernstein"]
 Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
 Simultaneous: TypeAlias = Annotated[bool, "Make the confidence hold for all points at once."]
+Header: TypeAlias = Literal["yes", "no"]
+"""Whether the first line of CSV files is a header."""
+AskedHeader: TypeAlias = Annotated[
+    Header | None, "Whether CSV files begin with a header; where numbers leave it open, say it."
+]
 TrueLabels: TypeAlias = Annotated[Path | None, "True labels: report certified accuracy."]
 Plot: TypeAlias = Annotated[Path | None, "Write a picture to this .png, .pdf or .svg file."]
 
@@ -65,6 +70,7 @@ class OfTrainings:
     attempts: Annotated[
         int, "With --soundness-bits: most attempts of a round, each of which is validated."
     ] = 20
+    header: AskedHeader
     plot: Plot
     as_json: AsJson
 
@@ -125,6 +131,7 @@ class Smoothing(OfModel):
     ]
     simultaneous: Simultaneous
     labels: TrueLabels
+    header: AskedHeader
     plot: Plot
     as_json: AsJson
 

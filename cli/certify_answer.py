@@ -66,7 +66,7 @@ def answer(request: Request) -> Document:
 def _prediction(request: Prediction) -> Document:
     trained = Trained.of(request)
     intervals, models, classes = vote_intervals(request, trained.runs)
-    correct, known = right(request.labels, intervals.labels), request.labels is not None
+    correct, known = right(request, intervals.labels), request.labels is not None
     guarantees = [trained.guarantee(kind, request) for kind in request.kinds]
     directions = DIRECTIONS[trained.change(request)]
     certificates = [certify_predictions(intervals, one, directions) for one in guarantees]

@@ -1,9 +1,7 @@
 """What `precad certify` reads: how models were trained, votes, scores, losses and labels."""
 
-import re
 import secrets
 import sys
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,16 +39,21 @@ from precad.certify.intervals import (
     votes_of,
 )
 from precad.certify.renyi import RenyiGroups
-from precad.cli.certify import Change, GuaranteeKind, Loss, OfTrainings, Prediction, Smoothing
+from precad.cli.certify import (
+    Change,
+    GuaranteeKind,
+    Header,
+    Loss,
+    OfTrainings,
+    Prediction,
+    Smoothing,
+)
+from precad.cli.certify_files import read_array
 from precad.cli.predict import trained
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.npy import Array, read_npy
+from precad.common.npy import Array
 from precad.common.terminal import Bar
-
-_NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')
-"""A column's name: it begins with a letter."""
-
 
 _LEAST_NOISE = 0.01
 DIRECTIONS = {
@@ -191,44 +194,16 @@ def _require_absences(absent: int, unit: Unit) -> None:
         raise Misconfiguration("absent", absent, "only clients are absent")
 
 
-def read_array(field: str, path: Path) -> Array:
-    """The array in a ``.npy`` file (never unpickled) or a CSV file (one header line allowed)."""
-    if not path.is_file():
-        raise Misconfiguration(field, str(path), "there is no such file")
-    if path.suffix == ".npy":
-        return read_npy(field, path)
-    try:
-        return _read_csv(path)
-    except ValueError as error:
-        raise Misconfiguration(
-            field, str(path), f"give a .npy array of numbers, or CSV ({error})"
-        ) from None
-
-
-def _read_csv(path: Path) -> Array:
-    # Spreadsheets begin a file with a byte-order mark.
-    with path.open(encoding="utf-8-sig") as file:
-        lines = file.read().splitlines()
-    # Names alone are a header. A row with a number in it is data, whatever else is wrong with it:
-    # dropped as a header, it would shift all points.
-    names = bool(lines) and all(_NAME.fullmatch(cell) for cell in lines[0].split(","))
-    with warnings.catch_warnings(action="ignore"):  # of an empty file it only warns
-        array = np.loadtxt(lines[names:], delimiter=",", ndmin=2)
-    if not array.size:
-        raise ValueError("it is empty")
-    return array
-
-
-def right(path: Path | None, labels: Integers) -> Booleans:
+def right(request: Prediction, labels: Integers) -> Booleans:
     """[points] bool: which labels are the file's true ones; all count where none is given."""
-    if path is None:
+    if request.labels is None:
         return np.ones(len(labels), dtype=bool)
-    return np.asarray(labels == true_labels(path, len(labels)))
+    return np.asarray(labels == true_labels(request.labels, len(labels), request.header))
 
 
-def true_labels(path: Path, points: int) -> Array:
+def true_labels(path: Path, points: int, header: Header | None) -> Array:
     """The file's labels, ``[points]``. Raises Misconfiguration: they aren't so many numbers."""
-    truth = np.ravel(read_array("labels", path))
+    truth = np.ravel(read_array("labels", path, header, counted=True, rows=points))
     if len(truth) != points or not np.all(truth % 1 == 0):
         raise Misconfiguration("labels", f"{len(truth)} values", f"give {points} whole numbers")
     return truth
@@ -254,7 +229,9 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
         sources = request.sources
         if len(sources) != 1:
             raise Misconfiguration("votes", len(sources), "give one file of votes or scores")
-        array = read_array("votes", sources[0])
+        # Votes are told from row numbers by their sums, which are all alike.
+        counted = request.form != "labels"
+        array = read_array("votes", sources[0], request.header, counted=counted)
         match request.form or ("scores" if array.ndim == 3 else "votes"):
             case "scores":
                 scores, bound = _stacked(array), ScoreBound(request.interval)
@@ -300,7 +277,7 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
     if runs is None:
         if len(sources) != 1:
             raise Misconfiguration("losses", len(sources), "give one file, --loss or --runs")
-        losses = read_array("losses", sources[0])
+        losses = read_array("losses", sources[0], request.header)
         # A CSV of one column or one row is one loss a run.
         losses = losses.ravel() if losses.ndim == 2 and 1 in losses.shape else losses
     elif len(runs.runs) == 1:
@@ -337,9 +314,10 @@ def votes_of_file(request: Smoothing) -> Smoothed:
         raise Misconfiguration("votes", None, "give a file of votes, or a model and --data")
     if request.sigma is None:
         raise Misconfiguration("--sigma", None, "say how much noise the votes are under")
-    counts = vote_counts(read_array("votes", request.votes))
-    other = None if request.selection is None else read_array("selection", request.selection)
-    labels = None if request.labels is None else true_labels(request.labels, len(counts))
+    header, chosen, truth = request.header, request.selection, request.labels
+    counts = vote_counts(read_array("votes", request.votes, header, counted=True))
+    other = None if chosen is None else read_array("selection", chosen, header, counted=True)
+    labels = None if truth is None else true_labels(truth, len(counts), header)
     return Smoothed(request.sigma, counts, other, labels)
 
 

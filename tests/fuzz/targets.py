@@ -59,7 +59,8 @@ from precad.certify.finished_runs import FinishedRun
 from precad.certify.inefficacy import expected_loss
 from precad.certify.intervals import ScoreBound, vote_counts
 from precad.cli.certify import Loss, Prediction, UnitName, certify
-from precad.cli.certify_inputs import Trained, expectation, read_array, right, vote_intervals
+from precad.cli.certify_files import read_array
+from precad.cli.certify_inputs import Trained, expectation, true_labels, vote_intervals
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.own_account import Account, OwnAccount
 from precad.client.owner_settings import JoinSettings
@@ -774,8 +775,8 @@ def _certify(suffix: str) -> Callable[[bytes], None]:
             case 2:
                 vote_intervals(_asked(Prediction, *given, "--format", "scores"), None)
             case 3:
-                right(path, np.arange(3))
-                vote_counts(read_array("votes", path))
+                true_labels(path, 3, None)
+                vote_counts(read_array("votes", path, None, counted=True))
             case _:
                 expectation(_asked(Loss, *given), None)
 

@@ -133,6 +133,61 @@ def test_a_first_row_with_a_bad_cell_is_refused_and_never_dropped(
     assert "row 0, column 1" in refused("prediction", str(path), *SMALL)
 
 
+LABELS = "5,5,6\n4,4,4\n9,6,9\n1,1,4\n"
+LOSSES = "0.1\n0.2\n0.15\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "text", "said"),
+    [
+        # As pandas writes columns without names, all or some of them.
+        ("labels", "0,1,2\n" + LABELS, "begins with 0,1,2: a header"),
+        ("labels", "1.0,5.0,6.0\n" + LABELS, "--header yes or --header no"),
+        ("loss", "0\n" + LOSSES, "begins with 0: a header"),
+        ("loss", "3\n" + LOSSES, "begins with 3: a header"),
+        ("loss", "0,1,2\n0.1,0.2,0.1\n", "begins with 0,1,2: a header"),
+        ("votes", "0,1,2\n1,2,0\n3,0,0\n", "begins with 0,1,2: a header"),
+        ("truth", "0\n5\n4\n9\n1\n", "begins with 0: a header"),
+        # Its own numbers of rows, with a name, without one, or without a header.
+        ("labels", ",0,1,2\n0,5,5,6\n1,4,4,4\n", "index"),
+        ("labels", ",a,b\n0,5,5\n1,4,4\n", "index"),
+        ("labels", "Unnamed: 0,a,b\n0,5,5\n1,4,4\n", "index"),
+        ("labels", "0,5,5,6\n1,4,4,4\n2,9,6,9\n", "its first column counts its rows"),
+        ("loss", "0,0.1\n1,0.2\n2,0.1\n", "its first column counts its rows"),
+        # What isn't read isn't dropped.
+        ("votes", "0,8,2\n# 0,9,1\n1,9,0\n", "# 0"),
+        ("votes", "0,8,2\n\n1,9,0\n", "line 2 is empty"),
+        ("loss", "loss\n0.1\n\n0.2\n", "line 3 is empty"),
+        ("labels", '"0","1"\n5,5\n4,4\n', "string"),
+    ],
+)
+def test_a_table_whose_rows_could_be_counted_wrongly_is_refused(
+    tmp_path: Path, what: str, text: str, said: str
+) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(text, encoding="utf-8")
+    if what == "loss":
+        assert said in refused("loss", str(path), *SMALL, "--bound", "9")
+    elif what == "truth":
+        votes = tmp_path / "votes.npy"
+        np.save(votes, np.full((4, 10), 7))
+        assert said in refused("prediction", str(votes), *SMALL, "--labels", str(path))
+    else:
+        assert said in refused("prediction", str(path), *SMALL, "--format", what)
+
+
+@pytest.mark.parametrize(("header", "runs"), [("yes", 3), ("no", 4)])
+def test_whoever_says_whether_there_is_a_header_gets_that_many_runs(
+    tmp_path: Path, header: str, runs: int
+) -> None:
+    path = tmp_path / "losses.csv"
+    path.write_text("0\n" + LOSSES, encoding="utf-8")
+    found = document("loss", str(path), *SMALL, "--header", header)
+    assert found["expected_loss"]["runs"] == runs
+    path.write_text("loss\n" + LOSSES, encoding="utf-8")
+    assert document("loss", str(path), *SMALL)["expected_loss"]["runs"] == 3
+
+
 def test_scores_from_npy_and_csv(tmp_path: Path) -> None:
     generator = np.random.default_rng(2)
     scores = generator.dirichlet([9.0, 1.0], size=(4, 200))
