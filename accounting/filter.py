@@ -1,7 +1,7 @@
 """What keeps an owner's account within its limit, as it is charged step by step.
 
 An owner chooses its next task after it has seen models, so the composed (ε, δ) of what happened to
-be chosen isn't a guarantee (after two tasks, δ can be 1.75 times the stated one). A Rényi filter
+be chosen isn't a guarantee. A Rényi filter
 is one: fix an order α and a budget of ρ(α) when the account opens, and refuse whatever would pass
 it (Feldman and Zrnic 2021, "Individual Privacy Accounting via a Rényi Filter", Theorem 3.3).
 A limit that goes to one task alone is kept by the exact number, which admits more.

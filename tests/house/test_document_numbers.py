@@ -17,6 +17,7 @@ from scipy.stats import norm
 from tests.house.test_documents import ROOT, flat, text_of
 from tests.rig import noise_run
 
+from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import advantages
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.event_log import KEPT_EVENTS
@@ -74,6 +75,11 @@ def clipped_too_long() -> float:
     angle = np.random.default_rng(1).uniform(0, 2 * np.pi, 400_000)
     x = np.trunc(30.1 * 2**16 * np.stack([np.cos(angle), np.sin(angle)]))
     return float(((x**2).sum(axis=0) > np.floor(30.1 * 2**16) ** 2).mean())
+
+
+def published_epsilon(sigma: float) -> float:
+    """Exact, at PRECAD's setting."""
+    return record_epsilon(record_rate=0.05, noise_multiplier=sigma, participations=500, delta=1e-5)
 
 
 PHRASES = {
@@ -140,6 +146,7 @@ PHRASES = {
     ],
     "docs/privacy-accounting.md": [
         f"at least {MIN_NOISE_UNITS:,.0f} units; the denominator",
+        f"exact {', '.join(f'{published_epsilon(sigma):.3f}' for sigma in (1.0, 1.5, 2.0))}; real",
         f"{(1 + exp(4)) * 1000 * ROWS * HONEST:.2g} for ε = 4, n = 1,000 and k = {ROWS}",
         f"{advantages(4.0, 1000, ROWS):.2g} for 1,000 attempts at ε = 4 and k = {ROWS}",
     ],

@@ -63,20 +63,6 @@ SURVIVORS = (
         RELEASE,
     ),
     Named(
-        "the client's word isn't checked at a server",
-        "aggregator/validate/check_by_gates.py",
-        "right = own == norm_word(absorber.crossed, submission.word_mask)",
-        "right = isinstance(own, int)",
-        ("tests/integration/validation/test_cheating_server.py",),
-    ),
-    Named(
-        "whether both servers found the client's words right isn't looked at",
-        "norm_check/norm_gates.py",
-        "return held & right",
-        "return held",
-        ("tests/integration/validation/test_norm_check.py",),
-    ),
-    Named(
         "the other server's model digest isn't compared",
         "aggregator/release.py",
         "if found != own:",
@@ -112,4 +98,4 @@ SURVIVORS = (
         REPORT,
     ),
 )
-"""The review's twelve; the client's word is checked in two places."""
+"""The review's, but for the client's word under `validation = "fss"`."""
