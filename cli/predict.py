@@ -67,6 +67,7 @@ def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]"
         Misconfiguration: an option is missing, or a file can't be used.
         TaskMismatch: the model is another task's.
     """
+    from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
     from precad.client.owner_settings import JoinSettings, own_model  # noqa: PLC0415
     from precad.client.trained_model import MODEL_FILE, TrainedModel  # noqa: PLC0415
@@ -80,9 +81,12 @@ def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]"
         raise Misconfiguration("--config", None, "give it, or --task and --model-file")
     found = TrainedModel.load(model_file, task)
     if request.model is not None:
-        return found, own_model(request.model), settings
-    own = None if settings is None else settings.own_model()
-    return found, build(found.task.model) if own is None else own, settings
+        module = own_model(request.model)
+    else:
+        own = None if settings is None else settings.own_model()
+        module = build(found.task.model) if own is None else own
+    check_buffers(module, found.task.model)
+    return found, module, settings
 
 
 @click.command()

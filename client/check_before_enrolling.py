@@ -122,7 +122,9 @@ def look_at_owner(
     if findings.passes("data", lambda: claim.check(task)):
         findings.good("data", f"{len(records):,} records, each {kind}{shape}")
     if findings.passes("model and loss", lambda: rehearse(model, loss, records, task, most)):
-        findings.good("model and loss", f"take every record; {task.dimension:,} parameters")
+        start = f'which start by model.initial = "{task.model.initial}"'
+        text = f"take every record; {task.dimension:,} parameters, {start}"
+        findings.good("model and loss", text)
         _look_at_pace(findings, task, records, record_rate, model, loss)
     return findings
 

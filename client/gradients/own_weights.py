@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import nn
 
@@ -33,37 +32,19 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
 
     Raises Misconfiguration: names a parameter and both ways out.
     """
-    if starts_as_given(module, section) or (name := chosen_parameter(module)) is None:
-        return
-    start = (
-        "the file's weights"
-        if section.initial == "file"
-        else f'model.initial = "{section.initial}"'
-    )
-    raise Misconfiguration(
-        f"model parameter {name}",
-        type(module).__name__,
-        f"has weights of its own, and the task starts from {start}: {WAYS_OUT}",
-    )
-
-
-WAYS_OUT = (
-    "to start from these, write them by safetensors.torch.save_file(net.state_dict(), FILE) and "
-    "make the task by precad task new --from FILE; to start from the task's, give the module as "
-    "torch's layers draw it, or after precad.client.load_initial(net, task)"
-)
-
-
-def starts_as_given(module: nn.Module, section: ModelSection) -> bool:
-    """Whether the task starts from the module's own weights, in float32."""
-    given, start = weights_of(module).astype(np.float32), initial_vector(section)
-    return np.array_equal(given, start.astype(np.float32))
-
-
-def weights_of(module: nn.Module) -> NDArray[np.float64]:
-    """The module's parameters one after the other, ``[d] float64``."""
-    parts = [tensor.detach().cpu().double().ravel() for tensor in module.parameters()]
-    return torch.cat(parts).numpy()
+    given = torch.cat([tensor.detach().cpu().ravel() for tensor in module.parameters()])
+    as_given = np.array_equal(given.float().numpy(), initial_vector(section).astype(np.float32))
+    if not as_given and (name := chosen_parameter(module)) is not None:
+        file = section.initial == "file"
+        start = "the file's weights" if file else f'model.initial = "{section.initial}"'
+        raise Misconfiguration(
+            f"model parameter {name}",
+            type(module).__name__,
+            f"has weights of its own, and the task starts from {start}: to start from these, write "
+            "them by safetensors.torch.save_file(net.state_dict(), FILE) and make the task by "
+            "precad task new --from FILE; to start from the task's, give the module as torch's "
+            "layers draw it, or after precad.client.load_initial(net, task)",
+        )
 
 
 def chosen_parameter(module: nn.Module) -> str | None:
@@ -144,20 +125,18 @@ def check_buffers(module: nn.Module, section: ModelSection) -> None:
     for name in (*agreed, *found):
         if found.get(name) == agreed.get(name):
             continue
-        field, what = f"model buffer {name}", type(module).__name__
         if name not in agreed:
             remedy = (
                 "isn't in the task, and every owner must have the same: make the task from this "
                 "module, by precad task new --model or precad.client.model_section"
             )
-        elif name not in found:
-            remedy = "is in the task and not in this module: give the module of the task"
         else:
+            fault = "has other numbers than the task's" if name in found else "is missing"
             remedy = (
-                "has other numbers than the task's: give the module of the task, with the same "
-                "constants, read from a file where they were computed"
+                f"{fault}: give the module of the task, with the same constants, read from a file "
+                "where they were computed"
             )
-        raise Misconfiguration(field, what, remedy)
+        raise Misconfiguration(f"model buffer {name}", type(module).__name__, remedy)
 
 
 def _fixed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

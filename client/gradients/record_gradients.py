@@ -320,10 +320,16 @@ class RecordGradients:
         """
         if noise is None:
             noise = inputs.new_zeros(len(inputs), self.objective.noisy, *inputs.shape[1:])
-        if self._recurrent:
-            # Their steps change what they made in place, which has to be a record's own.
-            return self._of(_for_each(named, len(inputs)), 0, inputs, targets, noise)
-        return self._of(named, None, inputs, targets, noise)
+        return self._of(*self._apart(named, len(inputs)), inputs, targets, noise)
+
+    def _apart(
+        self, named: dict[str, torch.Tensor], count: int
+    ) -> tuple[dict[str, torch.Tensor], int | None]:
+        """One copy of the parameters for all records, without an axis for them.
+
+        Recurrent steps change what they made in place, which has to be a record's own.
+        """
+        return (_for_each(named, count), 0) if self._recurrent else (named, None)
 
     def _of(
         self,
@@ -370,9 +376,10 @@ class RecordGradients:
     def losses(
         self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
     ) -> NDArray[np.float64]:
-        """Losses ``[n]`` of at most ``chunk`` records, without their gradients."""
-        losses_of = self._mapped(_as_trained(self._record_loss), 0, 2)
-        found = losses_of(_for_each(named, self.chunk), *self._filled(inputs, targets))
+        """Losses ``[n]`` of at most ``chunk`` records; faster than ``kernel``, to fewer bits."""
+        copies, axis = self._apart(named, self.chunk)
+        losses_of = self._mapped(_as_trained(self._record_loss), axis, 2)
+        found = losses_of(copies, *self._filled(inputs, targets))
         losses: NDArray[np.float64] = found[: len(inputs)].double().cpu().numpy()
         return losses
 

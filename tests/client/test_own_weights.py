@@ -24,7 +24,7 @@ from precad.client.gradients.rehearsal import rehearse
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
-from precad.common.model import initial_vector
+from precad.common.model import initial_vector, save_model
 from precad.common.task import Task
 from precad.simulation import simulate
 
@@ -188,8 +188,9 @@ def wards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wards_with_weights.py").write_text(
         "import torch\nfrom torch import nn\n\n"
-        "def Net():\n    net = nn.Sequential(nn.Linear(6, 2))\n"
-        "    net.register_buffer('scale', torch.full((6,), 2.0))\n    return net\n"
+        "def Net(scale=2.0):\n    net = nn.Sequential(nn.Linear(6, 2))\n"
+        "    net.register_buffer('scale', torch.full((6,), scale))\n    return net\n\n"
+        "def Other():\n    return Net(3.0)\n"
     )
     (tmp_path / "public").mkdir()
     return tmp_path
@@ -238,6 +239,18 @@ def test_a_task_is_made_from_weights(
     assert initial_vector(moved.model)[12] == 0.5
 
 
+def test_a_trained_model_is_applied_with_the_task_s_buffers(wards: Path) -> None:
+    assert run("task", "new", "t.toml", *NEW).exit_code == 0
+    task = Task.load(wards / "t.toml")
+    save_model(wards / "m.safetensors", task, 1, initial_vector(task.model))
+    np.savez(wards / "new.npz", x=X)
+    predict = ("predict", "new.npz", "--task", "t.toml", "--model-file", "m.safetensors")
+    assert run(*predict, "--model", "wards_with_weights:Net").exit_code == 0
+    other = run(*predict, "--model", "wards_with_weights:Other")
+    assert other.exit_code == 2
+    assert "buffer scale" in other.stderr
+
+
 def assert_matches(pattern: str, text: str) -> None:
     with pytest.raises(ValueError, match=pattern):
         raise ValueError(text)
@@ -279,7 +292,7 @@ def test_owners_with_other_buffers_are_refused_before_they_enrol() -> None:
             hand_over(other, task)
         assert task_of(other).digest != task.digest
     plain = nn.Sequential(nn.Linear(6, 2))
-    with pytest.raises(Misconfiguration, match=r"buffer scale.*is in the task and not in this"):
+    with pytest.raises(Misconfiguration, match=r"buffer scale.*is missing: give the module"):
         check_buffers(plain, task.model)
     values = task.model_dump(mode="json")
     values["model"]["buffers"] = []
