@@ -33,6 +33,31 @@ def embedding() -> nn.Module:
     return nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(24, 3))
 
 
+class Last(nn.Module):
+    """The last step of a recurrent layer, over an image's lines."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.cell(x.squeeze(1))[0][:, -1]
+        return outputs
+
+
+def lstm() -> nn.Module:
+    return nn.Sequential(Last(nn.LSTM(6, 5, 2, batch_first=True)), nn.Linear(5, 3))
+
+
+def gru() -> nn.Module:
+    cell = nn.GRU(6, 4, batch_first=True, bidirectional=True)
+    return nn.Sequential(Last(cell), nn.Linear(8, 3))
+
+
+MODELS = pytest.mark.parametrize("make", [linear, convolution, embedding, lstm, gru])
+_FALLBACK = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
 def parameters_of(model: nn.Module) -> tuple[Parameter, ...]:
     return ModelSection.model_validate(model_section(model, "custom")).parameters
 
@@ -59,7 +84,8 @@ def rows(
     return np.concatenate(chunks)[: len(indices)]
 
 
-@pytest.mark.parametrize("make", [linear, convolution, embedding])
+@_FALLBACK
+@MODELS
 def test_rows_equal_autograd_of_one_record_at_a_time(make: Callable[[], nn.Module]) -> None:
     model = make()
     found = rows(model, np.arange(RECORDS), chunk=8)
@@ -81,7 +107,8 @@ def test_rows_equal_autograd_of_one_record_at_a_time(make: Callable[[], nn.Modul
         np.testing.assert_allclose(found[record], expected.numpy(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [linear, convolution, embedding])
+@_FALLBACK
+@MODELS
 def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(
     make: Callable[[], nn.Module],
 ) -> None:
