@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, SecretStr
 
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
+from precad.client.allowed_code import code_from
 from precad.client.own_account import OwnAccount
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.common.errors import Misconfiguration
@@ -101,24 +102,22 @@ class JoinSettings(DiallingSettings):
 
 
 def own_object(field: str, place: str, folder: Path | None = None) -> Any:
-    """What MODULE:NAME names, looked for in ``folder`` and in the current one.
+    """What MODULE:NAME names, looked for in ``folder``, once it is allowed, and in the current one.
 
-    Raises Misconfiguration: of ``field``: there is no such module, or no such name in it.
+    Raises Misconfiguration: of ``field``: there is no such module, or no such name in it; or it
+    lies in ``folder`` and isn't allowed.
     """
     module, _, attribute = place.partition(":")
-    usual = list(sys.path)
-    sys.path[:0] = [str(each) for each in (folder, Path.cwd()) if each is not None]
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever a module does when it is imported
-        raise Misconfiguration(
-            field,
-            place,
-            f"can't be loaded ({type(error).__name__}: {error}): give MODULE:NAME, found from this "
-            "folder",
-        ) from error
-    finally:
-        sys.path[:] = usual
+    with code_from(field, place, folder):
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except Exception as error:  # whatever a module does when it is imported
+            raise Misconfiguration(
+                field,
+                place,
+                f"can't be loaded ({type(error).__name__}: {error}): give MODULE:NAME, found from "
+                "this folder",
+            ) from error
 
 
 def own_model(place: str, folder: Path | None = None) -> Any:
