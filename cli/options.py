@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import NoneType
 from typing import (
@@ -125,6 +125,52 @@ def _option(field: "Field[Any]", kind: Any, text: str, *more: Any) -> Callable[.
     if field.default is not MISSING:
         declared["default"] = field.default
     return click.option(*(names or ("--" + field.name.replace("_", "-"),)), field.name, **declared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a training is to be: the words that `precad plan` and `precad task new` share."""
+
+    records: Annotated[str | None, "m: records of each owner, like 10x6000 or 3x500,1200,6x40."]
+    owners: Annotated[int | None, "n, where --records gives one size for all."]
+    epsilon: Annotated[float | None, "ε of a record against one curious server: gives σ."]
+    noise_multiplier: Annotated[float | None, "σ, in place of --epsilon: gives ε."]
+    delta: Annotated[float | None, "δ; with --records 1e-5 unless given."]
+    rounds: Annotated[int | None, "T: rounds; with --records 200 unless given."]
+    record_rate: Annotated[
+        float | None, "p: a record is drawn with it; with --records .05 unless given."
+    ]
+    client_rate: Annotated[
+        float | None, "q: an owner is drawn with it; with --records so that about 20 are."
+    ]
+    record_clip: Annotated[
+        float | None, "R: bound on a record's gradient; with --records 1 unless given."
+    ]
+    client_clip: Annotated[
+        float | None, "C: bound on an owner's update; with --records by what owners can sample."
+    ]
+    recipe: Annotated[
+        Path | None, "How owners' tables become numbers: a file with the task's [data] section."
+    ]
+    architecture: Annotated[Literal["logistic", "mlp"] | None, "A built-in model."]
+    features: Annotated[
+        str | None, "Numbers in one record's input; with --model its shape, like 3x32x32."
+    ]
+    classes: Annotated[int | None, "How many labels there are; 1 for a number (regression)."]
+    hidden: Annotated[int, "Hidden units of an mlp."] = 32
+    model: Annotated[
+        str | None, "Or a model of your own, MODULE:NAME, which is called without arguments."
+    ]
+    weights: Annotated[
+        Path | None,
+        "Public weights to start from (safetensors), for everybody to have beside the task's file.",
+        "--from",
+    ]
+    validation: Annotated[
+        Literal["crypten", "fss"],
+        "How norms are checked: fss, where a server that cheats learns no more of a record; see "
+        "docs/cheating-server.md.",
+    ] = "crypten"
 
 
 def digest_of(text: str) -> Digest:

@@ -6,24 +6,15 @@ from typing import Annotated, Literal
 
 import click
 
-from precad.cli.options import AsJson, asks, print_json
+from precad.cli.options import AsJson, Wishes, asks, print_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
+class PlanRequest(Wishes):
     """What `precad plan` is asked."""
 
     task: Annotated[Path | None, "The task (TOML), instead of its numbers one by one."]
-    epsilon: Annotated[float | None, "ε of a record against one curious server: gives σ."]
-    noise_multiplier: Annotated[float | None, "σ, in place of --epsilon: gives ε."]
-    record_rate: Annotated[float | None, "p: a record is drawn with it, 0 to 1."]
-    client_rate: Annotated[float | None, "q: an owner is drawn with it, 0 to 1."]
-    rounds: Annotated[int | None, "T: rounds of the training."]
-    delta: Annotated[float | None, "δ: above 0 and below 1, like 1e-5."]
-    record_clip: Annotated[float | None, "R: bound on a record's gradient."]
-    client_clip: Annotated[float | None, "C: bound on an owner's update; or give --malicious."]
-    dimension: Annotated[int | None, "d: parameters of the model."]
-    clients: Annotated[int | None, "n: owners; says what --malicious costs."]
+    dimension: Annotated[int | None, "d: parameters, in place of a model."]
     malicious: Annotated[
         int | None,
         "K: owners that may submit anything; without --client-clip C is chosen for them.",
@@ -55,11 +46,15 @@ def plan(request: PlanRequest) -> None:
     is the central limit theorem's. C is chosen by that. Beside it stands how
     many owners, and how many records, are certified exactly.
 
-    With --task its numbers are taken, and --epsilon gives another σ for it.
+    With --records everything is as precad task new would write it, of the same
+    words. With --task its numbers are taken, and --epsilon gives another σ for
+    it. Without both all numbers are to be given.
 
     For example:
 
     \b
+        precad plan --records 3x400 --epsilon 3 --architecture logistic \\
+          --features 30 --classes 2
         precad plan --epsilon 3 --delta 1e-5 --record-rate 0.05 \\
           --client-rate 1 --rounds 200 --record-clip 1 --client-clip 10 \\
           --dimension 7850

@@ -6,17 +6,12 @@ theorem. What a run gave stands in its ledger; what a setting learns, `precad si
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from precad.accounting import gdp
-from precad.accounting.adversaries import (
-    Adversary,
-    Run,
-    planned_participations,
-)
-from precad.accounting.calibrate import least_noise_multiplier
-from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.events import SampledGaussian
 from precad.accounting.exact import largest_count
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
 from precad.certify.exact_groups import ExactGroups
@@ -28,23 +23,20 @@ from precad.certify.guarantee import (
     ValidationAllowance,
 )
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.options import task_numbers
+from precad.cli.options import Wishes, task_numbers
 from precad.cli.plan import PlanRequest
+from precad.cli.task_planning import least_noise, participations_of, planned, rounded
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.roster import most_records
-from precad.common.task import MAX_BOUND, Task
+from precad.common.roster import excess_of_clip
+from precad.common.task import Task
 from precad.common.terminal import say, upper
 
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join."""
 
-MOST_EPSILON = 100.0
-"""An ε beyond it protects nothing and leaves floating point."""
 MOST_SEARCHED = 2**12
 """No more attackers than that are looked for."""
-_DIGITS = 4
-_MOST_FRACTIONAL_BITS = 20
 # With less noise than this over one unit's bound nothing is certified.
 _LEAST_NOISE = 0.01
 
@@ -60,12 +52,14 @@ class Plan:
         task: of the request's numbers, with σ and C where they were left open.
         asked: what malicious owners may cause; one owner where no number was given.
         owners: how many there are, where that is known and malicious ones were asked about.
+        whole: whether the task is one, and not numbers alone: η is meant, and so is its limit.
         statements: exact, each against its adversary.
     """
 
     task: Task
     asked: "Robustness"
     owners: int | None
+    whole: bool
     statements: tuple[PrivacyStatement, ...]
 
     @classmethod
@@ -78,10 +72,11 @@ class Plan:
             loss_bound=request.loss_bound,
             change=request.change,
         )
-        task = _of_task(request) if request.task is not None else _of_numbers(request, asked)
-        owners = request.clients if request.task is None else task.enrolment.clients
-        owners = None if request.malicious is None else owners
-        return cls(task, asked, owners, planned_guarantees(task))
+        task = _of_words(request, asked) if request.task is None else _of_task(request)
+        known = request.task or request.records or request.owners
+        owners = task.enrolment.clients if known and request.malicious is not None else None
+        whole = request.task is not None or request.records is not None
+        return cls(task, asked, owners, whole, planned_guarantees(task))
 
     @property
     def participations(self) -> int:
@@ -101,7 +96,9 @@ class Plan:
             "status": "planned",
             "task": {
                 "privacy": self.task.privacy.model_dump(mode="json", exclude={"epsilon_limit"}),
-                "training": {"rounds": self.task.training.rounds},
+                "training": self.task.training.model_dump(
+                    include={"rounds", "learning_rate"} if self.whole else {"rounds"}
+                ),
                 "fractional_bits": self.task.fractional_bits,
             },
             "participations": self.participations,
@@ -127,6 +124,7 @@ class Plan:
     def show(self) -> None:
         """Print the plan for people."""
         privacy, record = self.task.privacy, self.statements[0]
+        rate = self.task.training.learning_rate
         say(
             sys.stdout,
             f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε = {upper(record.epsilon)} "
@@ -137,6 +135,7 @@ class Plan:
         say(
             sys.stdout,
             "".join(f"    privacy.{name} = {getattr(privacy, name)}\n" for name in names)
+            + (f"    training.learning_rate = {rate:g}\n" if self.whole else "")
             + f"    training.rounds = {self.task.training.rounds}\n"
             f"    fractional_bits = {self.task.fractional_bits}\n"
             f"It costs an owner up to {self.participations:,} participations and "
@@ -170,14 +169,19 @@ class Plan:
                 f"That costs: a run's noise is at least {costs:.2g} times its signal. More owners, "
                 "or fewer parameters, make it less.",
             )
+        if self.whole and (excess := excess_of_clip(self.task)) is not None:
+            say(sys.stderr, f"! {excess}", style="yellow")
 
 
 def _of_task(request: PlanRequest) -> Task:
     """The task in the file, with another σ where an ε is wanted."""
-    path = request.task
-    assert path is not None
-    task_numbers(asdict(request), (*_NUMBERS, "noise_multiplier", "client_clip", "clients"), ())
-    loaded = Task.load(path)
+    assert request.task is not None
+    words = {field.name for field in fields(Wishes)} - {"epsilon", "hidden", "validation"}
+    for name in sorted(words | {"dimension"}):
+        if (value := getattr(request, name)) is not None:
+            option = "--" + name.replace("_", "-")
+            raise Misconfiguration(name, value, f"the task says it: leave {option} out, or --task")
+    loaded = Task.load(request.task)
     if request.epsilon is None:
         return loaded
     privacy = loaded.privacy
@@ -189,40 +193,18 @@ def _of_task(request: PlanRequest) -> Task:
     return Task.parse(values)
 
 
-def _of_numbers(request: PlanRequest, asked: "Robustness") -> Task:
-    numbers = task_numbers(asdict(request), _NUMBERS, ())
-    if (request.epsilon is None) == (request.noise_multiplier is None):
-        raise Misconfiguration("epsilon", request.epsilon, "give --epsilon or --noise-multiplier")
-    if request.client_clip is None and request.malicious is None:
-        raise Misconfiguration("client_clip", None, "give --client-clip, or --malicious")
-    clip, sigma = request.client_clip, request.noise_multiplier
-    rate, rounds = numbers["client_rate"], numbers["rounds"]
-    if request.epsilon is not None:
-        taken = participations_of(rate, rounds)
-        sigma = least_noise(request.epsilon, numbers["delta"], numbers["record_rate"], taken)
-    assert sigma is not None
-    if clip is None:
-        clip, raised = asked.clip_and_noise(numbers["record_clip"], sigma, rate, rounds)
-        # A σ that was given stays: then C is no less than R, and the plan says what that bounds.
-        sigma = raised if request.noise_multiplier is None else sigma
-    checks.count("dimension", numbers["dimension"], 1)
-    return Task.parse(
-        {
-            "name": "plan",
-            "model": {"parameters": [{"name": "parameters", "shape": [numbers["dimension"]]}]},
-            "privacy": {
-                "record_clip": numbers["record_clip"],
-                "client_clip": clip,
-                "noise_multiplier": sigma,
-                "record_rate": numbers["record_rate"],
-                "client_rate": rate,
-                "delta": numbers["delta"],
-            },
-            "training": {"learning_rate": 1.0, "rounds": rounds},
-            "enrolment": {"clients": 1, "max_expected_records": 1.0},
-            "fractional_bits": fractional_bits(clip),
-        }
-    )
+def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
+    """As `precad task new` would write it; without records, from all its numbers."""
+    if request.records is None:
+        task_numbers(asdict(request), _NUMBERS, ())
+        if request.client_clip is None and request.malicious is None:
+            raise Misconfiguration("client_clip", None, "give --client-clip, or --malicious")
+        owners = request.owners
+        request = replace(request, records="1" if owners is None else f"{owners}x1", owners=None)
+    if request.dimension is not None:
+        checks.count("dimension", request.dimension, 1)
+    clip_for = None if request.malicious is None else asked.clip_and_noise
+    return planned(request, "plan", dimension=request.dimension, clip_for=clip_for).task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,80 +255,6 @@ def _shifts(change: Change) -> int:
     return 2 if change == "replacements" else 1
 
 
-def least_noise(epsilon: float, delta: float, record_rate: float, participations: int) -> float:
-    """Return the least σ for which a record has (ε, δ) against one curious server, exactly.
-
-    Rounded up to four digits.
-    """
-    if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
-        raise Misconfiguration(
-            "epsilon", epsilon, f"give at most {MOST_EPSILON:g}: 10 is little already"
-        )
-    sigma = least_noise_multiplier(
-        lambda sigma: poisson_gaussian(
-            rate=record_rate, noise_multiplier=sigma, count=participations
-        ),
-        epsilon=epsilon,
-        delta=delta,
-    )
-    return rounded(sigma, up=True)
-
-
-RECORD_RATE = 0.05
-"""p of a plan, unless another is asked for."""
-_COHORT = 20
-"""Owners that take part in a round, about; of fewer all do."""
-MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
-"""How far the noise alone moves a weight over the whole training, by what is learnt. These, and C's
-numbers below, are the best of benchmarks/results/default_settings.json."""
-_LARGEST_STEP = 10.0
-_LEAST_CLIP, _CLIP_ROOT = 2.0, 1.5
-
-
-def cohort_rate(owners: int) -> float:
-    """Return q: about 20 owners take part in a round, or all."""
-    return min(1.0, rounded(_COHORT / owners, 2))
-
-
-def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
-    """Return C where nobody chose it: R·1.5·√(p·|D|) of the largest owner, and 2·R at least.
-
-    Never more than an owner can sample, times R: beyond that it arms attackers alone. A sum of n
-    gradients rarely is longer than a few √n; one that is keeps its direction.
-    """
-    wanted = max(_LEAST_CLIP, _CLIP_ROOT * math.sqrt(record_rate * largest))
-    return rounded(record_clip * min(wanted, most_records(largest, record_rate)), 2, up=False)
-
-
-def default_step(
-    *, expected_records: float, noise_multiplier: float, rounds: int, record_clip: float, kind: str
-) -> float:
-    """Return η where nobody chose it: so that noise moves a weight by ``MOVES[kind]`` in all.
-
-    T rounds of both servers' noise over S records are a walk of η·R·σ·√(2T)/S.
-
-    Args:
-        expected_records: S = q·p·N, what the sum is divided by.
-        noise_multiplier: σ.
-        rounds: T.
-        record_clip: R.
-        kind: one of ``MOVES``.
-    """
-    walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
-    return rounded(min(_LARGEST_STEP, MOVES[kind] / walk) / record_clip, 2)
-
-
-def participations_of(client_rate: float, rounds: int) -> int:
-    """Return how often all but one owner in 1,000 take part at most; at least once."""
-    return max(1, planned_participations(client_rate, rounds))
-
-
-def fractional_bits(client_clip: float) -> int:
-    """Return f: the most, up to 20, with β = floor(C·2^f) at most 2^25; at least 1."""
-    fitting = math.floor(math.log2(MAX_BOUND / client_clip)) if client_clip < MAX_BOUND else 1
-    return max(1, min(_MOST_FRACTIONAL_BITS, fitting))
-
-
 def client_mu(task: Task) -> float:
     """Return μ of one added owner over the run, by the central limit theorem; PRECAD Lemma 8."""
     event = Run.of(task).event(Adversary.CLIENT_LEVEL)
@@ -386,15 +294,3 @@ def _most(
         return worst <= robustness.tolerated_loss
 
     return largest_count(holds, MOST_SEARCHED)
-
-
-def rounded(value: float, digits: int = _DIGITS, *, up: bool | None = None) -> float:
-    """Return ``value`` to so many digits: the nearest, or up, or down."""
-    exponent = math.floor(math.log10(value)) - digits + 1
-    scaled = value / 10.0**exponent
-    # What is a rounding away from such a number already stays.
-    if up is None or abs(scaled - round(scaled)) < 1e-9:
-        whole = round(scaled)
-    else:
-        whole = math.ceil(scaled) if up else math.floor(scaled)
-    return float(f"{whole}e{exponent}")

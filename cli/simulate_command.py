@@ -1,22 +1,24 @@
 """`precad simulate`: a task's training in one process, and what is shown of it."""
 
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, asks, print_json, writable_picture
+from precad.cli.options import ARGUMENT, AsJson, asks, json_of, print_json, writable_picture
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say, upper
 
 if TYPE_CHECKING:
+    from precad.common.task import Task
     from precad.simulation import SimulatedRound, SimulatedTraining
 
 
-SHOWN_ROUNDS = 10
 PLAIN_EVERY = 10
 
 
@@ -26,9 +28,21 @@ class SimulationRequest:
 
     task: Annotated[Path, "The task file.", ARGUMENT]
     dataset: Annotated[
-        str, "digits or breast-cancer; or one of --data: mnist, fashion-mnist, …"
-    ] = "digits"
-    data: Annotated[Path | None, "Folder with the data set's files; nothing is downloaded."]
+        str | None,
+        "digits, unless given, or breast-cancer; or one of --data: mnist, fashion-mnist, …",
+    ]
+    data: Annotated[
+        tuple[Path, ...],
+        "An owner's file (.csv, .parquet, .npz): one is dealt to --clients, several are an owner's "
+        "each; or, with --dataset, the folder that has its files.",
+    ]
+    held_out: Annotated[Path | None, "A file of records that aren't trained on, to try models on."]
+    public: Annotated[bool, "The records of --data are public or synthetic: no cost to anybody."]
+    tries: Annotated[
+        tuple[str, ...],
+        "Compare settings, like learning_rate=.25,.5,1; again for another field: all pairs.",
+        "--try",
+    ]
     clients: Annotated[
         int | None, "n: how many owners the records are dealt to.", click.IntRange(min=1)
     ]
@@ -36,6 +50,7 @@ class SimulationRequest:
     model: Annotated[
         str | None, "A model of your own, MODULE:NAME, where the task's isn't built in."
     ]
+    loss: Annotated[str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."]
     attack: Annotated[
         str | None,
         "flip (against the cohort, within the bound), wraparound, oversize, garbage, or "
@@ -66,40 +81,57 @@ def simulate(request: SimulationRequest) -> None:
         precad simulate task.toml --clients 1000
 
         precad simulate task.toml --attack flip --attackers 50 --plot run.png
+
+        precad simulate task.toml --data public.csv --held-out test.csv --public
+          --try learning_rate=.25,.5,1
+
+    What it says of private records tells of them: each simulation, and each
+    choice by --try, spends privacy that no account counts. So --try takes
+    public or synthetic records alone (--public), or a data set by its name.
     """
-    if request.plot is not None:
-        writable_picture(request.plot)
-    if request.save is not None and not request.save.parent.is_dir():
-        raise Misconfiguration(
-            "--save", str(request.save), "there is no such folder; make it first"
-        )
+    _check_outputs(request)
     # Seconds of torch: not before the options are known to be wanted.
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
-    from precad.simulation.datasets import load  # noqa: PLC0415
+    from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
     out = sys.stderr if request.as_json else sys.stdout
     task = Task.load(request.task)
-    records = load(request.dataset, request.data)
+    data = _data(request)
+    settings = _settings(task, request.tries)
     attack: Any = request.attack
     if attack is not None and ":" in attack:
         attack = own_object("--attack", attack)
-    rounds = request.rounds or task.training.rounds
-    with Bar("simulated round", rounds, out) as shown:
-        training = play(
-            task,
-            records,
-            None if request.model is None else own_model(request.model),
-            clients=request.clients,
-            rounds=request.rounds,
-            seed=request.seed,
-            path="per-client" if request.per_client else "stacked",
-            attack=attack,
-            attackers=request.attackers,
-            device=request.device,
-            on_round=lambda played, _: _show_round(out, shown, played, rounds),
-        )
+    model = None if request.model is None else own_model(request.model)
+    loss = None if request.loss is None else own_object("--loss", request.loss)
+    seed = checked_seed(request.seed)
+
+    def played(task: "Task") -> "SimulatedTraining":
+        rounds = request.rounds or task.training.rounds
+        with Bar("simulated round", rounds, out) as shown:
+            return play(
+                task,
+                data,
+                model,
+                clients=request.clients,
+                rounds=request.rounds,
+                # The same for all settings: what differs is theirs.
+                seed=seed,
+                path="per-client" if request.per_client else "stacked",
+                test=request.held_out,
+                loss=loss,
+                attack=attack,
+                attackers=request.attackers,
+                device=request.device,
+                on_round=lambda played, _: _show_round(out, shown, played, rounds),
+            )
+
+    if request.tries:
+        compare(out, request, [(words, played(each)) for words, each in settings])
+        return
+    training = played(task)
+    _warn(training)
     if request.plot is not None:
         training.plot(request.plot)
     if request.save is not None:
@@ -109,50 +141,151 @@ def simulate(request: SimulationRequest) -> None:
         print_json(training.summary())
 
 
+def _check_outputs(request: SimulationRequest) -> None:
+    """Refuse what can't be written or mustn't be tried, before the work."""
+    if request.plot is not None:
+        writable_picture(request.plot)
+    if request.save is not None and not request.save.parent.is_dir():
+        raise Misconfiguration(
+            "--save", str(request.save), "there is no such folder; make it first"
+        )
+    if request.tries and request.plot is not None:
+        raise Misconfiguration("--plot", str(request.plot), "shows one setting: leave --try out")
+    own = request.dataset is None and bool(request.data)
+    if request.tries and own and not request.public:
+        raise Misconfiguration(
+            "--try",
+            request.tries[0],
+            "choosing settings by records spends their privacy, which no account counts: give "
+            "public or synthetic records, and say so with --public",
+        )
+    if request.tries and own and request.held_out is None:
+        raise Misconfiguration("--held-out", None, "give records that settings are compared on")
+    if own and not request.public:
+        say(
+            sys.stderr,
+            "! this simulation protects nobody: what it prints tells of these records, and no "
+            "account counts that (--public, where they are)",
+            style="yellow",
+        )
+
+
+def _data(request: SimulationRequest) -> Any:
+    """What is simulated on: a named data set, or owners' files."""
+    from precad.simulation.datasets import load  # noqa: PLC0415
+
+    files = [path for path in request.data if not path.is_dir()]
+    if request.dataset is None and files == list(request.data):
+        if not files:
+            return load("digits")
+        return files[0] if len(files) == 1 else files
+    if files or len(request.data) > 1:
+        raise Misconfiguration(
+            "--data",
+            ", ".join(map(str, request.data)),
+            "give either owners' files, or --dataset and the folder that has its files",
+        )
+    return load(request.dataset or "digits", request.data[0] if request.data else None)
+
+
+_TRIED = {
+    "training": ("learning_rate", "rounds"),
+    "privacy": ("record_clip", "client_clip", "noise_multiplier", "record_rate", "client_rate"),
+}
+_MOST_TRIED = 100
+
+
+def _settings(task: "Task", tries: Sequence[str]) -> "list[tuple[dict[str, float], Task]]":
+    """Each setting that is to be tried, and the task that it makes."""
+    from precad.cli.task_planning import fractional_bits  # noqa: PLC0415 -- SciPy
+
+    values: dict[str, list[float]] = {}
+    section = {name: table for table, names in _TRIED.items() for name in names}
+    for each in tries:
+        name, _, given = each.partition("=")
+        try:
+            number = int if name == "rounds" else float
+            values[name] = [number(one) for one in given.split(",")]
+        except ValueError:
+            values[name] = []
+        if name not in section or not values[name]:
+            raise Misconfiguration(
+                "--try", each, f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(section)}"
+            )
+    every = [dict(zip(values, some, strict=True)) for some in product(*values.values())]
+    if len(every) > _MOST_TRIED:
+        raise Misconfiguration("--try", len(every), f"at most {_MOST_TRIED} settings at a time")
+    found = []
+    for words in every:
+        changed = task.model_dump(mode="json")
+        for name, value in words.items():
+            changed[section[name]][name] = value
+        if "client_clip" in words:
+            changed["fractional_bits"] = fractional_bits(words["client_clip"])
+        found.append((words, type(task).parse(changed) if words else task))
+    return found
+
+
+def compare(
+    out: TextIO,
+    request: SimulationRequest,
+    tried: "list[tuple[dict[str, float], SimulatedTraining]]",
+) -> None:
+    """Each setting with what it learnt and would have cost."""
+    rows = []
+    for words, training in tried:
+        last, spent = training.rounds[-1], training.epsilon(len(training.rounds))
+        epsilon = None if spent is None else spent[0]
+        rows.append({**words, "accuracy": last.accuracy, "loss": last.loss, "epsilon": epsilon})
+    numbers = [f">{name}" for name in tried[0][0]]
+    table = Table(*numbers, ">accuracy", ">loss", ">ε server", title="simulated, not protected")
+    for (words, _), row in zip(tried, rows, strict=True):
+        table.add(
+            *(f"{value:g}" for value in words.values()),
+            "–" if row["accuracy"] is None else f"{row['accuracy']:.1%}",
+            "–" if row["loss"] is None else f"{row['loss']:.4g}",
+            "–" if row["epsilon"] is None else upper(row["epsilon"]),
+        )
+    table.show(out)
+    document = {"simulated": True, "seed": tried[0][1].seed, "tried": rows}
+    say(out, f"One seed, {document['seed']}: with another, settings that lie close change places.")
+    if request.save is not None:
+        request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
+    if request.as_json:
+        print_json(document)
+
+
+def _warn(training: "SimulatedTraining") -> None:
+    """Of a C that no owner reaches."""
+    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- pydantic
+
+    if (text := excess_of_clip(training.task, training.largest)) is not None:
+        say(sys.stderr, f"! {text}", style="yellow")
+
+
 def _show_round(out: TextIO, shown: Bar, played: "SimulatedRound", rounds: int) -> None:
     """Move the bar; where nothing is redrawn, print a line now and then."""
     text = f"accepted {played.accepted} of {played.cohort}"
     if played.accuracy is not None:
         text = f"accuracy {played.accuracy:.1%}, {text}"
+    elif played.loss is not None:
+        text = f"loss {played.loss:.4g}, {text}"
     shown.at(played.number, text)
     if shown.disable and (played.number % PLAIN_EVERY == 0 or played.number in (1, rounds)):
         say(out, f"simulated round {played.number:>3}/{rounds}: {text}")
 
 
 def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> None:
-    """The last rounds in a table, and the simulation in a sentence."""
-    numbers = (">ε server", ">ε clients", ">seconds")
-    table = Table(
-        *(">round", ">accuracy", ">accepted", "not counted"),
-        *numbers,
-        title="simulated, not protected",
-    )
-    rows = training.table()
-    for played, row in list(zip(training.rounds, rows, strict=True))[-SHOWN_ROUNDS:]:
-        table.add(*_cells(played, row))
-    table.show(out)
+    """What was simulated, and that it was, in sentences."""
     seconds = sum(played.seconds for played in training.rounds)
     counted = sum(played.accepted for played in training.rounds)
+    rejected = sum((Counter(played.rejected) for played in training.rounds), Counter[str]())
+    reasons = "".join(f", {count} not ({why})" for why, count in rejected.items())
     said = str(training)
-    text = (
-        f"{said[0].upper()}{said[1:]}.\n{counted} updates counted in {seconds:.1f} s; seed "
-        f"{training.seed}, {training.path} path."
+    say(out, "simulated, not protected", style="bold")
+    say(
+        out,
+        f"{said[0].upper()}{said[1:]}.\n{counted} updates counted{reasons} in {seconds:.1f} s; "
+        f"seed {training.seed}, {training.path} path."
+        + (f"\nFiles: {', '.join(files)}" if files else ""),
     )
-    if files:
-        text += f"\nFiles: {', '.join(files)}"
-    say(out, text)
-
-
-def _cells(played: "SimulatedRound", row: Mapping[str, Any]) -> list[str]:
-    def epsilon(name: str) -> str:
-        return "–" if row[name] is None else upper(row[name])
-
-    return [
-        str(played.number),
-        "–" if played.accuracy is None else f"{played.accuracy:.1%}",
-        f"{played.accepted}/{played.cohort}",
-        ", ".join(f"{n} {reason}" for reason, n in played.rejected.items()) or "–",
-        epsilon("epsilon_server"),
-        epsilon("epsilon_clients"),
-        f"{played.seconds:.2f}",
-    ]

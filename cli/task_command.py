@@ -2,12 +2,13 @@
 
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
-from precad.cli.options import PATH, json_option, print_json
+from precad.cli.options import ARGUMENT, PATH, Wishes, asks, json_option, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
@@ -21,61 +22,29 @@ def task() -> None:
     """Make a task from what is wanted, check it, say what it guarantees."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask(Wishes):
+    """What `precad task new` is asked."""
+
+    out: Annotated[Path, "The file to write; it must not exist.", ARGUMENT]
+    objective: Annotated[
+        str | None,
+        "What a record's gradient is of, for a model that is smoothed when it is used: "
+        "dp-gaussian or another of docs/robustness.md; costs no ε.",
+    ]
+    input_noise: Annotated[float, "With --objective: σ of the copies and of the smoothing."] = 0.25
+    name: Annotated[str | None, "By default the file's name."]
+
+
 @task.command()
-@click.argument("out", type=PATH, help="The file to write; it must not exist.")
-@click.option("--records", help="m: records of each owner, like 10x6000 or 3x500,1200,6x40.")
-@click.option("--epsilon", type=float, help="ε of a record; enforced as the limit too.")
-@click.option(
-    "--recipe",
-    type=PATH,
-    help="How the owners' tables become numbers: a file with the task's [data] section.",
-)
-@click.option("--architecture", type=click.Choice(["logistic", "mlp"]), help="A built-in model.")
-@click.option(
-    "--features", help="Numbers in one record's input; with --model its shape, like 3x32x32."
-)
-@click.option("--classes", type=int, help="How many labels there are.")
-@click.option("--hidden", type=int, default=32, help="Hidden units of an mlp.")
-@click.option(
-    "--model", help="Or a model of your own, MODULE:NAME, which is called without arguments."
-)
-@click.option(
-    "--from",
-    "weights",
-    type=PATH,
-    help="Public weights to start from (safetensors), for everybody to have beside the task's "
-    "file.",
-)
-@click.option("--owners", type=int, help="n, where --records gives one size for all.")
-@click.option("--delta", type=float, default=1e-5, help="δ, like 1e-5.")
-@click.option("--rounds", type=int, default=200, help="T: rounds.")
-@click.option("--record-clip", type=float, default=1.0, help="R: 1 suits inputs of about 0 to 1.")
-@click.option("--client-clip", type=float, help="C; by default 10·R.")
-@click.option(
-    "--validation",
-    type=click.Choice(["crypten", "fss"]),
-    default="crypten",
-    help="How norms are checked: fss, where a server that cheats learns no more of a "
-    "record; see docs/cheating-server.md.",
-)
-@click.option(
-    "--objective",
-    help="What a record's gradient is of, for a model that is smoothed when it is used: "
-    "dp-gaussian or another of docs/robustness.md; costs no ε.",
-)
-@click.option(
-    "--input-noise",
-    type=float,
-    default=0.25,
-    help="With --objective: σ of the copies and of the smoothing.",
-)
-@click.option("--name", help="By default the file's name.")
-def new(out: Path, **given: Any) -> None:
+@asks(NewTask)
+def new(request: NewTask) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
-    σ is the least that gives the ε, exactly (precad plan). p is .05; with at
-    most 20 owners each takes part in every round, of more about 20 do. The one
-    knob to try on public data is training.learning_rate.
+    σ is the least that gives the ε, exactly; precad plan says the same of the
+    same words. p is .05; with at most 20 owners each takes part in every round,
+    of more about 20 do. C and the step are those that came within 2 points of
+    the best in a comparison of trainings; precad simulate --try tries others.
 
     \b
         precad task new task.toml --architecture logistic --features 784 \\
@@ -85,22 +54,28 @@ def new(out: Path, **given: Any) -> None:
         precad task new task.toml --recipe columns.toml --architecture logistic \\
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
+    out = request.out
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
     # SciPy and torch take seconds.
-    from precad.cli.task_file import Wishes, planned  # noqa: PLC0415
+    from precad.cli.task_file import described, written  # noqa: PLC0415
+    from precad.cli.task_planning import planned  # noqa: PLC0415
 
-    name = given.pop("name") or out.stem.lower().replace("_", "-").replace(" ", "-")
-    made, text, tried = planned(Wishes(name=name, **given))
+    name = request.name or out.stem.lower().replace("_", "-").replace(" ", "-")
+    more: dict[str, Any] = {}
+    if request.objective is not None:
+        more["objective"] = {"name": request.objective, "noise": request.input_noise}
+    made, sizes, tried = planned(request, name, more)
     try:
-        if (weights := given["weights"]) is not None:
-            _lay_beside(weights, out)
-        out.write_text(text, encoding="utf-8")
+        if request.weights is not None:
+            _lay_beside(request.weights, out)
+        out.write_text(written(made, described(made, request)), encoding="utf-8")
     except OSError as error:
         raise Misconfiguration(
             "out", str(out), f"can't be written ({error.strerror}); name another place"
         ) from None
     click.echo(f"{out}: task {made.name}, digest {made.digest}")
+    _warn(made, max(sizes))
     if not tried:
         say(
             sys.stderr,
@@ -118,6 +93,14 @@ def _lay_beside(weights: Path, out: Path) -> None:
         shutil.copyfile(weights, place)
 
 
+def _warn(made: Task, records: int | None = None) -> None:
+    """Of a C that arms attackers alone; an owner may hold as many ``records``."""
+    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- NumPy
+
+    if (text := excess_of_clip(made, records)) is not None:
+        say(sys.stderr, f"! {text}", style="yellow")
+
+
 @task.command()
 @file_argument
 @click.option("--data", type=PATH, help="And with records: a .csv, .parquet or .npz file.")
@@ -130,6 +113,7 @@ def check(file: Path, data: Path | None, model: str | None, loss: str | None) ->
     """
     made = Task.load(file)
     click.echo(f"{file}: a task that servers take; digest {made.digest}")
+    _warn(made)
     if data is not None:
         click.echo(f"{data}: {_tried(made, data, model, loss)}")
     for field, value in (("model", model), ("loss", loss)):
@@ -153,6 +137,7 @@ def show(file: Path, as_json: bool) -> None:
     click.echo(f"Task {made.name}, digest {made.digest}\n")
     for each in sentences(made):
         click.echo(f"- {each}")
+    _warn(made)
 
 
 def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:

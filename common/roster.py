@@ -177,6 +177,29 @@ class _RosterFile(BaseModel):
     clients: list[_RosterEntry]
 
 
+def excess_of_clip(task: Task, records: int | None = None) -> str | None:
+    """What is wrong with a C that no honest owner's update reaches; None where one may.
+
+    Args:
+        task: the task.
+        records: how many the largest owner holds; what the task admits unless given.
+    """
+    privacy = task.privacy
+    if records is None:
+        cap = task.enrolment.max_expected_records
+        records = math.floor(cap / privacy.record_rate * (1 + 1e-9))
+    longest = privacy.record_clip * most_records(max(1, records), privacy.record_rate)
+    if privacy.client_clip <= longest:
+        return None
+    sampled, many = longest / privacy.record_clip, "" if records == 1 else "s"
+    return (
+        f"privacy.client_clip = {privacy.client_clip:g} arms attackers alone: an owner of "
+        f"{records:,} record{many} can sample {sampled:,.0f} at most, and no honest "
+        f"update is longer than {longest:g}, so that one bad owner weighs as much as "
+        f"{privacy.client_clip / longest:.3g} honest ones; make it {longest:g} or less"
+    )
+
+
 def most_records(count: int, rate: float) -> int:
     """M: the sample size that an attempt's work is padded to, public because its arguments are.
 

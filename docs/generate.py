@@ -301,6 +301,53 @@ def three_ways() -> str:
 THREE = ("one", "two", "local")
 
 
+def default_settings() -> str:
+    """How far the rules for C and η stay below the best that was found, and how far before."""
+    measured = result("default_settings")
+    rule = measured["factors"].index(1.0)
+    rows = []
+    for epsilon in ("0.5", "1.0", "3.0", "8.0"):
+        found = [case[epsilon] for case in measured["cases"].values() if epsilon in case]
+        lost: dict[str, list[float]] = {"now": [], "before": []}
+        for at in found:
+            scores = [each for row in at["scores"].values() for each in row]
+            best = max(*scores, at["before"]["score"])
+            lost["now"].append(best - at["scores"]["default"][rule])
+            lost["before"].append(best - at["before"]["score"])
+        cells = [
+            f"{sum(points <= NEAR for points in each)} of {len(each)}; {max(each):.1f}"
+            for each in lost.values()
+        ]
+        rows.append([f"{float(epsilon):g}", *cells])
+    head = f"within {NEAR:g} points of the best; the most points below it"
+    return (
+        "Of trainings that nobody tuned (`benchmarks/default_settings.py`: tables, regression, "
+        "text, images; small, unequal and large owners; accuracy or R² in points, against steps "
+        "from an eighth of the rule's to eight times it):\n\n"
+        + table(["ε", f"the rules: {head}", "C = 10·R and the step before"], rows)
+    )
+
+
+NEAR = 2.0
+
+
+def clip_and_attackers() -> str:
+    """What ten bad owners of 1,000 do, by C."""
+    measured = result("clip_and_attackers")
+    runs = measured["runs"]
+    rows = []
+    for clip in sorted({run["client_clip"] for run in runs}):
+        of = {run["attackers"]: run["accuracy"] for run in runs if run["client_clip"] == clip}
+        planned = ", as planned" if clip == measured["planned_clip"] else ", with a warning"
+        cells = (f"{100 * of[number]:.1f} %" for number in sorted(of))
+        rows.append([f"{clip:g}·R{planned}", *cells])
+    return (
+        f"Of {measured['owners']:,} owners of one record of digits each, ten send the cohort's "
+        "mean backwards, as long as C allows (`benchmarks/clip_and_attackers.py`):\n\n"
+        + table(["C", "accuracy without them", "with them"], rows)
+    )
+
+
 def install_sizes() -> str:
     """MB on disk of each extra."""
     measured = result("install")["pythons"]["3.11.7"]
@@ -397,6 +444,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reasons": reasons,
     "three-ways": three_ways,
     "install-sizes": install_sizes,
+    "default-settings": default_settings,
+    "clip-and-attackers": clip_and_attackers,
 }
 
 

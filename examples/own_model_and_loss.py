@@ -70,7 +70,7 @@ task = Task.parse(
         "fractional_bits": 16,
     }
 )
-training = precad.simulate(task, owners, Days(), objective=robust, seed=1)
+training = precad.simulate(task, owners, Days(), loss=robust, seed=1)
 epsilon, _ = training.epsilon(60)
 
 

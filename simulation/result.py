@@ -31,7 +31,9 @@ class SimulatedRound:
 
     Attributes:
         number: from 1.
-        accuracy: on the held-out records after this round; None where there are none.
+        accuracy: on the held-out records after this round; None where there are none, or no
+            classes.
+        loss: its mean there; None where there are none.
         cohort: who was drawn.
         accepted: whose update counted.
         rejected: how many updates didn't, by reason, ``absent`` among them.
@@ -43,6 +45,7 @@ class SimulatedRound:
 
     number: int
     accuracy: float | None
+    loss: float | None
     cohort: int
     accepted: int
     rejected: dict[str, int]
@@ -65,6 +68,7 @@ class SimulatedTraining:
         replaced: which of sampler, cohort, noise and aggregate weren't the protocol's own. Where
             there are any, no ε is stated: the accountants know the protocol alone.
         attackers: how many clients were bad.
+        largest: how many records the largest owner has.
     """
 
     task: Task
@@ -74,6 +78,7 @@ class SimulatedTraining:
     rounds: tuple[SimulatedRound, ...] = field(repr=False)
     replaced: tuple[str, ...] = ()
     attackers: int = 0
+    largest: int = 0
     simulated: bool = field(default=True, init=False)
 
     @property
@@ -134,6 +139,7 @@ class SimulatedTraining:
                 {
                     "round": each.number,
                     "accuracy": each.accuracy,
+                    "loss": each.loss,
                     "cohort": each.cohort,
                     "accepted": each.accepted,
                     **{reason: each.rejected.get(reason, 0) for reason in reasons},
@@ -184,7 +190,10 @@ class SimulatedTraining:
 
     def __str__(self) -> str:
         """In a few words, for people."""
-        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
+        last = self.rounds[-1]
+        learnt = "" if last.loss is None else f", loss {last.loss:.4g}"
+        if last.accuracy is not None:
+            learnt = f", accuracy {last.accuracy:.1%}"
         spent = self.epsilon(len(self.rounds))
         epsilon = (
             f"no ε: {', '.join(self.replaced)} replaced"
@@ -194,7 +203,7 @@ class SimulatedTraining:
         )
         return (
             f"simulated training of {self.task.name}: {self.task.enrolment.clients} clients, "
-            f"{len(self.rounds)} rounds{accuracy}; {epsilon}"
+            f"{len(self.rounds)} rounds{learnt}; {epsilon}"
         )
 
 

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch.nn import functional
 
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.rehearsal import rehearse
-from precad.client.gradients.torch_models import build
-from precad.client.records.torch_records import as_records
-from precad.client.trained_model import load_vector
+from precad.client.gradients.torch_models import Applied, build
+from precad.client.records.columns import Columns
+from precad.client.records.read_records import read_records
+from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
@@ -42,7 +43,8 @@ def simulate(
     rounds: int | None = None,
     seed: int | None = None,
     path: str = "stacked",
-    test: tuple[Any, Any] | None = None,
+    test: Any = None,
+    columns: Columns | None = None,
     attack: attacks.Attack | str | None = None,
     attackers: int | Collection[str] | None = None,
     absent: attacks.Absent | None = None,
@@ -50,7 +52,7 @@ def simulate(
     sampler: attacks.Sampler | None = None,
     cohort: attacks.Cohort | None = None,
     noise: attacks.Noise | None = None,
-    objective: Loss | ObjectiveSection | str | None = None,
+    loss: Loss | ObjectiveSection | str | None = None,
     device: str | torch.device = "cpu",
     on_round: OnRound | None = None,
     checkpoint: Checkpoint | None = None,
@@ -63,16 +65,19 @@ def simulate(
 
     Args:
         task: the task or its file. Its number of clients becomes the data's.
-        data: one data set (inputs and targets in a tuple, a torch Dataset, a name such as
-            ``digits`` or a ``DataSet``), which is dealt to ``clients`` owners in equal parts; or
-            each owner's own in a mapping by name, or in a list.
+        data: one data set, as a ``DataOwner`` takes it (arrays in a tuple, a torch Dataset, a
+            frame, a file's path), a ``DataSet`` or its name, such as ``digits``, which is dealt to
+            ``clients`` owners in equal parts; or each owner's own in a mapping by name, or in a
+            list.
         model: the task's model; built where its architecture is ``logistic`` or ``mlp``.
         clients: n; the task's unless given.
         rounds: T; the task's unless given.
         seed: repeats a simulation, with the same device and path; drawn and kept unless given.
         path: ``stacked``, records of many clients at once; or ``per-client``, a real owner's own
             code for each, many times slower.
-        test: held-out inputs and targets, for the accuracy; a named data set brings its own.
+        test: held-out records, as ``data`` of one owner, for accuracy and loss; a named data set
+            brings its own.
+        columns: what a table's columns are, where the task doesn't say it or names them otherwise.
         attack: what bad clients submit: a function of vectors, or ``flip``, ``wraparound``,
             ``oversize`` or ``garbage``.
         attackers: who is bad, by name, or how many of the last; 1 unless given with an attack.
@@ -81,9 +86,8 @@ def simulate(
         sampler: takes the place of Poisson sampling of records.
         cohort: takes the place of the servers' coin.
         noise: takes the place of a server's discrete Gaussian.
-        objective: a record objective by its name (``dp-gaussian`` …) or as a section, which takes
-            the place of the task's; or a per-record loss as in torch.nn.functional, cross-entropy
-            unless given.
+        loss: a per-record loss as in torch.nn.functional, cross-entropy unless given; or a record
+            objective by its name (``dp-gaussian`` …) or as a section, in place of the task's.
         device: where gradients are computed; one with float64.
         on_round: told each round as it ends.
         checkpoint: keeps the state, and gives it back to the same call, which goes on from there to
@@ -98,17 +102,15 @@ def simulate(
             one of the functions gave something else than its type says.
     """
     task = task if isinstance(task, Task) else Task.load(Path(task))
-    data, test = _data(data, test)
+    data, test = _data(task, columns, data, test)
     if checkpoint is not None and seed is None:
         raise Misconfiguration("seed", seed, "give one: it is what goes on from a checkpoint")
     seed = checked_seed(seed)
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
-    loss: Loss = functional.cross_entropy
-    if isinstance(objective, str | ObjectiveSection):
-        task = with_objective(task, objective)
-    elif objective is not None:
-        loss = objective
+    if isinstance(loss, str | ObjectiveSection):
+        task, loss = with_objective(task, loss), None
+    loss = loss or functional.cross_entropy
     owners = Owners(data, clients, task, seed)
     task = owners.fitted(task, rounds)
     module = _on(device, build(task.model) if model is None else model)
@@ -147,14 +149,16 @@ def simulate(
         noise=noise or draws.noise,
         taken=state.taken,
     )
-    accuracy = _accuracy(module, test)
+    applied = None if test is None else Applied(module, task.model.parameters, loss)
     theta, history = state.theta, state.history
     for version in range(len(history), task.training.rounds):
         started = time.perf_counter()
         theta, played = training.play(version, theta)
+        found = None if applied is None else applied.evaluate(theta, test)
         shown = SimulatedRound(
             number=version + 1,
-            accuracy=accuracy(theta),
+            accuracy=None if found is None else found.accuracy,
+            loss=None if found is None else found.loss,
             seconds=time.perf_counter() - started,
             **played,
         )
@@ -163,7 +167,8 @@ def simulate(
             on_round(shown, theta.copy())
         if checkpoint is not None:
             checkpoint.keep_state(what, State(theta, state.taken, history), task.training.rounds)
-    return SimulatedTraining(task, seed, path, theta, tuple(history), replaced, len(bad))
+    largest = max(len(each.records) for each in owners.values())
+    return SimulatedTraining(task, seed, path, theta, tuple(history), replaced, len(bad), largest)
 
 
 def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
@@ -181,14 +186,27 @@ def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
         ) from None
 
 
-def _data(data: Any, test: Any) -> tuple[Any, Any]:
+def _data(task: Task, columns: Columns | None, data: Any, test: Any) -> tuple[Any, Any]:
     """Training and held-out records; a named data set has both."""
-    if isinstance(data, str):
+    if isinstance(data, str) and not Path(data).suffix:
         data = load(data)
     if isinstance(data, DataSet):
-        held_out = (data.test_x, data.test_y) if test is None else test
-        return (data.train_x, data.train_y), held_out
-    return data, test
+        test = (data.test_x, data.test_y) if test is None else test
+        data = data.train_x, data.train_y
+
+    def read(share: Any) -> Records:
+        return as_records(read_records(share, task.data, columns))
+
+    own = columns or Columns()
+    target = own.target
+    if task.data is not None:
+        target = own.rename.get(task.data.target.name, task.data.target.name)
+    # A mapping of columns is one table.
+    if isinstance(data, Mapping) and target not in data:
+        data = {name: read(share) for name, share in data.items()}
+    else:
+        data = [read(share) for share in data] if isinstance(data, list) else read(data)
+    return data, None if test is None else read(test)
 
 
 def _bad(
@@ -208,21 +226,3 @@ def _bad(
     if strangers := sorted(set(attackers) - set(names)):
         raise Misconfiguration("attackers", strangers[:3], "are no clients of this simulation")
     return frozenset(attackers)
-
-
-def _accuracy(
-    module: nn.Module, test: tuple[Any, Any] | None
-) -> Callable[[NDArray[np.float64]], float | None]:
-    """Share of held-out records that the model at θ names; None where there are none."""
-    if test is None:
-        return lambda _: None
-    records = as_records(test)
-    device = next(module.parameters()).device
-    inputs, targets = records.inputs.to(device), records.targets.to(device)
-
-    def accuracy(theta: NDArray[np.float64]) -> float:
-        load_vector(module, theta)
-        with torch.no_grad():
-            return float((module(inputs).argmax(dim=1) == targets).double().mean())
-
-    return accuracy

@@ -14,7 +14,8 @@ from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.main import app
-from precad.cli.planning import Robustness, least_noise
+from precad.cli.planning import Robustness
+from precad.cli.task_planning import least_noise
 from precad.common.task import Task
 
 SCHEDULE = ["--record-rate", "0.1", "--client-rate", "0.1", "--rounds", "200", "--delta", "1e-5"]
@@ -114,7 +115,7 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
 
 
 def test_what_robustness_costs_is_said_where_the_owners_are_known() -> None:
-    text = said(*ROBUST, "--clients", "1000")
+    text = said(*ROBUST, "--owners", "1000")
     assert "planned, not a certificate" in text
     assert re.search(r"up to \d+ owners replaced, \d+ added, or \d+ records", text)
     assert "a run's noise is at least 0.42 times its signal" in text
@@ -165,7 +166,7 @@ def test_it_assumes_no_number_that_a_task_has(left_out: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "twice", ["--clients", "--client-clip", "--noise-multiplier", "--dimension"]
+    "twice", ["--owners", "--client-clip", "--noise-multiplier", "--dimension"]
 )
 def test_a_number_beside_the_task_that_gives_it_is_refused(twice: str, large_task: str) -> None:
     assert f"leave {twice} out" in refused("plan", "--task", large_task, twice, "3")

@@ -5,12 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 import precad
 from precad.cli.local_deployment import to_toml
 from precad.cli.main import app
+from precad.client.records.read_records import read_records
 from precad.common.task import Task
 from precad.simulation import SimulatedTraining
 from precad.simulation.datasets import DataSet, load
@@ -97,6 +100,12 @@ def test_a_real_owners_code_can_be_asked_for(task: Path) -> None:
         (("--attackers", "2"), "say what they do"),
         (("--model", "nowhere:Net"), "give MODULE:NAME"),
         (("--device", "abacus"), "device = 'abacus'"),
+        (("--data", "north.csv"), "north.csv': there is no such file"),
+        (("--data", "north.csv", "--dataset", "digits"), "give either owners' files, or --dataset"),
+        (("--loss", "nowhere:loss"), "give MODULE:NAME"),
+        (("--try", "speed=1,2"), "a name of learning_rate, rounds"),
+        (("--try", "rounds=many"), "give NAME=NUMBER"),
+        (("--try", "rounds=0,1"), "training.rounds = 0"),
     ],
 )
 def test_refusals_say_what_would_do(task: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -105,6 +114,103 @@ def test_refusals_say_what_would_do(task: Path, arguments: tuple[str, ...], said
     lines = [line for line in result.stderr.splitlines() if line.startswith("precad: ")]
     assert len(lines) == 1
     assert said in lines[0]
+
+
+# --- owners' own files, and settings that are tried -----------------------------------------------
+
+RECIPE = """
+target = { name = "sick", kind = "categorical", levels = ["no", "yes"] }
+columns = [
+  { name = "age", kind = "numeric", centre = 50.0, scale = 20.0 },
+  { name = "dose", kind = "numeric", centre = 0.0, scale = 1.0 },
+]
+"""
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three clinics' tables, one that is held out, and a task for them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "columns.toml").write_text(RECIPE)
+    rng = np.random.default_rng(1)
+    for name in ("north", "south", "west", "test"):
+        age, dose = rng.normal(50, 20, 80), rng.normal(0, 1, 80)
+        sick = np.where(dose + rng.normal(0, 0.1, 80) > 0, "yes", "no")
+        rows = [f"{a:.1f},{d:.3f},{s}" for a, d, s in zip(age, dose, sick, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,dose,sick", *rows, ""]))
+    made = ["task", "new", "task.toml", "--recipe", "columns.toml", "--records", "3x80"]
+    arguments = [*made, "--architecture", "logistic", "--epsilon", "8", "--rounds", "20"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    return tmp_path
+
+
+@pytest.mark.usefixtures("hospital")
+def test_owners_files_are_simulated_on_and_one_is_dealt_out() -> None:
+    files = [part for name in ("north", "south", "west") for part in ("--data", f"{name}.csv")]
+    result = run("task.toml", *files, "--held-out", "test.csv", "--seed", 1, "--json")
+    assert result.exit_code == 0, result.output
+    assert "no account counts that" in result.stderr
+    found = json.loads(result.stdout)
+    assert (found["clients"], found["history"][0]["cohort"]) == (3, 3)
+    assert found["accuracy"] > 0.8
+    dealt = run("task.toml", "--data", "north.csv", "--public", "--clients", 8, "--json")
+    assert dealt.exit_code == 0, dealt.output
+    assert "no account" not in dealt.stderr
+    assert (json.loads(dealt.stdout)["clients"], json.loads(dealt.stdout)["accuracy"]) == (8, None)
+
+
+def test_python_takes_what_an_owner_has(hospital: Path) -> None:
+    """Paths, frames and arrays of the same table give the same weights."""
+    task = Task.load(hospital / "task.toml")
+    names = ("north", "south", "west")
+    x, y = zip(*(read_records(hospital / f"{n}.csv", task.data) for n in names), strict=True)
+    # The names of owners that come in a list: samples differ by name.
+    read = (pd.read_csv(hospital / f"{name}.csv", dtype=str) for name in names)
+    frames = {f"client-{number}": frame for number, frame in enumerate(read, start=1)}
+    columns = {n: frame.to_dict("list") for n, frame in frames.items()}
+    ways = (
+        [str(hospital / f"{n}.csv") for n in names],
+        list(frames.values()),
+        frames,
+        columns,
+        list(zip(x, y, strict=True)),
+    )
+    held_out = hospital / "test.csv"
+    found = [precad.simulate(task, data, seed=3, rounds=4, test=held_out) for data in ways]
+    assert len({each.theta.tobytes() for each in found}) == 1
+    assert len({each.accuracy for each in found} - {None}) == 1
+    alone = precad.simulate(task, columns["client-1"], seed=3, rounds=1, clients=2)
+    assert alone.task.enrolment.clients == 2
+
+
+def test_settings_are_compared_on_public_records_alone(hospital: Path) -> None:
+    wanted = ["task.toml", "--data", "north.csv", "--held-out", "test.csv"]
+    tried = ["--try", "learning_rate=.01,1", "--try", "noise_multiplier=1,9", "--seed", 4]
+    refused = run(*wanted, *tried)
+    assert (refused.exit_code, "--public" in refused.stderr) == (2, True)
+    result = run(*wanted, *tried, "--public", "--json", "--save", "tried.json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["tried"]
+    assert [(row["learning_rate"], row["noise_multiplier"]) for row in rows] == [
+        (0.01, 1),
+        (0.01, 9),
+        (1, 1),
+        (1, 9),
+    ]
+    assert rows[0]["epsilon"] > rows[1]["epsilon"] == rows[3]["epsilon"]
+    assert rows[2]["loss"] < rows[0]["loss"]
+    assert json.loads((hospital / "tried.json").read_text()) == json.loads(result.stdout)
+    shown = run(*wanted, *tried, "--public").stdout
+    assert all(
+        words in shown for words in ("learning_rate", "ε server", "simulated, not protected")
+    )
+
+
+def test_a_clip_that_no_owner_reaches_is_warned_of(task: Path) -> None:
+    said = run(task, "--clients", 1000, "--rounds", 1).stderr
+    assert "client_clip = 20 arms attackers alone: an owner of 2 records can sample 2" in said
+    assert "arms attackers" not in run(task, "--clients", 10, "--rounds", 1).stderr
 
 
 # --- docs/simulate.md ------------------------------------------------------------------------

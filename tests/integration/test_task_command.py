@@ -277,11 +277,49 @@ def test_a_recipe_with_a_mistake_names_the_file(hospital: Path) -> None:
     assert "unknown key in columns.toml" in result.stderr
 
 
-def test_the_clip_is_ten_records_unless_given(made: Path, tmp_path: Path) -> None:
-    assert Task.load(made).privacy.client_clip == 10
-    given = tmp_path / "given.toml"
-    assert new(given, *NET, *WISHES, "--client-clip", "30").exit_code == 0
-    assert Task.load(given).privacy.client_clip == 30
+@pytest.mark.parametrize(
+    ("records", "clip", "excess"),
+    [("1000x1", 1.0, None), ("3x30", 2.0, None), ("3x600", 8.2, None), ("1000x1", 10.0, "10")],
+)
+def test_an_owners_clip_is_what_it_can_sample_at_most_and_more_is_warned_of(
+    tmp_path: Path, records: str, clip: float, excess: str | None
+) -> None:
+    """Ten times what an honest owner of one record can send arms attackers alone."""
+    path = tmp_path / "clipped.toml"
+    wishes = ["--records", records, "--epsilon", "3", *(["--client-clip", "10"] if excess else [])]
+    made = new(path, *NET, *wishes)
+    assert (made.exit_code, Task.load(path).privacy.client_clip) == (0, clip)
+    warned = f"one bad owner weighs as much as {excess} honest ones; make it 1 or less"
+    assert (warned in made.stderr) is bool(excess), made.stderr
+    for command in ("show", "check"):
+        said = runner.invoke(app, ["task", command, str(path)])
+        assert ("arms attackers alone" in said.stderr) is bool(excess)
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        ["--records", "3x600", "--epsilon", "3", *NET],
+        ["--records", "500,3x20", "--epsilon", "1", "--rounds", "50", "--delta", "1e-6", *NET],
+        ["--records", "40", "--owners", "90", "--noise-multiplier", "1.5", *NET],
+        ["--records", "5x9", "--epsilon", "8", "--record-rate", ".2", "--client-rate", ".5", *NET],
+        ["--records", "5x9", "--epsilon", "8", "--record-clip", "2", *NET[:-1], "1"],
+        ["--records", "5x9", "--epsilon", "8", *NET, "--architecture", "mlp"],
+    ],
+)
+def test_plan_and_new_take_the_same_words_and_give_the_same_numbers(
+    tmp_path: Path, wishes: list[str]
+) -> None:
+    path = tmp_path / "same.toml"
+    assert new(path, *wishes).exit_code == 0
+    said = runner.invoke(app, ["plan", *wishes, "--json"])
+    assert said.exit_code == 0, said.stderr
+    planned, task = json.loads(said.stdout)["task"], Task.load(path)
+    assert planned["privacy"] == task.privacy.model_dump(exclude={"epsilon_limit"})
+    training = planned["training"]
+    assert training == task.training.model_dump(include={"learning_rate", "rounds"})
+    shown = runner.invoke(app, ["plan", *wishes]).stdout
+    assert f"training.learning_rate = {training['learning_rate']:g}" in shown
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

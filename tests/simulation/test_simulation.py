@@ -238,7 +238,7 @@ def test_another_aggregation_takes_the_sums_place_and_no_epsilon_is_stated(data:
 def test_a_named_objective_takes_the_place_of_the_tasks(data: Data) -> None:
     task = small(model_section(mlp(FEATURES, 8, CLASSES), "mlp", "uniform", 5))
     plain, *named = (
-        precad.simulate(task, data, clients=3, rounds=2, seed=4, objective=one)
+        precad.simulate(task, data, clients=3, rounds=2, seed=4, loss=one)
         for one in (None, "dp-gaussian", ObjectiveSection(name="dp-gaussian"), "dp-stability")
     )
     assert named[0].task.objective == ObjectiveSection(name="dp-gaussian")
@@ -255,9 +255,15 @@ def test_an_objective_of_ones_own_is_trained(data: Data) -> None:
         (x, y),
         nn.Linear(FEATURES, 1),
         seed=0,
-        objective=nn.functional.mse_loss,
+        loss=nn.functional.mse_loss,
         noise=lambda _s, _v, d: np.zeros(d, np.int64),
     )
+    # Numbers have no accuracy, but a loss.
+    tested = precad.simulate(
+        task, (x, y), nn.Linear(FEATURES, 1), seed=0, loss=nn.functional.mse_loss, test=(x, y)
+    )
+    assert tested.accuracy is None
+    assert tested.rounds[-1].loss is not None
     weights = found.weights["weight"][0]
     assert weights[0] > 0.3
     assert weights[1] < -0.3

@@ -1,0 +1,368 @@
+"""A task's numbers from what is wanted, for `precad plan` and `precad task new` alike.
+
+σ is the least for the ε, exactly; q, C and η are by rules, those for C and η the best of a
+comparison of trainings: benchmarks/default_settings.py.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from pydantic import ValidationError
+
+from precad.accounting.adversaries import planned_participations
+from precad.accounting.calibrate import least_noise_multiplier
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import record_epsilon
+from precad.cli.options import Wishes
+from precad.common import checks
+from precad.common.errors import Misconfiguration
+from precad.common.roster import most_records
+from precad.common.task import MAX_BOUND, Task
+from precad.common.task_schema import DataSection
+from precad.common.terminal import upper
+
+MOST_EPSILON = 100.0
+"""An ε beyond it protects nothing and leaves floating point."""
+_DIGITS = 4
+_MOST_FRACTIONAL_BITS = 20
+RECORD_RATE = 0.05
+"""p of a plan, unless another is asked for."""
+_COHORT = 20
+"""Owners that take part in a round, about; of fewer all do."""
+MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
+"""How far the noise alone moves a weight over the whole training, by what is learnt. These, and C's
+numbers below, are the best of benchmarks/results/default_settings.json."""
+_LARGEST_STEP = 10.0
+_LEAST_CLIP, _CLIP_ROOT = 2.0, 1.5
+
+
+def cohort_rate(owners: int) -> float:
+    """Return q: about 20 owners take part in a round, or all."""
+    return min(1.0, rounded(_COHORT / owners, 2))
+
+
+def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
+    """Return C where nobody chose it: R·1.5·√(p·|D|) of the largest owner, and 2·R at least.
+
+    Never more than an owner can sample, times R: beyond that it arms attackers alone. A sum of n
+    gradients rarely is longer than a few √n; one that is keeps its direction.
+    """
+    wanted = max(_LEAST_CLIP, _CLIP_ROOT * math.sqrt(record_rate * largest))
+    return rounded(record_clip * min(wanted, most_records(largest, record_rate)), 2, up=False)
+
+
+def default_step(
+    *, expected_records: float, noise_multiplier: float, rounds: int, record_clip: float, kind: str
+) -> float:
+    """Return η where nobody chose it: so that noise moves a weight by ``MOVES[kind]`` in all.
+
+    T rounds of both servers' noise over S records are a walk of η·R·σ·√(2T)/S.
+
+    Args:
+        expected_records: S = q·p·N, what the sum is divided by.
+        noise_multiplier: σ.
+        rounds: T.
+        record_clip: R.
+        kind: one of ``MOVES``.
+    """
+    walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
+    return rounded(min(_LARGEST_STEP, MOVES[kind] / walk) / record_clip, 2)
+
+
+_MOST_OWNERS = 100_000
+"""The most that a task takes."""
+_PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
+_FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
+_ENROL_S = 3600.0
+ROOM_IN_SIZES = 2.0
+"""A data set may have grown to so many times the largest that was planned for."""
+
+ClipFor: TypeAlias = Callable[[float, float, float, int], tuple[float, float]]
+"""From R, σ, q and T: C for what attackers may do, and σ, which it may need larger."""
+
+
+class Planned(NamedTuple):
+    """A task that was planned."""
+
+    task: Task
+    sizes: tuple[int, ...]
+    """Records of each owner."""
+    tried: bool
+    """Whether a model of one's own was tried on made-up records."""
+
+
+def planned(
+    wishes: Wishes,
+    name: str,
+    more: Mapping[str, Any] | None = None,
+    *,
+    dimension: int | None = None,
+    clip_for: ClipFor | None = None,
+) -> Planned:
+    """The task, and what was found on the way.
+
+    Args:
+        wishes: what was asked.
+        name: the task's.
+        more: of its sections, as they are.
+        dimension: d, in a model's place.
+        clip_for: chooses C where it wasn't asked for.
+
+    Raises:
+        Misconfiguration: something is missing or can't be, leaves nothing to learn, or no task can
+            have it.
+    """
+    data = None if wishes.recipe is None else _recipe(wishes.recipe)
+    shape, classes = _record(wishes, data)
+    module: Any = None
+    model: dict[str, Any] = {"parameters": [{"name": "parameters", "shape": [dimension]}]}
+    if dimension is None:
+        module, model = _model(wishes, shape, classes)
+    sizes = _sizes(wishes)
+    values = {"name": name, "model": model, "validation": wishes.validation, **(more or {})}
+    if data is not None:
+        values["data"] = data.model_dump(mode="json")
+    matrices = sum(len(each["shape"]) > 1 for each in model["parameters"])
+    kind = "classes" if matrices <= 1 else "classes, hidden layers"
+    values |= _numbers(wishes, sizes, "regression" if classes == 1 else kind, clip_for)
+    made, tried = Task.parse(values), True
+    if wishes.model is not None:
+        tried = _tried(made, module, wishes.model, shape, classes)
+    if wishes.weights is not None:
+        # It is to lie beside the task's file, under its own name.
+        model["initial_file"] = wishes.weights.name
+        made = Task.parse(values)
+    return Planned(made, sizes, tried)
+
+
+def _numbers(
+    wishes: Wishes, sizes: tuple[int, ...], kind: str, clip_for: ClipFor | None
+) -> dict[str, Any]:
+    """The task's sections of numbers."""
+
+    def given(value: Any, otherwise: Any) -> Any:
+        return otherwise if value is None else value
+
+    record_clip, rounds = given(wishes.record_clip, 1.0), given(wishes.rounds, 200)
+    checks.positive("record_clip", record_clip, "R")
+    rate = given(wishes.record_rate, RECORD_RATE)
+    client_rate = given(wishes.client_rate, cohort_rate(len(sizes)))
+    delta = given(wishes.delta, 1e-5)
+    sigma, epsilon = noise_and_epsilon(wishes, delta, rate, participations_of(client_rate, rounds))
+    clip = wishes.client_clip
+    if clip is None and clip_for is not None:
+        clip, raised = clip_for(record_clip, sigma, client_rate, rounds)
+        # A σ that was given stays: then C is no less than R, and the plan says what that bounds.
+        sigma = raised if wishes.noise_multiplier is None else sigma
+    clip = given(clip, default_clip(record_clip, max(sizes), rate))
+    step = default_step(
+        expected_records=client_rate * rate * sum(sizes),
+        noise_multiplier=sigma,
+        rounds=rounds,
+        record_clip=record_clip,
+        kind=kind,
+    )
+    privacy = {
+        "record_clip": record_clip,
+        "client_clip": clip,
+        "noise_multiplier": sigma,
+        "record_rate": rate,
+        "client_rate": client_rate,
+        "delta": delta,
+        "epsilon_limit": epsilon,
+    }
+    enrolment = {
+        "clients": len(sizes),
+        "min_clients": math.ceil(len(sizes) / 2),
+        "max_expected_records": ROOM_IN_SIZES * rate * max(sizes),
+    }
+    return {
+        "privacy": privacy,
+        "training": {"learning_rate": step, "rounds": rounds},
+        "enrolment": enrolment,
+        "deadlines": {"enrol": _ENROL_S},
+        "fractional_bits": fractional_bits(clip),
+    }
+
+
+def noise_and_epsilon(
+    wishes: Wishes, delta: float, record_rate: float, participations: int
+) -> tuple[float, float]:
+    """Return σ and ε, of which one was given."""
+    epsilon, sigma = wishes.epsilon, wishes.noise_multiplier
+    if epsilon is not None and sigma is None:
+        return least_noise(epsilon, delta, record_rate, participations), epsilon
+    if sigma is None or epsilon is not None:
+        raise Misconfiguration("epsilon", epsilon, "give --epsilon or --noise-multiplier")
+    found = record_epsilon(
+        record_rate=record_rate,
+        noise_multiplier=sigma,
+        delta=delta,
+        participations=participations,
+    )
+    return sigma, float(upper(found))
+
+
+def _recipe(path: Path) -> DataSection:
+    """A file's [data] section, alone or in whole."""
+    values = checks.read_toml("recipe", path)
+    try:
+        return DataSection.model_validate(values.get("data", values))
+    except ValidationError as error:
+        remedies = {
+            "extra_forbidden": f"unknown key in {path}",
+            "missing": f"is required in {path}",
+        }
+        raise checks.refusal(error, remedies) from None
+
+
+_SHAPE = re.compile(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){0,7}")
+
+
+def _record(wishes: Wishes, data: DataSection | None) -> tuple[tuple[int, ...] | None, int | None]:
+    """Shape of a record's input and number of classes, from the recipe or as they were given."""
+    features, classes = wishes.features, wishes.classes
+    if data is not None:
+        for field, value in (("features", features), ("classes", classes)):
+            if value is not None:
+                raise Misconfiguration(field, value, f"the recipe says it: leave --{field} out")
+        return (data.features,), len(data.target.levels) or 1
+    if features is None:
+        return None, classes
+    if not _SHAPE.fullmatch(features) or (wishes.model is None and "x" in features):
+        raise Misconfiguration(
+            "features", features, "give a whole number, or with --model a shape like 3x32x32"
+        )
+    return tuple(map(int, features.split("x"))), classes
+
+
+def _model(
+    wishes: Wishes, shape: tuple[int, ...] | None, classes: int | None
+) -> tuple[Any, dict[str, Any]]:
+    """The module, and the task's ``model`` that describes it."""
+    from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
+    from precad.client.gradients.torch_models import (  # noqa: PLC0415 -- torch
+        logistic,
+        mlp,
+        model_section,
+    )
+    from precad.client.owner_settings import own_model  # noqa: PLC0415 -- torch
+
+    if (wishes.architecture is None) == (wishes.model is None):
+        raise Misconfiguration(
+            "model",
+            wishes.model,
+            "give either --architecture, with --features and --classes, or --model",
+        )
+    initial = "zeros" if wishes.architecture == "logistic" else "uniform"
+    if wishes.model is not None:
+        module = own_model(wishes.model)
+    else:
+        sizes = (("features", shape), ("classes", classes), ("hidden", wishes.hidden))
+        for field, value in sizes:
+            if value is None:
+                raise Misconfiguration(field, None, f"give --{field}, which --architecture needs")
+        assert shape is not None
+        assert classes is not None
+        checks.count("classes", classes, 1)
+        checks.count("hidden", wishes.hidden, 1)
+        logits = wishes.architecture == "logistic"
+        module = logistic(shape[0], classes) if logits else mlp(shape[0], wishes.hidden, classes)
+    kind = wishes.architecture or "custom"
+    section = model_section(module, kind, initial, initial_file=wishes.weights)
+    if wishes.weights is not None:
+        check_file(module, wishes.weights)
+    return module, section
+
+
+def _tried(
+    made: Task, module: Any, place: str, shape: tuple[int, ...] | None, classes: int | None
+) -> bool:
+    """Whether a model of one's own was tried on made-up records; without a shape it may not be."""
+    from precad.client.gradients.rehearsal import try_model  # noqa: PLC0415 -- torch
+
+    outputs = try_model(module, made, shape)
+    found = getattr(outputs, "shape", ())
+    if classes is not None and outputs is not None and tuple(found) != (1, classes):
+        raise Misconfiguration(
+            "model", place, f"gives {list(found)} for one record: its target needs [1, {classes}]"
+        )
+    return outputs is not None
+
+
+def _sizes(wishes: Wishes) -> tuple[int, ...]:
+    """Records of each owner, in order."""
+    text = wishes.records
+    if text is None:
+        raise Misconfiguration("records", None, "give --records")
+    sizes: list[int] = []
+    for part in text.split(","):
+        found = _PART.fullmatch(part.strip())
+        if found is None:
+            where = "" if part == text else f"'{part.strip()}' is no size: "
+            raise Misconfiguration("records", text, f"{where}give whole numbers {_FORM}")
+        owners, size = int(found[1] or "1"), int(found[2])
+        if not owners or not size:
+            raise Misconfiguration(
+                "records", text, f"'{part.strip()}': give 1 or more, owners and records alike"
+            )
+        if len(sizes) + owners > _MOST_OWNERS:
+            raise Misconfiguration("records", text, f"a task takes at most {_MOST_OWNERS:,} owners")
+        sizes += [size] * owners
+    if wishes.owners is None:
+        return tuple(sizes)
+    if len(sizes) > 1:
+        raise Misconfiguration(
+            "owners", wishes.owners, "--records counts the owners: leave --owners out"
+        )
+    if checks.count("owners", wishes.owners, 1) > _MOST_OWNERS:
+        raise Misconfiguration("owners", wishes.owners, f"a task takes at most {_MOST_OWNERS:,}")
+    return tuple(sizes * wishes.owners)
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+def least_noise(epsilon: float, delta: float, record_rate: float, participations: int) -> float:
+    """Return the least σ for which a record has (ε, δ) against one curious server, exactly.
+
+    Rounded up to four digits.
+    """
+    if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
+        raise Misconfiguration(
+            "epsilon", epsilon, f"give at most {MOST_EPSILON:g}: 10 is little already"
+        )
+    sigma = least_noise_multiplier(
+        lambda sigma: poisson_gaussian(
+            rate=record_rate, noise_multiplier=sigma, count=participations
+        ),
+        epsilon=epsilon,
+        delta=delta,
+    )
+    return rounded(sigma, up=True)
+
+
+def participations_of(client_rate: float, rounds: int) -> int:
+    """Return how often all but one owner in 1,000 take part at most; at least once."""
+    return max(1, planned_participations(client_rate, rounds))
+
+
+def fractional_bits(client_clip: float) -> int:
+    """Return f: the most, up to 20, with β = floor(C·2^f) at most 2^25; at least 1."""
+    fitting = math.floor(math.log2(MAX_BOUND / client_clip)) if client_clip < MAX_BOUND else 1
+    return max(1, min(_MOST_FRACTIONAL_BITS, fitting))
+
+
+def rounded(value: float, digits: int = _DIGITS, *, up: bool | None = None) -> float:
+    """Return ``value`` to so many digits: the nearest, or up, or down."""
+    exponent = math.floor(math.log10(value)) - digits + 1
+    scaled = value / 10.0**exponent
+    # What is a rounding away from such a number already stays.
+    if up is None or abs(scaled - round(scaled)) < 1e-9:
+        whole = round(scaled)
+    else:
+        whole = math.ceil(scaled) if up else math.floor(scaled)
+    return float(f"{whole}e{exponent}")
