@@ -38,7 +38,7 @@ def serve(part: str, config: Path) -> None:
 
 
 @click.command()
-@click.argument("word", help="attempts, write-off or coin.")
+@click.argument("word", help="attempts, write-off, claimed or coin.")
 @of_a_server
 @click.option(
     "--version", type=int, required=True, help="The version that waits, as its status says."
@@ -55,6 +55,7 @@ def allow(
     left already: releasing it again costs every drawn owner privacy, and the ledgers count it.
 
     write-off: give an attempt up that the other server has lost. Its charge stands.
+    claimed: charge attempts that one server alone has heard of.
 
     coin: take new coins for the version, because a server has lost its coin key.
 

@@ -763,7 +763,7 @@ class AllowRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     word: _builtins.str
-    """attempts, write-off or coin."""
+    """attempts, write-off, claimed or coin."""
     version: _builtins.int
     def __init__(
         self,

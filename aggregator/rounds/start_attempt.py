@@ -160,6 +160,7 @@ _WHY = {
     Permission.WRITE_OFF: (
         "write off the attempt that the other server has lost (its charge stands)"
     ),
+    Permission.CLAIMED: "charge them all the same",
     Permission.COIN: "take new coins, because a server has lost its coin key",
 }
 

@@ -7,9 +7,8 @@ and what is left out: nothing names an owner, and nothing says who was drawn.
 import math
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from prometheus_client.core import Metric
 
@@ -37,7 +36,7 @@ class Metrics:
         self._cpu_seconds: dict[str, float] = defaultdict(float)
         self._backlog = Backlog()
         self._traffic: dict[str, int] = {}
-        self._epsilons = Epsilons(session.task)
+        self._epsilons = Epsilons(session.task, session.register.cap)
 
     async def follow(self, events: AsyncIterable[Event]) -> None:
         """Add up what rounds cost, step by step; ends with the training."""
@@ -107,6 +106,8 @@ class Metrics:
 
 _Again = tuple[tuple[int, int], ...]
 """Versions that were released 1 + m times, by m ≥ 1, in order."""
+_Asked = tuple[str, int, int, _Again]
+_Found = Mapping[Adversary, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +124,12 @@ class Epsilon:
 class Epsilons:
     """ε by adversary; a tenth of a second where a charge or a release has come."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, cap: PrivacyCap) -> None:
         self._task = task
-        # From one look to the next most is the same.
-        self._against = lru_cache(16)(self._compute_against)
-        self._at_the_end = lru_cache(16)(self._compute_the_end)
+        self._cap = cap
+        self._known: dict[_Asked, _Found] = {}
+        """What the last look asked: from one to the next most is the same, however many owners
+        differ."""
 
     def by_adversary(
         self,
@@ -147,9 +149,20 @@ class Epsilons:
             # ε grows with the count: of owners with the same repeats the one with most is enough.
             repeats = tuple(sorted(again.get(client, {}).items()))
             most[repeats] = max(most.get(repeats, 0), count)
-        owners = (most or {(): 0}).items()
-        now = [self._against(released, count, repeats) for repeats, count in owners]
-        end = [self._at_the_end(released, count, repeats) for repeats, count in owners]
+        before, self._known = self._known, {}
+
+        def once(
+            compute: Callable[[int, int, _Again], _Found], count: int, again: _Again
+        ) -> _Found:
+            asked = compute.__name__, released, count, again
+            if asked not in self._known:
+                known = before.get(asked)
+                self._known[asked] = compute(*asked[1:]) if known is None else known
+            return self._known[asked]
+
+        owners = [(count, repeats) for repeats, count in (most or {(): 0}).items()]
+        now = [once(self._now, *owner) for owner in owners]
+        end = [once(self._at_the_end, *owner) for owner in owners]
         found = {}
         for adversary in Adversary:
             spent = max(each[adversary] for each in now)
@@ -157,20 +170,18 @@ class Epsilons:
             found[adversary] = Epsilon(spent, max(0.0, left) if math.isfinite(left) else None)
         return found
 
-    def _compute_the_end(
-        self, released: int, count: int, again: _Again
-    ) -> Mapping[Adversary, float]:
-        task = self._task
-        rounds = task.training.rounds
+    def _at_the_end(self, released: int, count: int, again: _Again) -> _Found:
+        rounds = self._task.training.rounds
         # A version that is charged and not released yet is among both.
         total = max(count, min(count + rounds - released, rounds))
         try:
-            more = PrivacyCap(task).left(task.privacy.record_rate, count, dict(again))
+            more = self._cap.left(self._task.privacy.record_rate, count, dict(again))
         except Misconfiguration:
             return dict.fromkeys(Adversary, math.inf)
-        return self._against(rounds, total if more is None else min(total, count + more), again)
+        total = total if more is None else min(total, count + more)
+        return self._now(rounds, total, again)
 
-    def _compute_against(self, rounds: int, count: int, again: _Again) -> Mapping[Adversary, float]:
+    def _now(self, rounds: int, count: int, again: _Again) -> _Found:
         by_m = Counter(dict(again))
         by_m[0] = count - by_m.total()
         counts: ReleaseCounts = +by_m

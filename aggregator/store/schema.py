@@ -55,6 +55,8 @@ class Permission(Enum):
     """Go on trying: many attempts have failed, or a release may have left already."""
     WRITE_OFF = "write-off"
     """A prepared attempt that the other server has lost: its charge stands, it is never used."""
+    CLAIMED = "claimed"
+    """Attempts that the other server alone says there were: they are charged."""
     COIN = "coin"
     """A coin key is lost: both servers take new ones for this version."""
 

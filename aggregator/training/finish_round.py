@@ -25,7 +25,7 @@ from precad.aggregator.store.attempts import ReleaseRecord
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.event_log import RoundDone, Steps
 from precad.aggregator.training.session import Session
-from precad.common.errors import PeerViolation
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import byte_view, from_bytes, model_digest
@@ -144,7 +144,7 @@ def _give_up(session: Session, aggregator: Aggregator) -> None:
     """Have the other server learn the charge at once; both operators' word writes it off."""
     record, link = _pending(session), aggregator.link
     link.send("lost", record.fact().to_bytes())
-    _require_word(session, aggregator, record.version, record.attempt)
+    _require_write_off(session, aggregator, record.version, record.attempt)
     session.store.attempts.write_off(record.attempt)
 
 
@@ -154,15 +154,28 @@ def _learn_lost(session: Session, aggregator: Aggregator, attempt: int) -> None:
     if (fact.version, fact.attempt, fact.voided) != (version, attempt, False):
         raise PeerViolation("the other server shows another attempt than the one it has prepared")
     session.store.attempts.learn([fact])
-    _require_word(session, aggregator, version, attempt)
+    _require_write_off(session, aggregator, version, attempt)
 
 
-def _require_word(session: Session, aggregator: Aggregator, version: int, attempt: int) -> None:
-    own = session.store.versions.allowed(Permission.WRITE_OFF, version) >= attempt
-    theirs = aggregator.link.exchange("word", bytes([own]))
+def _require_write_off(
+    session: Session, aggregator: Aggregator, version: int, attempt: int
+) -> None:
+    what = f"a database was replaced, and attempt {attempt} may have left"
+    require_word(session, aggregator.link, Permission.WRITE_OFF, (version, attempt), what)
+
+
+def require_word(
+    session: Session, link: PeerLink, permission: Permission, of: tuple[int, int], what: str
+) -> None:
+    """Go on with the word of both operators for this version, up to this attempt.
+
+    Raises NeedsOperators: one of them hasn't given it; on both servers alike.
+    """
+    version, attempt = of
+    own = session.store.versions.allowed(permission, version) >= attempt
+    theirs = link.exchange("word", bytes([own]))
     if not own or theirs != bytes([True]):
-        what = f"a database was replaced, and attempt {attempt} may have left"
-        raise NeedsOperators(Permission.WRITE_OFF, version, what)
+        raise NeedsOperators(permission, version, what)
 
 
 def _serve(session: Session, aggregator: Aggregator) -> None:
@@ -174,9 +187,11 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     kept = (session.store.versions.model_seal(current.version), session.model_store.signature())
     signed = next((each for each in kept if each and _says(each, body)), None)
     if signed is None:
-        raise PeerViolation(
+        # Both were put back, and an owner was here first: it is on its way there too.
+        raise PeerUnavailable(
             f"the other server lacks model {current.version}, and its signature over it isn't kept "
-            "here. Restore the other server's newest state"
+            "here, as after an owner gave the model back: the other server waits for an owner to "
+            "give it there too, or for its operator to put its newest model file in place"
         )
     own = signatures.sign(SignedKind.MODEL, body)
     transfer = ModelTransfer(version=current.version, signed=signed, own=own)

@@ -126,5 +126,7 @@ def require_nothing_lost(session: Session) -> None:
         raise PeerUnavailable(
             f"owners may have heard from this server that version {promised - 1} is over, and it "
             f"has model {version}: it was put back from an old copy. It waits for an owner to give "
-            f"model {promised} back, or for you to put this server's newest model file in place"
+            f"model {promised} back, or for you to put this server's newest model file in place. "
+            "Where no owner has fetched that model and no copy of the file is left, nothing brings "
+            "it back: start a new task"
         )

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections.abc import Sequence
 
 from precad.aggregator.peer_link import SETUP_ATTEMPT, PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
@@ -17,8 +18,8 @@ from precad.aggregator.server_messages import (
     exchange,
 )
 from precad.aggregator.store.ledger import history_after, history_start
-from precad.aggregator.store.schema import BOUND
-from precad.aggregator.training.finish_round import confirm
+from precad.aggregator.store.schema import BOUND, AttemptState, Permission
+from precad.aggregator.training.finish_round import confirm, require_word
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
@@ -145,12 +146,32 @@ def _learn(session: Session, link: PeerLink) -> None:
     # What this server has heard of and doesn't know was, and may have left.
     heard = range(store.attempts.unused_here(), store.attempts.next_number())
     found = adoptable(history_start(session.task.digest), theirs, signed, heard)
+    found = tuple(
+        fact for fact in found if fact != first.pending or _believed(session, fact, found)
+    )
     if learned := store.attempts.learn(found):
         log.warning(
             "this server had forgotten %d charges that it signed: they are in its ledger again. "
             "Its database was put back from an old copy, or changed",
             learned,
         )
+
+
+def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
+    """Return whether an attempt that the other server alone shows is charged: one a version.
+
+    A second one of a version is only where this server has heard of it too: from the dealer, an
+    owner, or its own signature (``found`` has it twice then).
+    """
+    store = session.store
+    if found.count(pending) > 1 or pending.attempt < store.attempts.next_number():
+        return True
+    states = store.attempts.states()
+    return not any(
+        states.get(fact.attempt) is AttemptState.LEARNED and not fact.voided
+        for fact in store.ledger.facts(pending.version)
+        if fact.attempt != pending.attempt
+    )
 
 
 def _evidence(session: Session) -> list[Evidence]:
@@ -176,8 +197,9 @@ def _evidence(session: Session) -> list[Evidence]:
 # Attempts that only an owner or the dealer still knows: charged, counted again later or not.
 #
 # Both servers were put back, and their journal files don't name what the dealer has dealt for or
-# what an owner has their signature on. Such an attempt may have left. So each is an entry in both
-# ledgers, and charges everybody whom its version's coin draws. Nobody remembers its version either:
+# what an owner has their signature on. Such an attempt may have left. So each that both servers
+# have heard of, or that their operators let pass, is an entry in both ledgers, and charges
+# everybody whom its version's coin draws. Nobody remembers its version either:
 # versions that are over without a charge come first, what is left over is of the newest. The
 # servers write entry after entry in step: after a break one of them is ahead by one at most, which
 # the other takes over (``adoptable``), since it has heard of the attempt itself.
@@ -216,15 +238,25 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
     own = Remembered(unused=store.attempts.unused_here(), unheard=store.attempts.next_number())
     theirs = exchange(link, "remembered", own)
     unused, unheard = max(own.unused, theirs.unused), max(own.unheard, theirs.unheard)
+    current = session.model_store.current.version
+    if unheard > unused and own.unheard != theirs.unheard:
+        # The dealer says its number to both, and owners show each server its own signature: it
+        # comes, or the operators know better.
+        known = min(own.unheard, theirs.unheard)
+        what = (
+            f"one server alone has heard of attempts {max(unused, known)} to {unheard - 1}, which "
+            "would be charged; an owner of theirs that comes to both servers says so too"
+        )
+        require_word(session, link, Permission.CLAIMED, (current, unheard - 1), what)
     if unheard - unused > MOST:
         raise PeerViolation(f"{unheard - unused} attempts are said to be forgotten")
-    current = session.model_store.current.version
     versions = list(store.ledger.uncharged_versions(current))
     lost = max(unheard - unused, len(versions))
     newest = min(current, session.task.training.rounds - 1)
     versions += [newest] * (lost - len(versions))
-    # Durable on both, so that a server that breaks off knows that these attempts existed.
-    store.attempts.hear(unused + lost - 1)
+    if lost:
+        # Durable on both, so that a server that breaks off knows that these attempts existed.
+        store.attempts.hear(unused + lost - 1)
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, unused + lost)
     return list(zip(range(unused, unused + lost), versions, strict=True))

@@ -305,6 +305,38 @@ def test_both_restored_to_one_moment_go_on_from_there(servers: Servers, *, journ
     servers.agree()
 
 
+@pytest.mark.parametrize("first", SERVERS, ids=lambda role: role.value)
+def test_a_model_that_an_owner_gave_to_one_server_yet_is_waited_for(
+    servers: Servers, first: Role
+) -> None:
+    """Both were put back: nobody has to restore anything, and the next look finds it."""
+    backups = {role: servers.copy(role) for role in SERVERS}
+    servers.attempt(0)
+    servers.attempt(1)
+    lost = servers.sessions[A].model_store.theta()
+    for role, backup in backups.items():
+        servers.put_back(role, backup, journal=True)
+    servers.sessions[first].model_store.put(2, lost)
+    for error in servers.mend():
+        assert isinstance(error, PeerUnavailable)
+    assert any("waits for an owner to give it" in str(e) for e in servers.mend())
+    other = next(role for role in SERVERS if role is not first)
+    servers.sessions[other].model_store.put(2, lost)
+    assert servers.mend() == [Remedy.NOTHING] * 2
+
+
+@pytest.mark.parametrize("liar", SERVERS, ids=lambda role: role.value)
+def test_one_servers_word_charges_one_attempt_a_version(servers: Servers, liar: Role) -> None:
+    """It claims, link after link, that another attempt may have left."""
+    honest = servers.sessions[next(role for role in SERVERS if role is not liar)]
+    shown = servers.sessions[liar].store
+    for attempt in range(5):
+        claim = Fact(version=0, attempt=attempt, voided=False, clients=(ANN.name,))
+        shown.attempts.learn([claim])
+        servers.meet()
+    assert honest.store.ledger.charges_in(0).get(ANN, 0) <= 1
+
+
 # --- what nobody can make a server take ----------------------------------------------------------
 
 
@@ -361,7 +393,8 @@ def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, li
         a.model_store.put(1, theta)
     at_a, at_b = servers.mend()
     # A server that holds no signature over its model doesn't offer it.
-    assert isinstance(at_b if lie == "signature" else at_a, PeerViolation)
+    assert isinstance(at_b, PeerViolation if lie == "signature" else PeerUnavailable)
+    assert isinstance(at_a, PeerUnavailable)
     assert servers.versions() == (1, 0)
 
 

@@ -14,10 +14,11 @@ from precad.aggregator.training.event_log import (
     TrainingDone,
     TrainingPaused,
 )
-from precad.common.errors import Rejection
+from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
+from precad.common.wire.owner_notices import read_notice
 from precad.common.wire.signed_statements import sign_body
 from precad.protos import precad_pb2 as pb
 
@@ -85,3 +86,10 @@ def test_only_who_is_drawn_hears_so() -> None:
     opened = events(3, 2)[0]
     assert notice_of(opened, WARD).open.selected
     assert not notice_of(opened, OTHER).open.selected
+
+
+def test_an_event_that_this_version_does_not_know_is_a_violation() -> None:
+    """Both sides speak one wire version: who skipped it would wait for what never comes."""
+    notice = pb.Notice.FromString(pb.Notice(padding=b"x").SerializeToString() + b"\xfa\x06\x01x")
+    with pytest.raises(PeerViolation, match="a notice without an event"):
+        read_notice(notice)

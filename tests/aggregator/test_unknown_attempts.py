@@ -9,10 +9,10 @@ from tests.rig.keys import signatures, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
 
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.start_attempt import doubt
+from precad.aggregator.rounds.start_attempt import NeedsOperators, doubt
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import compare_ledgers
-from precad.aggregator.store.schema import AttemptState
+from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.owner_statements import hear_of
 from precad.aggregator.training.reconcile import charge_unknown, meet
 from precad.aggregator.training.session import Session
@@ -49,6 +49,12 @@ def lose_all(servers: Servers, backups: dict[Role, Path]) -> None:
         servers.put_back(role, backups[role], journal=True)
 
 
+def hear(servers: Servers, attempt: int) -> None:
+    """As from the dealer, which tells both servers its number."""
+    for role in SERVERS:
+        servers.sessions[role].store.attempts.hear(attempt)
+
+
 def facts(servers: Servers, version: int) -> list[tuple[Fact, ...]]:
     return [servers.sessions[role].store.ledger.facts(version) for role in SERVERS]
 
@@ -67,7 +73,7 @@ def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(
     servers.attempt(0)
     lose_all(servers, backups)
     assert servers.charged() == [{}, {}]
-    servers.sessions[B].store.attempts.hear(0)
+    hear(servers, 0)
     assert settle(servers) == [None, None]
     assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
     assert servers.states(0) == (AttemptState.LEARNED,) * 2
@@ -91,9 +97,10 @@ def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None
     backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(0)
     servers.attempt(1)
-    shown = opening(servers, A, 1)
+    shown = {role: opening(servers, role, 1) for role in SERVERS}
     lose_all(servers, backups)
-    hear_of(servers.sessions[A], ANN, shown)
+    for role in SERVERS:
+        hear_of(servers.sessions[role], ANN, shown[role])
     assert settle(servers) == [None, None]
     # Nobody knows any more whether the two were of one version.
     assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0, 1]] * 2
@@ -114,7 +121,7 @@ def test_a_version_that_is_over_without_a_charge_is_charged_first(servers: Serve
     assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
     assert facts(servers, 1) == [(), ()]
     assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
-    servers.sessions[A].store.attempts.hear(2)
+    hear(servers, 2)
     assert settle(servers) == [None, None]
     assert [[f.attempt for f in found] for found in facts(servers, 1)] == [[1, 2]] * 2
     servers.agree()
@@ -129,7 +136,7 @@ def test_a_cut_between_the_two_ledgers_leaves_one_entry_an_attempt(
     servers.attempt(0)
     servers.attempt(1)
     lose_all(servers, backups)
-    servers.sessions[A].store.attempts.hear(1)
+    hear(servers, 1)
     settle(servers, (at_a, at_b))
     assert settle(servers) == [None, None]
     assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
@@ -151,7 +158,7 @@ def test_a_server_that_dies_before_its_entry_takes_it_over(
     lose_all(servers, backups)
     for role in SERVERS:
         servers.sessions[role].model_store.put(1, model)
-    servers.sessions[A].store.attempts.hear(1)
+    hear(servers, 1)
     store: Any = servers.sessions[behind].store
     charge, calls = store.attempts.charge_unknown, iter(range(first + 1))
 
@@ -177,8 +184,7 @@ def test_one_server_alone_that_forgot_charges_nobody_anew(servers: Servers, role
     servers.attempt(0)
     servers.attempt(1)
     servers.put_back(role, backup, journal=True)
-    for each in SERVERS:
-        servers.sessions[each].store.attempts.hear(1)
+    hear(servers, 1)
     servers.mend()
     assert settle(servers) == [None, None]
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
@@ -191,3 +197,57 @@ def test_an_opening_of_another_server_or_owner_names_no_attempt(servers: Servers
             hear_of(servers.sessions[A], client, shown)
     assert servers.sessions[A].store.attempts.next_number() == 0
     assert check_opening(verifier(), A, opening(servers, A, 5)).attempt == 5
+
+
+@pytest.mark.parametrize("liar", SERVERS, ids=lambda role: role.value)
+def test_what_one_server_alone_says_charges_nobody(servers: Servers, liar: Role) -> None:
+    """It may have heard it from an owner, or have made it up: a thousand attempts."""
+    servers.attempt(0)
+    before = servers.charged()
+    servers.sessions[liar].store.attempts.hear(999)
+    for error in settle(servers):
+        assert isinstance(error, NeedsOperators)
+        assert error.permission is Permission.CLAIMED
+        assert "attempts 1 to 999" in str(error)
+    assert servers.charged() == before
+    # One operator's word isn't enough, nor that for fewer attempts.
+    honest, version = next(role for role in SERVERS if role is not liar), 1
+    servers.sessions[liar].store.versions.allow(Permission.CLAIMED, version, 999)
+    servers.sessions[honest].store.versions.allow(Permission.CLAIMED, version, 3)
+    assert all(isinstance(each, NeedsOperators) for each in settle(servers))
+    assert servers.charged() == before
+    # What the dealer or an owner tells the other server too is charged, without a word.
+    servers.sessions[honest].store.attempts.hear(999)
+    servers.sessions[honest].store.attempts.begin(
+        998, version, 3, servers.sessions[honest].model_store.current.digest
+    )
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
+
+
+def test_operators_may_have_it_charged(servers: Servers) -> None:
+    servers.attempt(0)
+    servers.sessions[A].store.attempts.hear(1)
+    for role in SERVERS:
+        servers.sessions[role].store.versions.allow(Permission.CLAIMED, 1, 1)
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
+    servers.agree()
+
+
+@pytest.mark.parametrize("liar", SERVERS, ids=lambda role: role.value)
+def test_numbers_that_one_server_says_to_be_used_are_no_evidence_later(
+    servers: Servers, liar: Role
+) -> None:
+    """At one link it has used a thousand attempts, at the next it has forgotten them."""
+    servers.attempt(0)
+    before = servers.charged()
+    session = servers.sessions[liar]
+    real = session.store.attempts.unused_here
+    session.store.attempts.unused_here = lambda: 1000  # type: ignore[method-assign]
+    assert settle(servers) == [None, None]
+    session.store.attempts.unused_here = real  # type: ignore[method-assign]
+    settle(servers)
+    assert servers.charged() == before
+    honest = servers.sessions[next(role for role in SERVERS if role is not liar)]
+    assert honest.store.attempts.next_number() == 1
