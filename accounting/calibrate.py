@@ -52,14 +52,7 @@ def least_noise_multiplier(
 ) -> float:
     """The least noise multiplier σ for which ``event_of(σ)`` is (ε, δ)-DP.
 
-    Args:
-        event_of: the event with a given σ; ε falls as σ rises.
-        epsilon: ε, 0 or above.
-        delta: δ, in (0, 1).
-        accountant: which ε counts.
-
-    Returns:
-        σ, about ``PRECISION`` (relative) above the least; 0.02 where that suffices.
+    About ``PRECISION`` (relative) above it; 0.02 where that suffices.
 
     Raises:
         Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.

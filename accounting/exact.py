@@ -158,14 +158,8 @@ def record_epsilon(
 ) -> float:
     """Exact ε of a record after so many participations; milliseconds, and cached.
 
-    Never falls when ``participations`` rises.
-
-    Args:
-        record_rate: p, in [0, 1].
-        noise_multiplier: σ of the noise that the adversary can't remove: one server's.
-        delta: δ, in (0, 1).
-        participations: T_i, 0 or more, each released once; or
-        counts: m → how many versions were released 1 + m times with the same X.
+    ``noise_multiplier`` is of the noise that the adversary can't remove: one server's. Either
+    ``participations`` are given, each released once, or ``counts``. Never falls when they rise.
 
     Raises:
         Misconfiguration: a parameter is out of its range, or not one of the last two was given.
@@ -189,7 +183,6 @@ def _record_epsilon(
     return accountant.epsilon(delta)
 
 
-@lru_cache(maxsize=4096)
 def most_participations(
     *,
     record_rate: float,
@@ -197,30 +190,26 @@ def most_participations(
     delta: float,
     epsilon_limit: float,
     ceiling: int,
+    again: ReleaseCounts | None = None,
 ) -> int:
-    """The most participations that keep a record's exact ε at or below ``epsilon_limit``.
+    """The most participations, up to ``ceiling``, that keep a record's exact ε within a limit.
 
-    What a ledger or an owner's SDK counts up to: it refuses the next one. Cached: many rounds ask
-    for the same few.
-
-    Args:
-        record_rate: p, as the next two in ``record_epsilon``.
-        noise_multiplier: σ.
-        delta: δ.
-        epsilon_limit: ε, 0 or above.
-        ceiling: never more than this; a task's rounds.
+    What a ledger or an owner's SDK counts up to: it refuses the next one. ``again`` are those of
+    them that were released more than once.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
     # A wrong rate or σ is refused here, whatever the ceiling.
     poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    repeated = {m: count for m, count in checked_counts(again or {}) if m}
 
     def within(participations: int) -> bool:
+        once = max(0, participations - sum(repeated.values()))
         epsilon = record_epsilon(
             record_rate=record_rate,
             noise_multiplier=noise_multiplier,
-            participations=participations,
             delta=delta,
+            counts=repeated | {0: once},
         )
         return epsilon <= epsilon_limit
 

@@ -8,6 +8,7 @@ A limit that goes to one task alone is kept by the exact number, which admits mo
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 
@@ -58,11 +59,8 @@ class RenyiLimit:
 def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiLimit:
     """The limit (ε, δ) with the order at which it admits most of ``expected``.
 
-    Args:
-        epsilon: ε, above 0.
-        delta: δ, in (0, 1).
-        expected: a step like those that the account is for: its first task's. Choose it by
-            parameters alone, never by records.
+    That is a step like those that the account is for: its first task's. Choose it by parameters
+    alone, never by records.
 
     Raises:
         Misconfiguration: a parameter is out of its range, the step touches nobody's data, or ε is
@@ -91,38 +89,26 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
     return RenyiLimit(epsilon, delta, best)
 
 
-class RenyiFilter:
-    """Admits events while their ρ(α) together stays within the limit's budget.
+class _Filter(ABC):
+    """Admits events while what they cost together stays within what is allowed.
 
     Events in, no files: whoever keeps the account charges its events again when it is read.
-    The same events in any order spend the same, to the bit.
     """
 
-    def __init__(self, limit: RenyiLimit) -> None:
-        self.limit = limit
+    def __init__(self, most: float) -> None:
+        self._most = most
         self._charged: Counter[SampledGaussian] = Counter()
 
-    @property
-    def spent(self) -> float:
-        """ρ(α) of all that was charged, nats."""
-        return self._total(self._charged)
+    @abstractmethod
+    def _total(self, charged: Counter[SampledGaussian]) -> float:
+        """What events cost together; the same in any order, to the bit."""
 
-    @property
-    def left(self) -> float:
-        """ρ(α) that may still be charged, nats; never below 0."""
-        return max(0.0, self._most - self.spent)
-
-    def epsilon(self) -> float:
-        """ε ≥ 0 at the limit's δ of what was charged, by the limit's order; at most its ε."""
-        spent = self.spent
-        return max(0.0, spent + _conversion(self.limit.order, self.limit.delta)) if spent else 0.0
+    @abstractmethod
+    def _refusal(self, total: float) -> str:
+        """That ``total`` would pass the limit, in words."""
 
     def allows(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> bool:
-        """Whether ``charge`` would admit it.
-
-        Raises:
-            Misconfiguration: the event has no bound here, or ``instead_of`` was never charged.
-        """
+        """Whether ``charge`` would admit it; Misconfiguration as there."""
         return self._total(_after(self._charged, event, instead_of)) <= self._most
 
     def charge(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> None:
@@ -140,58 +126,55 @@ class RenyiFilter:
                 nothing changed.
         """
         after = _after(self._charged, event, instead_of)
-        total = self._total(after)
-        if total > self._most:
-            limit = self.limit
-            raise BudgetExceeded(
-                f"the account's limit is ε = {limit.epsilon:g} at δ = {limit.delta:g}, "
-                f"ρ({limit.order:g}) = {limit.budget:.6g}; with this it would be {total:.6g}"
-            )
+        if (total := self._total(after)) > self._most:
+            raise BudgetExceeded(f"the account's limit is {self._refusal(total)}")
         self._charged = after
 
+
+class RenyiFilter(_Filter):
+    """Keeps ρ(α) of events that are chosen as one goes within the limit's budget."""
+
+    def __init__(self, limit: RenyiLimit) -> None:
+        super().__init__(limit.budget * (1 - _ROUNDING))
+        self.limit = limit
+
     @property
-    def _most(self) -> float:
-        return self.limit.budget * (1 - _ROUNDING)
+    def spent(self) -> float:
+        """ρ(α) of all that was charged, nats."""
+        return self._total(self._charged)
+
+    def epsilon(self) -> float:
+        """ε ≥ 0 at the limit's δ of what was charged, by the limit's order; at most its ε."""
+        spent = self.spent
+        return max(0.0, spent + _conversion(self.limit.order, self.limit.delta)) if spent else 0.0
 
     def _total(self, charged: Counter[SampledGaussian]) -> float:
         order = self.limit.order
         return math.fsum(n * _divergence(one, order) for one, n in charged.items() if n)
 
+    def _refusal(self, total: float) -> str:
+        limit = self.limit
+        return (
+            f"ε = {limit.epsilon:g} at δ = {limit.delta:g}, ρ({limit.order:g}) = "
+            f"{limit.budget:.6g}; with this it would be {total:.6g}"
+        )
 
-class ExactFilter:
-    """Admits steps of a list that was fixed beforehand while their exact ε stays within a limit.
+
+class ExactFilter(_Filter):
+    """Keeps the exact ε of steps of a list that was fixed beforehand within a limit.
 
     Who chooses steps by what earlier ones told must not ask this, but ``RenyiFilter``.
-
-    Args:
-        epsilon: ε, above 0.
-        delta: δ, in (0, 1).
     """
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        self._most = checks.positive("epsilon", epsilon, "the limit of the account")
+        super().__init__(checks.positive("epsilon", epsilon, "the limit of the account"))
         self._delta = checks.inside_unit_interval("delta", delta)
-        self._charged: Counter[SampledGaussian] = Counter()
 
     def epsilon(self) -> float:
         """Exact ε ≥ 0 of what was charged."""
-        return self._epsilon(self._charged)
+        return self._total(self._charged)
 
-    def allows(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> bool:
-        """As ``RenyiFilter.allows``."""
-        return self._epsilon(_after(self._charged, event, instead_of)) <= self._most
-
-    def charge(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> None:
-        """As ``RenyiFilter.charge``."""
-        after = _after(self._charged, event, instead_of)
-        if (epsilon := self._epsilon(after)) > self._most:
-            raise BudgetExceeded(
-                f"the account's limit is ε = {self._most:g} at δ = {self._delta:g}; with this it "
-                f"would be {epsilon:.6g}"
-            )
-        self._charged = after
-
-    def _epsilon(self, charged: Counter[SampledGaussian]) -> float:
+    def _total(self, charged: Counter[SampledGaussian]) -> float:
         # SciPy loads here.
         from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
 
@@ -200,6 +183,9 @@ class ExactFilter:
             if count:
                 accountant.compose(one.times(count))
         return accountant.epsilon(self._delta)
+
+    def _refusal(self, total: float) -> str:
+        return f"ε = {self._most:g} at δ = {self._delta:g}; with this it would be {total:.6g}"
 
 
 def _after(

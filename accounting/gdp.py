@@ -84,12 +84,7 @@ def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
     With a loss over its bound it is PRECAD Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper
     takes the infimum over ε ≥ 0 only; over all real ε it is this, never above 1 nor below 0.
 
-    Args:
-        p: scores in [0, 1], of any shape.
-        by: ±Kμ, infinite where nothing is guaranteed.
-
-    Returns:
-        float64 of p's shape.
+    ``p`` are scores in [0, 1], of any shape; ``by`` is infinite where nothing is guaranteed.
     """
     p = np.asarray(p, dtype=np.float64)
     # What never happens, or always, stays so even at an infinite shift (∞ − ∞).

@@ -152,12 +152,8 @@ def guarantees(
 ) -> tuple[PrivacyStatement, ...]:
     """Every guarantee of a run, or of several together, adversary by adversary.
 
-    Args:
-        runs: what was run, or will be; each as it was planned, counted or capped.
-        delta: δ of the whole, in (0, 1).
-        adversaries: which ones; by default all, the client level only where every run knows R'/C.
-        accountants: which ones. One that can't answer at so small a δ has an infinite ε, and the
-            others stand beside it.
+    By default against all, at the client level only where every run knows R'/C. An accountant that
+    can't answer at so small a δ of the whole has an infinite ε, and the others stand beside it.
 
     Raises:
         Misconfiguration: no run, or a parameter is out of its range.

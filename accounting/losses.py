@@ -196,17 +196,9 @@ def split(
 ) -> tuple[Integers, Floats]:
     """Masses of losses ``points·fine``, each split onto both neighbours in a coarser lattice.
 
-    Both P and Q keep their masses. Masses are tilted by e^{λ·loss} before and after.
-
-    Args:
-        points: [n] int64, increasing.
-        masses: [n] float64.
-        fine: a power of two.
-        coarse: another, not below it.
-        tilt: λ.
-
-    Returns:
-        Every point of the coarse lattice in between, and masses, rounded up.
+    Both P and Q keep their masses. Masses are tilted by e^{λ·loss} before and after. Points
+    increase, and both cells are powers of two. Every point of the coarse lattice in between comes
+    back, with masses rounded up.
     """
     ratio = round(coarse / fine)
     lower = points // ratio
@@ -337,9 +329,6 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     the worse end by 8·(|l|/cell + 1) units of the mass (L and l are each right to 4 units, and
     their difference is divided by the cell's width). A group's L is right to 4 units of its
     largest exponent: so much more, and the share of a cell that it is.
-
-    Args:
-        one: the round; rate and participation above 0.
     """
     sigma, cell = one.noise_multiplier, natural_cell(one)
     shift = group_shift(one.group, one.rate)

@@ -34,11 +34,7 @@ _SERIES = [*(1 / math.factorial(k + 1) for k in range(13, 0, -1)), 0.0]
 
 
 class RdpAccountant:
-    """Rényi divergences of Poisson-sampled Gaussians and of atom mixtures of them.
-
-    Args:
-        orders: α > 1, ascending.
-    """
+    """Rényi divergences of Poisson-sampled Gaussians and of atom mixtures; orders ascend."""
 
     name = AccountantName.RDP
 
@@ -164,15 +160,7 @@ def sampled_gaussian_rdp(
     """ρ(α) of one Poisson-sampled Gaussian step; Mironov, Talwar and Zhang 2019.
 
     The divergence of the sampled from the unsampled distribution, which is the larger
-    direction at every order (their Theorem 5).
-
-    Args:
-        rate: in [0, 1].
-        noise_multiplier: standard deviation over sensitivity, above 0.
-        orders: α > 1.
-
-    Returns:
-        ``[len(orders)]`` float64, nats, read-only.
+    direction at every order (their Theorem 5); nats, read-only, for each α > 1 of ``orders``.
     """
     if rate in (0, 1) or noise_multiplier < _LEAST_NOISE:
         divergence = math.ceil(rate) * np.asarray(orders) / (2 * noise_multiplier**2)

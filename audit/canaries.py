@@ -60,13 +60,8 @@ def loud_canaries(
     Inputs are Gaussian; labels are drawn at random. The coins come from the same generator: the
     seed is the audit's secret until it is over, and repeats it afterwards.
 
-    Args:
-        like: records that give the shape and spread.
-        count: m.
-        classes: labels are below it.
-        seed: of the canaries and coins.
-        loud: how many times the spread of the records' inputs theirs have.
-        periods: of the training, each with coins of its own.
+    Shape and spread are those of ``like``, the spread ``loud`` times as large; labels are below
+    ``classes``. Each of the training's ``periods`` has coins of its own.
 
     Raises:
         Misconfiguration: inputs that aren't real numbers, or labels that aren't whole ones.
@@ -122,11 +117,8 @@ class Designed:
 def designed(canaries: int, rounds: int, seed: int, loud: float = LOUD) -> Designed:
     """The task, its owners and canaries.
 
-    Args:
-        canaries: m; the client clip has room for all of them.
-        rounds: T, each with m coins of its own.
-        seed: of records, canaries and coins.
-        loud: see ``loud_canaries``; larger finds a clip that isn't kept.
+    The client clip has room for all canaries, and each round has coins of its own. ``loud`` is as
+    in ``loud_canaries``; larger finds a clip that isn't kept.
 
     Raises:
         Misconfiguration: more canaries than a client's clip can hold.

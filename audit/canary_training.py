@@ -62,9 +62,7 @@ class Audited:
 def statements(task: Task, periods: int) -> tuple[Statement, Statement]:
     """The two record-level guarantees: who sees the models, and one server that looks on.
 
-    Args:
-        task: what is audited.
-        periods: of the training, each with coins of its own; what is stated is of one.
+    What is stated is of one of the training's ``periods``, each with coins of its own.
     """
     privacy, rounds = task.privacy, task.training.rounds // periods
     one = privacy.noise_multiplier
@@ -84,19 +82,10 @@ def train(
     server_a_noise: ServerANoise | None = None,
     seed: int | None = None,
 ) -> Audited:
-    """Simulate the training with the canaries' owner among the others.
+    """Simulate the training with the canaries' owner, who has no other records, among the others.
 
-    Args:
-        task: what is audited; its number of clients is one more than ``shares`` has.
-        shares: the other owners' records by name.
-        canaries: the audited owner's, who has no other records.
-        model: the task's; built where its architecture is a built-in one.
-        ran: the task that a broken build plays; ``task`` unless given.
-        server_a_noise: of a broken build; the protocol's own unless given.
-        seed: as in ``simulate``.
-
-    Raises:
-        Misconfiguration: as in ``simulate``.
+    ``shares`` has the others' records by name. A broken build plays the task ``ran``, or has a
+    ``server_a_noise`` of its own. The rest is as in ``simulate``.
     """
     ran = task if ran is None else ran
     data = {**shares, AUDITED: canaries.records}
@@ -152,11 +141,7 @@ def views(
     σ²·K, with K the gradients' products summed over the rounds; the estimate is ¼p·(¼p²K + σ²)⁻¹
     (s − ½p·K·1), less a constant. A better adversary would raise the bounds; none makes them false.
 
-    Args:
-        trained: the training.
-        shares: the other owners' records: other clients may be the adversary's.
-        canaries: theirs are the scores, ``[periods, m] float64``.
-        model: the task's; built where its architecture is a built-in one.
+    Scores are ``[periods, m] float64``; others, with their ``shares``, may be the adversary's.
 
     Raises:
         Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
@@ -239,12 +224,8 @@ def planned(
 ) -> dict[Statement, Power]:
     """How many coins will be guessed for each statement, and what to expect of it.
 
-    Args:
-        made: the task and its canaries, or others as many.
-        repetitions: how many trainings.
-        significance: of the whole audit, which the statements share.
-        less: how many times less noise than stated each view has, by its name; 1 unless given.
-            The number of guesses doesn't depend on it.
+    The statements share ``significance``. ``less`` says how many times less noise than stated each
+    view has, by its name; the number of guesses doesn't depend on it.
     """
     coins = made.canaries.coins
     both = statements(made.task, len(coins))

@@ -39,9 +39,7 @@ def gaussian(mu: float) -> TradeOff:
 def from_profile(profile: dict[float, float]) -> TradeOff:
     """Trade-off of all (ε, δ) statements at once: the largest of their trade-offs, pointwise.
 
-    Args:
-        profile: δ by ε ≥ 0, each an upper bound. Fewer or larger ones give a smaller f, so that an
-            audit against it refutes less, never more.
+    ``profile`` has δ by ε ≥ 0. Fewer or larger ones give a smaller f: an audit refutes less.
     """
     lines = []
     for epsilon, delta in profile.items():
@@ -96,10 +94,7 @@ def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
     Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-Differential Privacy in One Run",
     Algorithm 3 for coins (k = 2); f must be symmetric.
 
-    Args:
-        f: the trade-off function that is stated, for one canary in or out.
-        guesses: what the adversary achieved.
-        significance: in (0, 1).
+    f is the trade-off function that is stated, for one canary in or out.
     """
     checks.inside_unit_interval("significance", significance)
     m, made, correct = guesses.canaries, guesses.made, guesses.correct
@@ -125,13 +120,8 @@ def lower_bound(
 ) -> float:
     """The largest parameter that is refuted, to within 2^−steps of the range; ``least`` if none is.
 
-    Args:
-        family: f by its parameter, which falls as the parameter grows: less private.
-        guesses: what the adversary achieved.
-        significance: 1 − confidence, in (0, 1).
-        most: no larger parameter is looked at.
-        least: no smaller one.
-        steps: halvings of that range.
+    ``family`` has f by its parameter, between ``least`` and ``most``, and falls as it grows: less
+    private. ``significance`` is 1 − confidence; the range is halved ``steps`` times.
     """
     low, high = least, most
     if refutes(family(most), guesses, significance):

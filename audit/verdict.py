@@ -73,12 +73,7 @@ def ideal_scores(
 ) -> NDArray[np.float64]:
     """Scores of canaries at right angles to all else, each of the full clip.
 
-    Args:
-        coins: ``[m] bool``.
-        rate: p.
-        noise: standard deviation over the clip, as this view sees it.
-        rounds: T.
-        generator: of the samples and the noise.
+    ``coins`` are ``[m] bool``, ``noise`` a standard deviation over the clip, as this view sees it.
     """
     found = np.zeros(len(coins))
     for _ in range(rounds):

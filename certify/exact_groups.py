@@ -118,11 +118,7 @@ def _group_pair(mechanism: SampledGaussian, k: int) -> tuple[HockeyStick, Hockey
 
 @dataclass(frozen=True, slots=True)
 class ExactGroups(Guarantee):
-    """The exact trade-off of a Poisson-subsampled Gaussian for groups of any size.
-
-    Attributes:
-        mechanism: what was run.
-    """
+    """The exact trade-off of a Poisson-subsampled Gaussian for groups of any size."""
 
     mechanism: SampledGaussian
 

@@ -44,13 +44,7 @@ def attack_bounds(
 ) -> ScoreBounds:
     """What an expectation J can become after k additions or k deletions, the worse of those asked.
 
-    Args:
-        value: J, in [0, bound], or in [−bound, 0] where ``negative``.
-        bound: B, above 0.
-        guarantee: never a `Reproduction`.
-        k: attackers.
-        directions: which changes to bound.
-        negative: the score is at most 0 (Xie Thm 3's second case).
+    ``value`` lies in [0, bound], or in [−bound, 0] where ``negative`` (Xie Thm 3's second case).
 
     Raises:
         Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
@@ -84,17 +78,8 @@ def fewest_attackers(
 ) -> int | None:
     """The least k for which the bounds don't exclude J' ≤ J/τ (or J' ≤ τJ where ``negative``).
 
-    Args:
-        value: J; for the rest see ``attack_bounds``.
-        bound: B.
-        ratio: τ ≥ 1; where ``negative``, at most −B/J, else the goal lies outside the range.
-        guarantee: of the mechanism.
-        directions: which changes the attacker may make.
-        negative: the score is at most 0.
-        limit: largest group searched.
-
-    Returns:
-        k; None where the goal is excluded for every k searched, or lies outside the range.
+    ``ratio`` is τ ≥ 1; for the rest see ``attack_bounds``. None where the goal is excluded for
+    every k up to ``limit``, or lies outside the range.
     """
     require_guarantee(guarantee)
     if not ratio >= 1:
@@ -135,11 +120,7 @@ def expected_loss(
 ) -> MeanInterval:
     """J from losses in [0, bound], both bounds together at ``confidence``.
 
-    Args:
-        losses: [runs], or [runs, points] of which each run's mean counts.
-        bound: B, above 0.
-        confidence: that both bounds hold.
-        how: the inequality.
+    ``losses`` are [runs], or [runs, points] of which each run's mean counts.
 
     Raises:
         Misconfiguration: wrong shape, NaN, a loss outside [0, bound].

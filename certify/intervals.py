@@ -93,9 +93,7 @@ def clopper_pearson_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, error
 def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
     """``counts`` as [points, classes] int64, after all checks.
 
-    Args:
-        counts: how many models voted for each class at each point.
-        models: M, where known; every row must sum to it.
+    Every row sums to ``models``, where that is known.
 
     Raises:
         Misconfiguration: wrong shape, a negative or fractional count, or rows that don't sum to M.
@@ -172,11 +170,6 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None =
 
     The second-most-voted class has the largest upper bound of all other classes.
 
-    Args:
-        counts: [points, classes] votes.
-        budget: its ``classes`` must be the number of columns.
-        models: M, if rows must sum to it.
-
     Raises:
         Misconfiguration: bad counts (`vote_counts`), or another number of classes than budgeted.
     """
@@ -205,10 +198,7 @@ def hoeffding_half_width(samples: int, error: float) -> float:
 def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) -> Floats:
     """sqrt(2V ln(2/e)/n) + 7 ln(2/e)/(3(n−1)), one-sided (Maurer and Pontil 2009, Thm 4).
 
-    Args:
-        variance: sample variances with divisor n − 1.
-        samples: n, at least 2.
-        error: e.
+    ``variance`` has the divisor n − 1, n = ``samples`` ≥ 2.
     """
     inside_unit_interval("error", error)
     n = count("samples", samples, least=2)
@@ -234,10 +224,7 @@ def score_intervals(
 ) -> Intervals:
     """Bounds on expected scores, each class at α/L (Liu's probability scores, Xie Sec. 6.3.3).
 
-    Args:
-        scores: [points, models, classes] in [0, 1].
-        budget: its ``classes`` must be the last axis.
-        bound: the inequality.
+    ``scores`` are [points, models, classes] in [0, 1].
 
     Raises:
         Misconfiguration: wrong shape, NaN, a score outside [0, 1], another number of classes.

@@ -96,13 +96,7 @@ def largest_group(
 ) -> Integers:
     """For each point the largest k ≤ ``limit`` with ``holds``, which is monotone in k.
 
-    Args:
-        holds: of (k, indices of points) tells each of those points' answer.
-        points: how many there are; all must hold at k = 0.
-        limit: where the search ends.
-
-    Returns:
-        [points] int64.
+    ``holds`` tells the answers of (k, indices of points); all of the [points] hold at k = 0.
     """
     held = np.zeros(points, dtype=np.int64)
     failed = np.full(points, limit + 1, dtype=np.int64)
@@ -133,12 +127,6 @@ def certify_predictions(
     limit: int = LARGEST_GROUP,
 ) -> PredictionCertificates:
     """The certified radius of every point under one guarantee.
-
-    Args:
-        intervals: from `simuem` or `score_intervals`.
-        guarantee: of the mechanism that trained the models.
-        directions: which changes to certify against.
-        limit: largest group searched.
 
     Raises:
         Misconfiguration: the guarantee is a reproduction, or no direction was given.
@@ -187,13 +175,8 @@ def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
 def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
     """Fraction of all points that are certified, right, and hold at each given radius.
 
-    Args:
-        radius: [points]; ignored where not counted.
-        counted: [points] bool: certified, and (where true labels are known) right.
-        at: [radii].
-
-    Returns:
-        [radii] float64.
+    ``counted`` are the certified points that are right, where true labels are known; ``radius`` of
+    the others is ignored.
     """
     held = np.sort(counted_radii(radius, counted))
     at = np.atleast_1d(np.asarray(at, dtype=np.float64))
@@ -241,8 +224,7 @@ def certify_smoothing(
     """Cohen's CERTIFY for many inputs.
 
     Args:
-        counts: [points, classes], the predictions under input noise N(0, σ²I).
-        noise: σ.
+        counts: [points, classes], the predictions under input noise N(0, σ²I), σ = ``noise``.
         budget: with ``selection``, one interval is paid for at the whole budget; without, the
             label comes from the same votes and every class pays (α/L).
         selection: [points, classes], other, independent predictions that choose the label.
@@ -271,8 +253,6 @@ def certify_smoothing(
 def average_certified_radius(radius: npt.ArrayLike, counted: npt.ArrayLike) -> float:
     """ACR (DP-CERT eq. 6): abstentions and wrong labels count as radius 0, over all points.
 
-    Args:
-        radius: [points]; ignored where not counted.
-        counted: [points] bool, certified and right.
+    ``counted`` as in ``certified_accuracy``.
     """
     return float(counted_radii(radius, counted).sum() / np.size(radius))

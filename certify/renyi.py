@@ -120,13 +120,7 @@ def renyi_reach_clean_over_poisoned(
 
 @dataclass(frozen=True, slots=True)
 class RenyiGroups(Guarantee):
-    """The Rényi divergences of the group's mixture of Gaussians, both directions, T rounds.
-
-    Attributes:
-        mechanism: what was run.
-        orders: each above 1.
-        refined: see `RenyiCurves`.
-    """
+    """The Rényi divergences of the group's mixture of Gaussians, both directions, T rounds."""
 
     mechanism: SampledGaussian
     orders: tuple[float, ...] = ORDERS
@@ -182,15 +176,7 @@ def mixture_divergences(
     integrands; of orders whose grid would be too large, nothing is claimed. P's far components are
     left out where Minkowski's inequality says that they add nothing:
     ‖P/Q‖_α ≤ ‖P_near/Q‖_α + Σ_far w_i e^{(α−1)i²/(2σ²)}.
-
-    Args:
-        shift: i and w_i.
-        noise: σ.
-        orders: [orders] float64, each above 1.
-        limit: a D_α(P‖Q) certainly above it is reported as infinite, unevaluated.
-
-    Returns:
-        [orders] float64 each.
+    A D_α(P‖Q) certainly above ``limit`` is reported as infinite, unevaluated.
     """
     forward = np.full(len(orders), np.inf)
     reverse = np.full(len(orders), np.inf)

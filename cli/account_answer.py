@@ -16,7 +16,7 @@ from precad.accounting.adversaries import (
     sensitivity_ratio,
 )
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
-from precad.accounting.exact import largest_count, record_epsilon
+from precad.accounting.exact import most_participations
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, guarantees
 from precad.cli.account import AccountRequest
 from precad.cli.options import task_numbers
@@ -191,19 +191,14 @@ def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -
     run, delta, cap = Run.of(task, counts=taken), task.privacy.delta, request.cap
     limit = task.privacy.epsilon_limit
     if cap is None and limit is not None:
-        again = {m: count for m, count in (taken or {}).items() if m}
-        upgraded = sum(again.values())
-
-        def within(count: int) -> bool:
-            epsilon = record_epsilon(
-                record_rate=run.record_rate,
-                noise_multiplier=run.noise_multiplier,
-                delta=delta,
-                counts={0: max(0, count - upgraded)} | again,
-            )
-            return epsilon <= limit
-
-        cap = largest_count(within, run.rounds)
+        cap = most_participations(
+            record_rate=run.record_rate,
+            noise_multiplier=run.noise_multiplier,
+            delta=delta,
+            epsilon_limit=limit,
+            ceiling=run.rounds,
+            again=taken,
+        )
     return Asked(str(path), run, delta, run.rounds if cap is None else cap)
 
 

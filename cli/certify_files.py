@@ -35,7 +35,7 @@ def read_array(
     Args:
         field: what it is, for errors.
         path: the file.
-        header: whether the first line of CSV is a header; None where it shows.
+        header: of CSV; None where it shows.
         counted: whether a column that numbers its rows may belong to it, and rising numbers be its
             first row: whoever adds up or compares what was read finds such a header there.
         rows: how many there must be, where that is known: so many are no header.
