@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import Applied, build
@@ -113,7 +114,9 @@ def simulate(
     loss = loss or functional.cross_entropy
     owners = Owners(data, clients, task, seed)
     task = owners.fitted(task, rounds)
-    module = _on(device, build(task.model) if model is None else model)
+    module = build(task.model) if model is None else model
+    check_layers(module)  # what can't even be copied
+    module = _on(device, module)
     first = next(iter(owners.values()))
     rehearse(module, loss, first.records, task, first.most)
     draws = Draws(task, seed)

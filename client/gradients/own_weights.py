@@ -10,14 +10,13 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from torch import nn
 
 from precad.common.errors import Misconfiguration
 from precad.common.keystream import encode_context
-from precad.common.model import initial_vector
+from precad.common.model import initial_vector, tensors
 from precad.common.task_schema import ModelSection
 
 _DEVIATIONS = 5.0
@@ -32,9 +31,7 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
 
     Raises Misconfiguration: names a parameter and both ways out.
     """
-    given = torch.cat([tensor.detach().cpu().ravel() for tensor in module.parameters()])
-    as_given = np.array_equal(given.float().numpy(), initial_vector(section).astype(np.float32))
-    if not as_given and (name := chosen_parameter(module)) is not None:
+    if (name := _chosen(module, section)) is not None:
         file = section.initial == "file"
         start = "the file's weights" if file else f'model.initial = "{section.initial}"'
         raise Misconfiguration(
@@ -47,16 +44,20 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
         )
 
 
-def chosen_parameter(module: nn.Module) -> str | None:
-    """The first parameter whose numbers aren't such as its layer draws; None if all are.
+def _chosen(module: nn.Module, section: ModelSection) -> str | None:
+    """The first parameter that is neither the task's start nor such as its layer draws.
 
     Compared with two other draws: a constant must be the same one, other numbers about as large.
     Of a few random numbers, and of a parameter that no layer's ``reset_parameters`` draws, nothing
     is known.
     """
+    start = tensors(initial_vector(section), section.parameters)
     draws = [dict(_drawn_again(module, turn).named_parameters()) for turn in (0, 1)]
     for name, tensor in module.named_parameters():
-        given, one, other = (each.detach().double() for each in (tensor, *(d[name] for d in draws)))
+        every = (tensor, torch.from_numpy(start[name]), *(drawn[name] for drawn in draws))
+        given, begun, one, other = (each.detach().cpu().float() for each in every)
+        if torch.equal(given, begun):
+            continue
         if torch.equal(one, other):
             if not torch.equal(given, one):
                 return name
@@ -66,17 +67,17 @@ def chosen_parameter(module: nn.Module) -> str | None:
 
 
 def _apart(given: torch.Tensor, drawn: torch.Tensor) -> bool:
-    """Whether numbers are larger or smaller than such as are drawn, beyond chance."""
-    sizes = [float(each.square().mean().sqrt()) for each in (given, drawn)]
+    """Whether numbers are all one, or larger or smaller than such as are drawn, beyond chance."""
+    sizes = [float(each.double().square().mean().sqrt()) for each in (given, drawn)]
     most = _DEVIATIONS / math.sqrt(given.numel())
-    return not all(sizes) or abs(math.log(sizes[0] / sizes[1])) > most
+    return bool(given.max() == given.min()) or abs(math.log(sizes[0] / sizes[1])) > most
 
 
 def _drawn_again(module: nn.Module, turn: int) -> nn.Module:
     """A copy whose layers have drawn their parameters anew; torch's generator stays as it is."""
-    other = copy.deepcopy(module)
+    other = copy.deepcopy(module).cpu()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(turn)
+        torch.default_generator.manual_seed(turn)  # no device's
         # An outer layer's own start comes after those of the layers in it.
         for layer in reversed(list(other.modules())):
             for name in ("reset_parameters", "_reset_parameters"):

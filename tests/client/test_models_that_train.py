@@ -32,6 +32,7 @@ from precad.client.gradients.rehearsal import rehearse, try_model
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
+from precad.simulation import simulate
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-model.md"
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop|.*oneDNN")
@@ -97,6 +98,26 @@ def test_what_cannot_train_is_named_before_there_are_records(name: str) -> None:
     assert not re.search("mend this record|don't go together|record [0-9]", said)
     with pytest.raises(Misconfiguration):
         try_model(model, task_of(model, "uniform"), x.shape[1:])
+
+
+@pytest.mark.parametrize("name", ["the old weight_norm", "torch.compile", "pruning"])
+def test_a_simulation_names_what_cannot_be_copied(name: str) -> None:
+    """It was the device that couldn't be used."""
+    model = REFUSED[name][0]()
+    with pytest.raises(Misconfiguration, match=re.escape(row_on_the_page(name))):
+        simulate(task_of(model, "uniform"), (X, Y), model, clients=2, rounds=1)
+
+
+def test_a_recurrent_net_is_simulated_on_either_path() -> None:
+    make, x = TRAINED["GRU, two layers, both ways"]
+    model = make()
+    task = task_of(model, "uniform")
+    one, other = (
+        simulate(task, (x, Y), model, clients=2, rounds=2, seed=3, path=path).theta
+        for path in ("stacked", "per-client")
+    )
+    assert np.abs(one - other).max() < 1e-4
+    assert np.abs(one - initial_vector(task.model)).max() > 0
 
 
 @pytest.mark.parametrize("name", LOSSES)

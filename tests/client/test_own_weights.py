@@ -93,6 +93,15 @@ def test_other_weights_than_layers_draw_are_chosen(change: Callable[[nn.Module],
         check_weights(module, task_of(module, "uniform").model)
 
 
+def test_what_is_the_task_s_own_start_is_no_choice() -> None:
+    module = fresh()
+    nn.init.zeros_(module[0].bias)  # type: ignore[index]
+    check_weights(module, task_of(module, "uniform").model)
+    nn.init.ones_(module[0].bias)  # type: ignore[index]
+    with pytest.raises(Misconfiguration, match=r"parameter 0\.bias"):
+        check_weights(module, task_of(module, "uniform").model)
+
+
 def test_weights_as_layers_draw_them_are_nobody_s_choice() -> None:
     generator = torch.random.get_rng_state()
     for make, _ in TRAINED.values():
