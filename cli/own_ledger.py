@@ -95,8 +95,8 @@ def receipts(
 
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
+    from precad.accounting.filter import RenyiLimit  # noqa: PLC0415
     from precad.client.account_file import (  # noqa: PLC0415
-        Limit,
         RaisedLimit,
         RaisedWholeLimit,
     )
@@ -134,8 +134,8 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
         else {
             "epsilon": limit.epsilon,
             "delta": limit.delta,
-            "order": limit.order if isinstance(limit, Limit) else None,
-            "only_task": None if isinstance(limit, Limit) else str(limit.task),
+            "order": limit.order if isinstance(limit, RenyiLimit) else None,
+            "only_task": None if isinstance(limit, RenyiLimit) else str(limit.task),
             "filter_epsilon": None if spent is None else spent.epsilon(),
             "overdrawn": spent is None,
             "raised": isinstance(limit, RaisedLimit | RaisedWholeLimit),

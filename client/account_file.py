@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.filter import RenyiLimit
 from precad.common.errors import Misconfiguration
 from precad.common.files import append_line, writing
 from precad.common.identifiers import Digest
@@ -82,15 +83,6 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """The account's limit, as it was fixed when the account opened: a Rényi filter's."""
-
-    epsilon: float
-    delta: float
-    order: float
-
-
-@dataclass(frozen=True, slots=True)
 class WholeLimit:
     """The account's limit where all of it goes to one task, whose exact ε is counted."""
 
@@ -117,7 +109,7 @@ class WholeLimit:
         )
 
 
-class RaisedLimit(Limit):
+class RaisedLimit(RenyiLimit):
     """Takes a lower limit's place, by the owner's word, with all that was charged before."""
 
 
@@ -125,11 +117,11 @@ class RaisedWholeLimit(WholeLimit):
     """As ``RaisedLimit``."""
 
 
-Entry = Charge | Covered | Limit | WholeLimit
+Entry = Charge | Covered | RenyiLimit | WholeLimit
 _FORMS: dict[str, type[Entry]] = {
     _CHARGE: Charge,
     "covered": Covered,
-    "limit": Limit,
+    "limit": RenyiLimit,
     "whole": WholeLimit,
     "raised-limit": RaisedLimit,
     "raised-whole": RaisedWholeLimit,

@@ -9,16 +9,17 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precad.accounting.filter import ExactFilter, RenyiFilter, RenyiLimit, order_for
 from precad.client.account_file import (
     AccountFile,
     Charge,
     Covered,
-    Limit,
     RaisedLimit,
     RaisedWholeLimit,
     WholeLimit,
@@ -30,7 +31,6 @@ from precad.common.task import Task
 
 if TYPE_CHECKING:
     from precad.accounting.events import SampledGaussian
-    from precad.accounting.filter import ExactFilter, RenyiFilter
 
 
 class Account:
@@ -47,7 +47,7 @@ class Account:
         self.charges: dict[tuple[Digest, str, int, float], Charge] = {}
         """By ``Charge.step``."""
         self.covered: set[Covered] = set()
-        self.limit: Limit | WholeLimit | None = None
+        self.limit: RenyiLimit | WholeLimit | None = None
         self.filter: RenyiFilter | ExactFilter | None = None
         """Of the limit, with all charges."""
         self._events: Counter[SampledGaussian] = Counter()
@@ -61,7 +61,7 @@ class Account:
                 case RaisedLimit() | RaisedWholeLimit():
                     if self.limit is None or entry.epsilon > self.limit.epsilon:
                         self._open(entry)
-                case Limit() | WholeLimit():
+                case RenyiLimit() | WholeLimit():
                     if self.limit is None:
                         self._open(entry)
                 case Covered():
@@ -76,7 +76,7 @@ class Account:
             self._file.append(covered)
             self.catch_up()
 
-    def open(self, limit: Limit | WholeLimit) -> None:
+    def open(self, limit: RenyiLimit | WholeLimit) -> None:
         """Fix the account's limit, durably; the first one stands until its owner raises it."""
         raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
         if self.limit is None or (raised and limit.epsilon > self.limit.epsilon):
@@ -139,19 +139,12 @@ class Account:
         self._events[charge.event] += 1
         self.charges[charge.step] = charge
 
-    def under(self, limit: Limit | WholeLimit) -> "RenyiFilter | ExactFilter":
+    def under(self, limit: RenyiLimit | WholeLimit) -> RenyiFilter | ExactFilter:
         """A filter of ``limit`` with all charges. Raises BudgetExceeded: they pass it."""
-        # NumPy and SciPy load here: an owner without a limit, and without a question, does without.
-        from precad.accounting.filter import (  # noqa: PLC0415
-            ExactFilter,
-            RenyiFilter,
-            RenyiLimit,
-        )
-
         found: RenyiFilter | ExactFilter
         match limit:
-            case Limit():
-                found = RenyiFilter(RenyiLimit(limit.epsilon, limit.delta, limit.order))
+            case RenyiLimit():
+                found = RenyiFilter(limit)
             case WholeLimit():
                 if not all(map(limit.covers, self.charges.values())):
                     raise BudgetExceeded("these records have taken part in other tasks")
@@ -160,7 +153,7 @@ class Account:
             found.charge(event.times(count))
         return found
 
-    def _open(self, limit: Limit | WholeLimit) -> None:
+    def _open(self, limit: RenyiLimit | WholeLimit) -> None:
         self.limit, self.filter, self._overdrawn = limit, None, False
         try:
             self.filter = self.under(limit)
@@ -200,7 +193,7 @@ class OwnAccount:
         self._record_rate = record_rate
         self._client = "" if client is None else client.name
         self._account = Account(path)
-        self.limit: Limit | WholeLimit | None = None
+        self.limit: RenyiLimit | WholeLimit | None = None
         """What holds over all tasks; written into the account with its first charge."""
         if epsilon_limit is not None or self._account.limit is not None:
             self.limit = self._limit(epsilon_limit, raise_limit=raise_limit)
@@ -339,7 +332,7 @@ class OwnAccount:
             validation=self._task.validation,
         )
 
-    def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | WholeLimit:
+    def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> RenyiLimit | WholeLimit:
         """The account's limit, or the one that it will open with, or be raised to."""
         opened = self._account.limit
         if opened is None:
@@ -368,29 +361,25 @@ class OwnAccount:
             raise self._too_low(opened.epsilon, opened.delta)
         return opened
 
-    def _raised(self, limit: Limit | WholeLimit) -> Limit | WholeLimit:
-        form = RaisedLimit if isinstance(limit, Limit) else RaisedWholeLimit
+    def _raised(self, limit: RenyiLimit | WholeLimit) -> RenyiLimit | WholeLimit:
+        form = RaisedLimit if isinstance(limit, RenyiLimit) else RaisedWholeLimit
         return form(*(getattr(limit, field.name) for field in fields(limit)))
 
     def _new_limit(
-        self, epsilon_limit: float, delta: float, opened: Limit | WholeLimit | None = None
-    ) -> Limit | WholeLimit:
+        self, epsilon_limit: float, delta: float, opened: RenyiLimit | WholeLimit | None = None
+    ) -> RenyiLimit | WholeLimit:
         """A filter's; or this task's alone, where a filter would end it early and that wouldn't.
 
         Decided by parameters, before anything is sent under it.
         """
-        from precad.accounting.filter import order_for  # noqa: PLC0415
-
         checks.positive("epsilon_limit", epsilon_limit, "the limit of a data set's account")
-        step, limit = self._charge(0, 0), None
-        try:
-            found = order_for(epsilon_limit, delta, step.event)
-        except Misconfiguration:
-            pass  # a filter leaves nothing to spend
-        else:
-            # An order never changes: another one later would be a choice too.
-            order = opened.order if isinstance(opened, Limit) else found.order
-            limit = Limit(found.epsilon, found.delta, order)
+        step = self._charge(0, 0)
+        limit: RenyiLimit | None = None
+        with suppress(Misconfiguration):  # where a filter leaves nothing to spend
+            limit = order_for(epsilon_limit, delta, step.event)
+            if isinstance(opened, RenyiLimit):
+                # An order never changes: another one later would be a choice too.
+                limit = replace(limit, order=opened.order)
         planned = self.planned() - self.participations
         if limit is None or not self._lasts(limit, planned):
             whole = WholeLimit(
@@ -426,7 +415,7 @@ class OwnAccount:
 
         return planned_participations(rate, rounds)
 
-    def _lasts(self, limit: Limit | WholeLimit, rounds: int) -> bool:
+    def _lasts(self, limit: RenyiLimit | WholeLimit, rounds: int) -> bool:
         """Whether ``limit`` has room for so many further rounds of this task."""
         try:
             room = self._account.under(limit)
@@ -452,17 +441,14 @@ class OwnAccount:
 
         Room is left under it only for what other tasks the filter then still admits.
         """
-        from precad.accounting.filter import order_for  # noqa: PLC0415
-
         step, delta = self._charge(0, 0).event, self._task.privacy.delta
         all_rounds = step.times(self.planned())
 
         def enough(hundredths: int) -> bool:
             try:
-                found = order_for(hundredths / 100, delta, step)
+                limit = order_for(hundredths / 100, delta, step)
             except Misconfiguration:
                 return False
-            limit = Limit(found.epsilon, found.delta, found.order)
             return Account(None).under(limit).allows(all_rounds)
 
         return (1 + bisect_left(range(1, 2**20), x=True, key=enough)) / 100
