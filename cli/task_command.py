@@ -112,6 +112,10 @@ def check(file: Path, data: Path | None, model: str | None, loss: str | None) ->
     Nothing is sent anywhere. precad doctor looks at everything else.
     """
     made = Task.load(file)
+    if made.model.initial_file is not None:
+        from precad.common.model import initial_vector  # noqa: PLC0415 -- NumPy
+
+        initial_vector(made.model)
     click.echo(f"{file}: a task that servers take; digest {made.digest}")
     _warn(made)
     if data is not None:

@@ -52,14 +52,17 @@ def initial_vector(model: ModelSection) -> NDArray[np.float64]:
             ]
             return np.concatenate(parts)
         case "file":
-            assert model.initial_file is not None
-            theta = read_weights(Path(model.initial_file), model.parameters)
-            if weights_digest(theta) != model.initial_digest:
+            path = Path(model.initial_file or "")
+            source = "everybody has it beside the task's file, from whoever made the task"
+            if not path.is_file():
+                raise Misconfiguration("model.initial_file", str(path), f"isn't there: {source}")
+            theta = read_weights(path, model.parameters)
+            if (found := weights_digest(theta)) != model.initial_digest:
                 raise Misconfiguration(
                     "model.initial_file",
-                    model.initial_file,
-                    f"has other weights than the task: their SHA-256 is {weights_digest(theta)}, "
-                    f"the task's {model.initial_digest}; whoever made the task has the right file",
+                    str(path),
+                    f"has other weights than the task: their SHA-256 is {found}, the task's "
+                    f"{model.initial_digest}; {source}",
                 )
             return theta
 
