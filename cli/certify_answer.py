@@ -28,13 +28,13 @@ from precad.cli.certify_inputs import (
     Trained,
     budget,
     expectation,
+    group_size,
     right,
     vote_intervals,
     votes_of_file,
     votes_of_model,
 )
 from precad.cli.options import writable_picture
-from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 Document: TypeAlias = dict[str, Any]
@@ -53,7 +53,7 @@ def answer(request: Request) -> Document:
     if request.plot is not None:
         writable_picture(request.plot)
     if isinstance(request, Loss):
-        count("attackers", request.attackers)
+        group_size("attackers", request.attackers)
     match request:
         case Prediction():
             return _prediction(request)

@@ -38,6 +38,7 @@ from precad.certify.intervals import (
     vote_counts,
     votes_of,
 )
+from precad.certify.prediction import LARGEST_GROUP
 from precad.certify.renyi import RenyiGroups
 from precad.cli.certify import (
     Change,
@@ -188,9 +189,16 @@ class Trained:
         }
 
 
+def group_size(field: str, size: int) -> int:
+    """A number of attackers, or of absent clients, of which a certificate can be made."""
+    if checks.count(field, size) > LARGEST_GROUP:
+        raise Misconfiguration(field, size, f"give at most {LARGEST_GROUP:,}")
+    return size
+
+
 def _require_absences(absent: int, unit: Unit) -> None:
     """Refuse absences that nobody can select."""
-    if checks.count("absent", absent) and unit is not Unit.CLIENT:
+    if group_size("absent", absent) and unit is not Unit.CLIENT:
         raise Misconfiguration("absent", absent, "only clients are absent")
 
 

@@ -371,6 +371,8 @@ def test_selected_absences_count_among_the_attackers() -> None:
     shown = " ".join(certify("loss", *CLIENTS, "--absent", "3")[1].split())
     assert "beside 3 honest ones absent" in shown
     assert "only clients are absent" in refused("loss", "--loss", "0.2", *SMALL, "--absent", "1")
+    for option in ("--absent", "--attackers"):
+        assert "at most 1,048,576" in refused("loss", *CLIENTS, option, str(2 * 10**9))
     assert "absent" in refused("loss", *CLIENTS, "--absent", "-1")
 
 
