@@ -1,6 +1,7 @@
 """A measured figure on a page comes from a committed result, or says where it is from.
 
-A figure here is a number with a unit of time, memory, share or speed. It stands in a block that
+A figure here is a number with a unit of time, memory, share or speed; a table with two decimals
+has some. It stands in a block that
 docs/generate.py writes, in a phrase that tests/house/test_document_numbers.py has from the code, or
 below a mark in the page's source:
 
@@ -52,6 +53,7 @@ NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?|\.\d+)"
 FIGURE = re.compile(
     rf"(?<![\w.,^√−-])((?:{NUMBER}(?:,? (?:to|and|or) |, ))*)({NUMBER})\s?({'|'.join(UNITS)})(?!\w)"
 )
+DECIMAL = re.compile(r"(?<![\w.,^=·`])(?:\d+\.\d+|\.\d+)(?![\w.`])")
 MARK = re.compile(r"<!-- (figures|stated): (.*?) -->\n?", re.DOTALL)
 WRITTEN = re.compile(
     r"```.*?```|<!-- generated: .*?<!-- end -->|<!-- \S+ writes this -->.*?<!-- to here -->",
@@ -69,6 +71,10 @@ def figures(text: str) -> list[tuple[str, str]]:
         if unit == "points" and "," in number:
             continue  # of a test set
         found += [(each, unit) for each in re.findall(NUMBER, before)] + [(number, unit)]
+    head, *rows = text.splitlines()
+    if (column := head.split("|")[1:2]) and column[0].strip() in UNITS:
+        cells = [cell for row in rows for cell in row.split("|")[2:]]
+        found += [(each, column[0].strip()) for cell in cells for each in re.findall(NUMBER, cell)]
     return found
 
 
@@ -133,7 +139,8 @@ def wrong_in(page: Path) -> list[str]:
     found = []
     for block, mark in blocks(page):
         shown = [each for each in figures(block) if " ".join(each) not in phrases]
-        if not shown:
+        many = block.startswith("|") and len(DECIMAL.findall(block)) > 1
+        if not shown and not many:
             continue
         kind, named = mark or ("", "")
         if kind == "figures":
@@ -148,7 +155,8 @@ def wrong_in(page: Path) -> list[str]:
             if not (one in KINDS or (one == "script" and path and (ROOT / path).exists())):
                 found.append(f"stated: {named} is no kind")
         else:
-            found.append(f"from nowhere: {', '.join(' '.join(each) for each in shown)}")
+            few = [" ".join(each) for each in shown] or DECIMAL.findall(block)[:2]
+            found.append(f"from nowhere: {', '.join(few)}")
     return found
 
 
@@ -166,6 +174,8 @@ def test_every_measured_figure_is_a_results_or_says_where_it_is_from(page: Path)
         ("<!-- figures: made a.*.s -->\n\nIt takes 520 ms.\n\nAnd 9 s.\n", ["from nowhere: 9 s"]),
         ("<!-- figures: made share -->\n| a |\n| --- |\n| 93.9 % |\n", []),
         ("<!-- figures: made peak_mib -->\nSome 750 MB.\n", []),
+        ("<!-- figures: made peak_mib -->\n| MiB | peak |\n| --- | --- |\n| A 3 | 715 |\n", []),
+        ("| a | b |\n| --- | --- |\n| 0.5 | 0.61 |\n", ["from nowhere: 0.5, 0.61"]),
         ("<!-- figures: mean made a.0.s|a.1.s -->\nOn average 2.57 s.\n", []),
         ("<!-- stated: setting -->\n## A\n\nIn 10 s.\n\n### B\n\n2 GB\n", []),
         ("<!-- stated: setting -->\n## A\n\n## B\n\n5 %\n", ["from nowhere: 5 %"]),
