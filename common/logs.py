@@ -30,6 +30,15 @@ def doing(**facts: str | int) -> None:
     _doing = _doing | facts
 
 
+class Lines(logging.Formatter):
+    """A message is one line: whoever it quotes writes none of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
+        """The line, before what was raised."""
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+
 class JsonLines(logging.Formatter):
     """One object a line: ``time`` (UTC), ``level``, ``message``, and what is being done."""
 
@@ -39,7 +48,7 @@ class JsonLines(logging.Formatter):
         line: dict[str, str | int] = {
             "time": at,
             "level": record.levelname.lower(),
-            "message": record.getMessage(),
+            "message": one_line(record.getMessage()),
             **_doing,
         }
         if record.exc_info:
@@ -64,7 +73,7 @@ def start_log(
     if wanted not in ("people", "json"):
         raise Misconfiguration(VARIABLE, wanted, "use people or json")
     handler = handler or logging.StreamHandler()
-    handler.setFormatter(JsonLines() if wanted == "json" else logging.Formatter(people))
+    handler.setFormatter(JsonLines() if wanted == "json" else Lines(people))
     handler.addFilter(_news)
     logging.basicConfig(level=level, handlers=[handler])
     _print_no_stops()
@@ -82,11 +91,7 @@ def _print_no_stops() -> None:
 
 
 def _news(record: logging.LogRecord) -> bool:
-    """Not that gRPC ends the calls that are open when a part is told to stop, which it logs.
-
-    Whoever a message quotes writes no line of its own.
-    """
-    record.msg, record.args = one_line(record.getMessage()), None
+    """Not that gRPC ends the calls that are open when a part is told to stop, which it logs."""
     return not record.exc_info or record.exc_info[0] is not asyncio.CancelledError
 
 

@@ -30,6 +30,7 @@ _LINEAR = (
 )
 _STEPS = "takes as many steps as the values need, or raises: use one without a decomposition"
 _DECIDES = "decides by values: write it with torch.where, or validate_args=False in distributions"
+_SIZES = "has as many results as the values say: use one whose size is fixed, such as a comparison"
 _MAY_RAISE = {
     "binary_cross_entropy": (
         "raises where an output isn't from 0 to 1, NaN too: use "
@@ -37,9 +38,10 @@ _MAY_RAISE = {
     ),
     **dict.fromkeys(("_linalg_check_errors", "_linalg_det", "linalg_pinv"), _LINEAR),
     **dict.fromkeys(("_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_lstsq"), _STEPS),
-    **dict.fromkeys(("_is_all_true", "_is_any_true", "_local_scalar_dense", "equal"), _DECIDES),
+    **dict.fromkeys(("_is_all_true", "_is_any_true"), _DECIDES),
+    **dict.fromkeys(("bincount", "repeat_interleave"), _SIZES),
 }
-"""Torch's own names of operations, with the remedy."""
+"""Torch's own names of operations, with the remedy; vmap refuses what takes a value into Python."""
 
 
 def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:

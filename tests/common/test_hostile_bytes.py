@@ -28,7 +28,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.logs import _news
+from precad.common.logs import Lines
 from precad.common.wire.calls import error_of
 from precad.common.wire.operator_connection import OperatorConnection
 from precad.common.wire.version import WIRE_VERSION
@@ -317,6 +317,6 @@ def test_nor_do_they_in_any_error_log_or_status() -> None:
     line = io.StringIO()
     log = logging.getLogger("precad.forged")
     log.addHandler(handler := logging.StreamHandler(line))
-    handler.addFilter(_news)
+    handler.setFormatter(Lines("%(message)s"))
     log.error("server A says %s", FORGED)
     assert line.getvalue().removesuffix("\n").isprintable()

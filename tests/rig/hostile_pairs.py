@@ -105,6 +105,15 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
         around(Layer(lambda x: torch.linalg.eigvalsh(square(x))), width=3),
         "model layer 1.*as many steps as the values need",
     ),
+    "counted": (
+        around(
+            Layer(
+                lambda x: x * torch.bincount(x.clamp(0, 8).nan_to_num().long().flatten(), None, 9)
+            )
+        ),
+        "model layer 1.*as many results as the values say",
+    ),
+    "constant": (around(Layer(lambda x: x * torch.ones(1).item())), ""),
     "index": (around(Layer(looked_up)), "model layer 1.*IndexError"),
 }
 PAIRS: dict[str, tuple[nn.Module, Any, str, str]] = {
