@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from precad.client.gradients.model_constructs import place_in_own_code
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.common.errors import Misconfiguration
@@ -25,23 +26,33 @@ _FILLS = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42)
 _WIDE = 1e4
 
 _LINEAR = (
-    "raises for some matrices: use what doesn't, such as torch.linalg.inv_ex, solve_ex or "
-    "cholesky_ex, whose results are then infinite or NaN and count as zero"
+    "raises for some matrices",
+    "use torch.linalg's inv_ex, solve_ex or cholesky_ex: a record with none then counts as zero",
 )
-_STEPS = "takes as many steps as the values need, or raises: use one without a decomposition"
-_DECIDES = "decides by values: write it with torch.where, or validate_args=False in distributions"
-_SIZES = "has as many results as the values say: use one whose size is fixed, such as a comparison"
+_STEPS = (
+    "takes as many steps as the values need, or raises",
+    "use an operation without a decomposition",
+)
+_DECIDES = (
+    "decides by values",
+    "write it with torch.where, or give validate_args=False to torch.distributions",
+)
+_SIZES = (
+    "has as many results as the values say",
+    "use an operation whose size is fixed, such as a comparison",
+)
 _MAY_RAISE = {
     "binary_cross_entropy": (
-        "raises where an output isn't from 0 to 1, NaN too: use "
-        "binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), and a model without its sigmoid"
+        "raises where an output isn't from 0 to 1, NaN too",
+        "use binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), and no sigmoid before it",
     ),
     **dict.fromkeys(("_linalg_check_errors", "_linalg_det", "linalg_pinv"), _LINEAR),
     **dict.fromkeys(("_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_lstsq"), _STEPS),
     **dict.fromkeys(("_is_all_true", "_is_any_true"), _DECIDES),
     **dict.fromkeys(("bincount", "repeat_interleave"), _SIZES),
 }
-"""Torch's own names of operations, with the remedy; vmap refuses what takes a value into Python."""
+"""By torch's own names: what each operation does, and the remedy. What takes a value into Python
+isn't here: vmap refuses it."""
 
 
 def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
@@ -74,27 +85,25 @@ def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) ->
                 gradients.kernel(gradients.loaded(theta), inputs, targets)
         except Exception as error:  # whatever a model's operations raise
             gradients.reraise_what_no_record_causes(error)
-            field, value = _where(error, gradients.module, loss)
-            remedy = (
-                error.remedy
+            name_of, does, remedy = (
+                error.args
                 if isinstance(error, _MayRaise)
-                else f"raises ({type(error).__name__}: {error}) at a model of {name}: bound what "
-                "it takes, as torch.clamp and torch.nan_to_num do"
+                else (
+                    "an operation",
+                    f"raises at a model of {name} ({type(error).__name__}: {error})",
+                    "bound what it takes, as torch.clamp and torch.nan_to_num do",
+                )
             )
             raise Misconfiguration(
-                field,
-                value,
-                f"{remedy}. A server chooses the model that it serves, and one that made some "
-                "records alone raise would see by the time of the upload whether they are there",
+                *_where(error, gradients.module, loss),
+                f"has {name_of}{place_in_own_code(error)}: it {does}, and a server that serves a "
+                "model at which some records alone make it do so would see by the time of the "
+                f"upload whether they are there; {remedy}",
             ) from error
 
 
 class _MayRaise(Exception):
-    """An operation that isn't taken, with the remedy."""
-
-    def __init__(self, remedy: str) -> None:
-        super().__init__(remedy)
-        self.remedy = remedy
+    """An operation that isn't taken: its name, what it does, and the remedy."""
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -105,7 +114,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         name = operation.overloadpacket.__name__
         if name in _MAY_RAISE:
-            raise _MayRaise(f"has torch's {name}, which {_MAY_RAISE[name]}")
+            raise _MayRaise(f"torch's {name}", *_MAY_RAISE[name])
         return operation(*arguments, **(options or {}))
 
 

@@ -156,11 +156,11 @@ def explained(error: BaseException) -> str | None:
     for pattern, does, remedy in _SAID:
         if found := re.search(pattern, text):
             operation = f" ({found[1]})" if found.lastindex else ""
-            return f"{does}{operation}{_place(error)}: {remedy}"
+            return f"{does}{operation}{place_in_own_code(error)}: {remedy}"
     return None
 
 
-def _place(error: BaseException) -> str:
+def place_in_own_code(error: BaseException) -> str:
     """Where in its owner's code an error arose: file, line and what stands there."""
     for frame in reversed(extract_tb(error.__traceback__)):
         if not any(folder in Path(frame.filename).parents for folder in _NOT_OWN):

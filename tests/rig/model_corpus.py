@@ -351,12 +351,19 @@ LOSSES: dict[str, tuple[Any, int, Any]] = {
     "dice": (_dice, CLASSES, BITS),
     "two tasks": (_two_tasks, 3, np.stack([BITS[:, 0], NUMBERS], axis=1)),
 }  # fmt: skip
+_distribution: Any = torch.distributions.Normal
 REFUSED_LOSSES: dict[str, tuple[Any, int, Any]] = {
     "class weights in a mean": (nn.CrossEntropyLoss(weight=WEIGHTS), CLASSES, Y),
     "contrastive": (_contrastive, CLASSES, Y),
     "gaussian_nll_loss of torch, which looks at values": (
         lambda out, y: functional.gaussian_nll_loss(out[:, 0], y, out[:, 1].exp()), 2, NUMBERS),
     ".item()": (_item, CLASSES, Y),
+    "BCELoss": (
+        lambda out, y: functional.binary_cross_entropy(out.sigmoid(), y), CLASSES, BITS),
+    "a distribution that validates": (
+        lambda out, y: -_distribution(out[:, 0], 1.0).log_prob(y), 2, NUMBERS),
+    "a matrix's inverse": (
+        lambda out, y: torch.linalg.inv(out.reshape(-1, 2, 2)).sum() * y, 4, NUMBERS),
 }  # fmt: skip
 
 
