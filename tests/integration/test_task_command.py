@@ -74,6 +74,42 @@ def test_a_model_of_ones_own_gives_its_parameters(
     assert found == [("0.weight", (2, 4)), ("0.bias", (2,))]
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        (
+            "Item",
+            [],
+            "(.item(), float(), an if on data), in wards_by_value.py line 9, `return self",
+        ),
+        ("Item", ["--features", "5"], "takes no record of shape [5]"),
+        ("compiled", [], "torch.compile can't be trained record by record; give the module itself"),
+        ("lazy", [], "its shapes aren't known yet"),
+        ("odd", [], ""),
+    ],
+)
+def test_a_model_that_cannot_train_is_refused_with_its_line(
+    name: str, more: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wards_by_value.py").write_text(
+        "import torch\nfrom torch import nn\n\nclass Item(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.line = nn.Linear(4, 2)\n"
+        "    def forward(self, x):\n        return self.line(x) * x.sum().item()\n\n"
+        "def compiled():\n    return torch.compile(nn.Linear(4, 2))\n\n"
+        "def lazy():\n    return nn.LazyLinear(2)\n\n"
+        "def odd():\n    return nn.Sequential(nn.Flatten(), nn.Conv1d(7, 1, 3))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = new(tmp_path / "own.toml", "--model", f"wards_by_value:{name}", *WISHES, *more)
+    if said:
+        assert result.exit_code == 2, result.exception
+        assert said in result.stderr
+        assert not (tmp_path / "own.toml").exists()
+    else:
+        assert result.exit_code == 0, result.stderr
+        assert "the model wasn't tried" in result.stderr
+
+
 RECIPE = DataSection(
     target=Column(name="died", kind="categorical", levels=("no", "yes")),
     columns=(
