@@ -80,7 +80,7 @@ def test_a_model_of_ones_own_gives_its_parameters(
         (
             "Item",
             [],
-            "(.item(), float(), an if on data), in wards_by_value.py line 9, `return self",
+            "an if on data), in wards_by_value.py line 9, `return self.line(x)",
         ),
         ("Item", ["--features", "5"], "takes no record of shape [5]"),
         ("compiled", [], "torch.compile can't be trained record by record; give the module itself"),
