@@ -7,10 +7,9 @@ tries is decided here.
 """
 
 import random
-import selectors
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -136,16 +135,3 @@ class Retries:
             wait_s *= self._clock.jitter()
         self._clock.sleep(min(wait_s, remaining))
         self._wait_s = min(2 * self._wait_s, self._policy.longest_s)
-
-
-def readable_within(timeout_s: float | None, *descriptors: int) -> Collection[int]:
-    """Return the descriptors with data or at their end; none after ``timeout_s`` seconds.
-
-    Args:
-        timeout_s: None waits without an end.
-        descriptors: of files without a buffer of this process's own.
-    """
-    with selectors.DefaultSelector() as selector:
-        for descriptor in descriptors:
-            selector.register(descriptor, selectors.EVENT_READ)
-        return [key.fd for key, _ in selector.select(timeout_s)]

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from precad.common.clock import readable_within
+from tests.rig.waiting import readable_within
+
 from precad.common.errors import PeerUnavailable
 
 ANSWER_S = 1800.0

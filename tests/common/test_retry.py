@@ -14,12 +14,13 @@ from sqlalchemy.exc import OperationalError
 from tests.conftest import TaskMaker
 from tests.rig.clock import LeapingClock, LonelyClock
 from tests.rig.keys import verifier
+from tests.rig.waiting import readable_within
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.store.transaction import START_S, wait_for_database
 from precad.aggregator.training.session import Progress, Session
 from precad.aggregator.training.training_loop import persist
-from precad.common.clock import Retries, RetryPolicy, readable_within
+from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import (
     PeerUnavailable,
     PeerViolation,

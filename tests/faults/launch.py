@@ -27,7 +27,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.faults import cheat
-from tests.rig.waiting import until
+from tests.rig.waiting import readable_within, until
 
 import precad.cli.start
 from precad.aggregator.collect import Inbox
@@ -47,7 +47,6 @@ from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
-from precad.common.clock import readable_within
 from precad.dealer import process as dealer_process
 from precad.dealer.dealer_role import DealerRole
 from precad.server_a import process as a_process

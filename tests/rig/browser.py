@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-
-from precad.common.clock import readable_within
+from tests.rig.waiting import readable_within
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 60.0

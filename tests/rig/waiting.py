@@ -4,8 +4,9 @@ A verdict never depends on how fast a machine is. A test says what it waits for;
 comes, one generous deadline ends it, and the error says what was awaited and how things stood.
 """
 
+import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 DEADLINE_S = 240.0
@@ -38,3 +39,16 @@ def until(
             raise AssertionError(f"never came: {what() if callable(what) else what}")
         time.sleep(poll_s)
     return found
+
+
+def readable_within(timeout_s: float | None, *descriptors: int) -> Collection[int]:
+    """Return the descriptors with data or at their end; none after ``timeout_s`` seconds.
+
+    Args:
+        timeout_s: None waits without an end.
+        descriptors: of files without a buffer of this process's own.
+    """
+    with selectors.DefaultSelector() as selector:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+        return [key.fd for key, _ in selector.select(timeout_s)]
