@@ -26,11 +26,7 @@ class Sampling(Enum):
 
 
 def require_poisson(name: str) -> None:
-    """Refuse a sampling scheme, by its name, that nothing here gives a guarantee for.
-
-    Raises:
-        Misconfiguration: the scheme isn't Poisson.
-    """
+    """Refuse a sampling scheme, by its name, that is not Poisson: nothing here bounds it."""
     if name != Sampling.POISSON.value:
         raise Misconfiguration(
             "sampling",

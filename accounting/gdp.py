@@ -93,11 +93,7 @@ def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
 
 
 def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
-    """The largest Kμ that keeps the bound of Theorem 2 at or below ``tolerated``.
-
-    Raises:
-        Misconfiguration: not 0 < loss < tolerated < bound.
-    """
+    """The largest Kμ that keeps Theorem 2 at or below ``tolerated``; 0 < loss < it < bound."""
     checks.positive("bound", bound, "the largest value that the loss takes")
     if not 0 < loss < bound:
         raise Misconfiguration("loss", loss, f"give the loss without attackers, in (0, {bound})")

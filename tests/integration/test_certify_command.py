@@ -276,6 +276,13 @@ def test_a_known_loss_and_a_file_of_losses(tmp_path: Path) -> None:
     known = document("loss", "--loss", "0.2", *SMALL, "--tau", "2", *clients)
     assert known["bounds"][0] == {"loss": 0.2, "attackers": 0, "lower": 0.2, "upper": 0.2}
     assert known["fewest_attackers"][0]["attackers"] >= 1
+    # What is sure stays so, however many attack; once it took twelve minutes and all memory.
+    for guarantee, fewest in (("exact", None), ("rdp", 1810)):
+        sure = document(
+            *("loss", "--loss", "1", "--tau", "2", "--guarantee", guarantee),
+            *("--sampling-rate", "0.1", "--noise-multiplier", "2", "--rounds", "30"),
+        )
+        assert sure["fewest_attackers"] == [{"tau": 2.0, "attackers": fewest}]
     path = tmp_path / "losses.csv"
     np.savetxt(path, np.full((400, 1), 0.2))
     estimated = document("loss", str(path), *SMALL, "--interval", "bernstein")
