@@ -13,7 +13,7 @@ from precad.aggregator.rounds.start_attempt import answer
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.event_log import RoundOpened
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.training_loop import Peers, note_done, persist, train
+from precad.aggregator.training.training_loop import WAITS, Peers, note_done, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Digest
@@ -42,7 +42,8 @@ def follow(session: Session, peers: Peers) -> None:
             try:
                 train(session, helper, peers)
             except PeerUnavailable:
-                continue
+                # Said at once where this machine's clock is wrong.
+                session.clock.sleep(WAITS.first_s)
             except PrecadError:
                 log.exception("server A came back after the training, and differs")
                 return

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import grpc.aio
@@ -58,8 +58,7 @@ class AggregationService(AggregationServicer):
         self._upload_slots, self._fetch_slots = TransferSlots(), TransferSlots()
         self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
-        self._taking = False
-        """Whether an owner is giving a model back."""
+        self._giving_back = asyncio.Lock()
         self._room = word_room(session.identity.cert)
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -225,7 +224,10 @@ class AggregationService(AggregationServicer):
                 client, shown = self._client(context, first), first.statement.SerializeToString()
                 lost = await asyncio.to_thread(lost_model, session, client, shown)
                 if lost is not None:
-                    with self._one_given_back():
+                    if self._giving_back.locked():
+                        text = "another owner is giving a model back; come again later"
+                        raise TooManyCalls(text)
+                    async with self._giving_back:
                         data = bytearray(first.data)
                         async for piece in pieces:
                             data += piece.data
@@ -235,16 +237,6 @@ class AggregationService(AggregationServicer):
                         theta = from_bytes(data, session.task.dimension)
                         await asyncio.to_thread(give_back, session, client, lost, theta)
         return pb.GivenReply()
-
-    @contextmanager
-    def _one_given_back(self) -> Iterator[None]:
-        if self._taking:
-            raise TooManyCalls("another owner is giving a model back; come again later")
-        self._taking = True
-        try:
-            yield
-        finally:
-            self._taking = False
 
     async def _receive(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context

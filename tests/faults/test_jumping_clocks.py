@@ -4,9 +4,12 @@ In simulated time, on the servers' and the owner's real code. Certificates are l
 clock of whoever looks: at the other side of a connection, under a signature, and at one's own.
 """
 
+import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.faults.conftest import quick_folder, small_task
@@ -15,10 +18,12 @@ from tests.faults.world import World
 from tests.rig.keys import identity
 
 from precad.aggregator.training.event_log import Event, RoundDone
+from precad.aggregator.training.training_loop import Peers
 from precad.common import clock
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
+from precad.server_b import follow
 
 ROUNDS = 6
 PARTIES = ("server-a", "server-b", "dealer", "ward-0")
@@ -102,3 +107,35 @@ def test_a_server_says_that_its_clock_is_wrong(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(clock, "wall", lambda off=off: datetime.now(UTC) + OFF[off])
         with pytest.raises(PeerUnavailable, match=r"by this machine's clock .* set the clock"):
             own.check_time()
+
+
+def test_a_finished_server_does_not_ask_the_clock_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B answers an A that comes back, for as long as it lives; its clock may be wrong then."""
+    with quick_folder() as folder:
+        world = World(small_task(2, "fss"), folder, 3, faults=0, chance=0.0)
+        world.run()
+        server, asked = world.servers[Role.SERVER_B], Counter[str]()
+
+        def train(*_: object) -> None:
+            asked["train"] += 1
+            raise PeerUnavailable("its own certificate is expired")
+
+        class Ended(Exception):
+            """After so many waits."""
+
+        def sleep(_seconds: float) -> None:
+            asked["waits"] += 1
+            if asked["waits"] == 3:
+                raise Ended
+
+        targets: list[Callable[[], None]] = []
+        monkeypatch.setattr(follow, "train", train)
+        waits = SimpleNamespace(
+            sleep=sleep, start_thread=lambda _, target: targets.append(target), now=lambda: 0.0
+        )
+        follow.follow(dataclasses.replace(server.session, clock=waits), Peers(None, None))  # type: ignore[arg-type]
+        with pytest.raises(Ended):
+            targets[0]()
+        assert asked == {"train": 3, "waits": 3}

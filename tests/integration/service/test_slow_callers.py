@@ -220,7 +220,7 @@ def test_no_model_is_taken_that_this_server_has_and_one_at_a_time(
         give(iter(has), timeout=DEADLINE_S)
         assert session.progress.given_back is None
         first = give.future(iter(lacks), timeout=DEADLINE_S)
-        until(lambda: service._taking, "an owner that gives one back")
+        until(service._giving_back.locked, "an owner that gives one back")
         with pytest.raises(grpc.RpcError) as second:
             give(iter(again), timeout=DEADLINE_S)
         assert second.value.code() is Code.RESOURCE_EXHAUSTED
