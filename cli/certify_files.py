@@ -33,8 +33,6 @@ def read_array(
     """The array in a ``.npy`` file (never unpickled) or a CSV file, ``[rows, columns]``.
 
     Args:
-        field: what it is, for errors.
-        path: the file.
         header: of CSV; None where it shows.
         counted: whether a column that numbers its rows may belong to it, and rising numbers be its
             first row: whoever adds up or compares what was read finds such a header there.

@@ -226,11 +226,7 @@ def budget(request: Prediction | Smoothing, points: int, classes: int) -> Confid
 
 
 def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Intervals, int, int]:
-    """Confidence bounds from the runs' votes, or from one file of votes, labels or scores.
-
-    Returns:
-        The intervals, the number of models, the number of classes.
-    """
+    """Confidence bounds from runs' votes or one file, the number of models, that of classes."""
     if runs is not None:
         counts = runs.votes(request.classes)
     else:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TypeAlias
 
 import click
@@ -58,6 +59,12 @@ def _table(
     return table
 
 
+def _safe(bound: float, decimals: int, *, up: bool = False) -> str:
+    """A bound that still holds with so few decimals: down, or up."""
+    holds = Context(prec=400, rounding=ROUND_CEILING if up else ROUND_FLOOR)
+    return str(holds.quantize(Decimal(repr(float(bound))), Decimal(1).scaleb(-decimals)))
+
+
 def _prediction(request: Prediction, found: Document) -> Parts:
     yield _trained(found)
     scope = "all points together" if request.simultaneous else "each point"
@@ -107,7 +114,7 @@ def _points(points: list[Document], radius_name: str) -> Parts:
     for point in points[:_SHOWN_POINTS]:
         radius = point.get("radius", "abstained")
         if not isinstance(radius, str):
-            radius = f"{radius:.4f}" if isinstance(radius, float) else f"{radius:,}"
+            radius = _safe(radius, 4) if isinstance(radius, float) else f"{radius:,}"
         rows.append([str(point["point"]), str(point.get("label", "–")), radius])
     title = f"First {len(rows)} of {len(points):,} points"
     yield _table(title, ["point", "label", radius_name], rows)
@@ -123,7 +130,7 @@ def _cost(found: Document) -> Parts:
     if found["runs"]["count"] > 1:
         whose = f"Joint privacy cost of these {found['runs']['count']:,} runs"
     for one in found["runs"]["joint_privacy_cost"]:
-        epsilon = "no bound" if one["epsilon"] is None else f"{one['epsilon']:.3f}"
+        epsilon = "no bound" if one["epsilon"] is None else _safe(one["epsilon"], 3, up=True)
         more = (one["rejection_delta"] or 0.0) + (one["advantage_delta"] or 0.0)
         compositions = f"{one['compositions']:,}"
         delta = f"{one['delta']:g}" + (f" + {more:.0e}" if more else "")
@@ -143,7 +150,7 @@ def _loss(request: Loss, found: Document) -> Parts:
         yield "One run gives no expectation. Whatever the clean expected loss is, it stays inside:"
         by_loss: dict[float, dict[str, str]] = {}
         for row in bounds:
-            cell = f"{row['lower']:.3f} – {row['upper']:.3f}"
+            cell = f"{_safe(row['lower'], 3)} – {_safe(row['upper'], 3, up=True)}"
             by_loss.setdefault(row["loss"], {})[f"k = {row['attackers']}"] = cell
         columns = dict.fromkeys(name for cells in by_loss.values() for name in cells)
         rows = [[f"{loss:g}", *cells.values()] for loss, cells in by_loss.items()]
@@ -157,7 +164,10 @@ def _loss(request: Loss, found: Document) -> Parts:
                 f"{request.confidence:g}."
             )
         yield f"Clean expected loss {estimate}"
-        rows = [[f"{r['attackers']:,}", f"{r['lower']:.4f}", f"{r['upper']:.4f}"] for r in bounds]
+        rows = [
+            [f"{r['attackers']:,}", _safe(r["lower"], 4), _safe(r["upper"], 4, up=True)]
+            for r in bounds
+        ]
         yield _table(f"{what} so many attackers", ["attackers", "at least", "at most"], rows)
     little = 1e-3 * bound
     single = [row for row in bounds if row["attackers"] == 1]

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from precad.accounting.events import poisson_gaussian
 from precad.certify.exact_groups import ExactGroups
+from precad.cli.certify_tables import _safe
 from precad.cli.main import app
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
@@ -288,6 +289,17 @@ def test_a_known_loss_and_a_file_of_losses(tmp_path: Path) -> None:
     estimated = document("loss", str(path), *SMALL, "--interval", "bernstein")
     assert estimated["expected_loss"]["mean"] == pytest.approx(0.2)
     assert estimated["bounds"][3]["upper"] > known["bounds"][3]["upper"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "up", "shown"),
+    [
+        *((0.89701, True, "0.8971"), (0.10299, False, "0.1029"), (0.07, True, "0.0700")),
+        *((1e-9, False, "0.0000"), (1e-9, True, "0.0001"), (1e30, True, f"{10**30}.0000")),
+    ],
+)
+def test_a_bound_with_fewer_digits_still_holds(bound: float, up: bool, shown: str) -> None:  # noqa: FBT001
+    assert _safe(bound, 4, up=up) == shown
 
 
 def test_smoothing_with_and_without_selection(tmp_path: Path) -> None:
