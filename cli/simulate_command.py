@@ -151,6 +151,8 @@ def _check_outputs(request: SimulationRequest) -> None:
         )
     if request.tries and request.plot is not None:
         raise Misconfiguration("--plot", str(request.plot), "shows one setting: leave --try out")
+    if request.rounds is not None and any(each.startswith("rounds=") for each in request.tries):
+        raise Misconfiguration("--rounds", request.rounds, "--try says it: leave one of them out")
     own = request.dataset is None and bool(request.data)
     if request.tries and own and not request.public:
         raise Misconfiguration(

@@ -105,6 +105,7 @@ def test_a_real_owners_code_can_be_asked_for(task: Path) -> None:
         (("--loss", "nowhere:loss"), "give MODULE:NAME"),
         (("--try", "speed=1,2"), "a name of learning_rate, rounds"),
         (("--try", "rounds=many"), "give NAME=NUMBER"),
+        (("--try", "rounds=1,2", "--rounds", "3"), "--try says it: leave one of them out"),
         (("--try", "rounds=0,1"), "training.rounds = 0"),
     ],
 )
