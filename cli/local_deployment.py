@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.client.records.read_records import write_client_data
+from precad.common.clock import STOP_S, end_within
 from precad.common.errors import PeerUnavailable
 from precad.common.files import write_file
 from precad.common.identifiers import ClientId, Role
@@ -155,7 +156,6 @@ def write_parties(
 
 
 SERVERS = ("dealer", "server-b", "server-a")
-STOP_S = 10.0
 
 
 def environment_of_parts() -> dict[str, str]:
@@ -166,10 +166,6 @@ def environment_of_parts() -> dict[str, str]:
     """
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return os.environ | own | {"MALLOC_MMAP_THRESHOLD_": str(PIECES)}
-
-
-def _exit(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)
 
 
 class LocalDeployment:
@@ -229,7 +225,7 @@ class LocalDeployment:
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             # Else it would end this process alone, and leave the others running.
-            signal.signal(signal.SIGTERM, _exit)
+            signal.signal(signal.SIGTERM, self._told_to_end)
             self._takes_sigterm = True
         return self
 
@@ -313,13 +309,25 @@ class LocalDeployment:
     def stop(self) -> None:
         """Stop whatever still runs."""
         running = self.tell_to_stop()
-        deadline = time.monotonic() + STOP_S
+        # Each ends by itself within STOP_S, on a machine that isn't too busy.
+        deadline = time.monotonic() + 2 * STOP_S
         for process in running:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def _told_to_end(self, number: int, _frame: object) -> NoReturn:
+        """Its parts hear of it here: what the exception meets may catch it, or wait for them."""
+        for process in self.processes.values():
+            process.send_signal(number)
+        end_within(STOP_S, 128 + number, self._kill)
+        sys.exit(128 + number)
+
+    def _kill(self) -> None:
+        for process in self.processes.values():
+            process.kill()
 
     def _start(self, name: str, *command: str) -> None:
         played = self._instead.get(name, command)

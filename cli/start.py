@@ -13,14 +13,14 @@ from precad.common.process_memory import PIECES, keep_freed_buffers
 
 WRONG_TIME = 75
 """The system's status for what may work when it is tried again (EX_TEMPFAIL)."""
+# At its end the interpreter looks through all objects for cycles, over and over: more than a CPU
+# second with torch loaded, for memory that the system takes back anyway. A fork server's too.
+atexit.register(gc.freeze)
 _PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
 
 def main() -> None:
     """Entry point of the `precad` command."""
-    # At its end the interpreter looks through all objects for cycles, over and over: more than
-    # a CPU second with torch loaded, for memory that the system takes back anyway.
-    atexit.register(gc.freeze)
     match sys.argv[1:]:
         case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:
             keep_freed_buffers(PIECES)

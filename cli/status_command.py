@@ -1,8 +1,9 @@
 """`precad status`: where a server's training stands, once or on a live screen."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
@@ -68,28 +69,18 @@ def status(
 
 def facts_of(reply: "ServerStatus") -> Facts:
     """What the server says, as plain values."""
-    return {
-        "role": reply.role,
+    facts = asdict(reply) | {
         "task": reply.task_name,
         "task_digest": reply.task_digest.hex(),
-        "phase": reply.phase,
-        "error": reply.error,
-        "enrolled": reply.enrolled,
-        "version": reply.version,
-        "rounds": reply.rounds,
         "model_digest": reply.model_digest.hex(),
-        "rejected": dict(reply.rejected),
-        "participations": dict(reply.participations),
-        "bytes": dict(reply.bytes_by_link),
-        "redrawn_coins": reply.redrawn_coins,
-        "kernel": reply.kernel,
-        "workers": reply.workers,
-        "most_owners": reply.most_owners,
-        "least_owners": reply.least_owners,
+        "bytes": reply.bytes_by_link,
         "enrolment_left_s": round(reply.enrolment_left_s),
-        "missing": list(reply.missing),
-        "unused_tokens": reply.unused_tokens,
-        "twice": dict(reply.twice),
+    }
+    named = ("task_name", "bytes_by_link", "rejected_by_client", "wire_version")
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value
+        for name, value in facts.items()
+        if name not in named
     }
 
 
@@ -99,7 +90,7 @@ def _table(facts: Facts) -> Table:
         shown = value
         if isinstance(value, dict):
             shown = ", ".join(f"{k} {v}" for k, v in value.items())
-        elif isinstance(value, list):
+        elif isinstance(value, tuple):
             shown = ", ".join(value)
         table.add(name.replace("_", " "), str(shown) or "–")
     return table

@@ -15,6 +15,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.secret import Secret
 
 _MOST_PORT = 2**16 - 1
+_LONGEST_NAME = 253
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?", re.IGNORECASE | re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,5}", re.ASCII)
@@ -35,24 +36,19 @@ def address_fault(address: str, *, least_port: int = 1) -> str | None:
         least_port: 0 where a free port may be taken.
     """
     host, _, port = address.rpartition(":")
-    if not host or not _DIGITS.fullmatch(port) or "/" in host:
-        return "give host:port, such as 127.0.0.1:7301"
+    if not _is_host(host) or not _DIGITS.fullmatch(port):
+        return "give host:port, such as 127.0.0.1:7301, [::1]:7301 or a.example:7301"
     if not least_port <= int(port) <= _MOST_PORT:
         return f"a port is {least_port} to {_MOST_PORT}"
-    if host.startswith("[") and host.endswith("]"):
-        return None if _is_ip(host[1:-1], 6) else "between the brackets goes an IPv6 address"
-    if ":" in host:
-        return "give an IPv6 address in brackets, such as [::1]:7301"
-    if re.fullmatch(r"[0-9.]+", host):
-        return None if _is_ip(host, 4) else "an IPv4 address is four numbers from 0 to 255"
-    if not _NAME.fullmatch(host) or len(host) > 253:  # noqa: PLR2004 -- of RFC 1035
-        return "a host's name has letters, digits, hyphens and dots alone; others as xn--…"
     return None
 
 
-def _is_ip(text: str, version: int) -> bool:
+def _is_host(text: str) -> bool:
+    in_brackets = text.startswith("[") and text.endswith("]")
+    if not in_brackets and not re.fullmatch(r"[0-9.]+", text):
+        return len(text) <= _LONGEST_NAME and bool(_NAME.fullmatch(text))
     try:
-        return ipaddress.ip_address(text).version == version
+        return ipaddress.ip_address(text.strip("[]")).version == (6 if in_brackets else 4)
     except ValueError:
         return False
 

@@ -6,6 +6,7 @@ differ in what they try again and after which errors; when to stop and how long 
 tries is decided here.
 """
 
+import os
 import random
 import threading
 import time
@@ -75,6 +76,27 @@ class SystemClock:
 
 
 CLOCK = SystemClock()
+STOP_S = 3.0
+"""How long a part that was told to end may take: 5 s with all that it has started."""
+
+
+def end_within(seconds: float, status: int, last: Callable[[], object] = lambda: None) -> None:
+    """End this process after so long, whatever still waits in it: it was told to end.
+
+    What it had begun is lost as by a crash, which every part outlasts.
+
+    Args:
+        seconds: for an orderly end.
+        status: the exit status.
+        last: called before.
+    """
+
+    def end() -> None:
+        time.sleep(seconds)
+        last()
+        os._exit(status)
+
+    threading.Thread(target=end, name="end", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import resource
-import signal
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -12,7 +11,7 @@ from precad.common.logs import doing
 from precad.common.process_settings import ListenAddress, Settings
 from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
-from precad.common.wire.serving import add_health
+from precad.common.wire.serving import add_health, set_when_told_to_stop
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 
@@ -50,11 +49,10 @@ async def serve(settings: DealerSettings) -> int:
     add_health(port.server, identity, lambda: not stop.is_set())
     number = await port.listen(settings.listen)
     log.info("dealer deals for task %s on port %d", task.name, number)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    set_when_told_to_stop(stop)
     with _metrics(task.name, dealer, service, settings.metrics):
         await stop.wait()
-        await port.stop(grace_s=2)
+        await port.stop(grace_s=1)
     return 0
 
 

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import math
 import queue
-import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from functools import partial
@@ -46,7 +45,7 @@ from precad.common.process_memory import give_back_freed, let_go_of_loaded
 from precad.common.task import Task
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
-from precad.common.wire.serving import Refusing, add_health
+from precad.common.wire.serving import Refusing, add_health, set_when_told_to_stop
 
 log = logging.getLogger("precad")
 
@@ -94,8 +93,7 @@ async def run_server(
     )
     ended, stop = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _told_to_stop, ended, stop)
+    set_when_told_to_stop(ended, stop)
 
     def train() -> None:
         try:
@@ -114,7 +112,7 @@ async def run_server(
         parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)
         if parked:
             log.info("told to stop; started again, the training goes on where it stands")
-        leaving = asyncio.ensure_future(asyncio.to_thread(leave_dealer, session, settings.dealer))
+        left = _leave_dealer(session, settings.dealer)
         if phase is Phase.DONE:
             await stay(session, settings.linger, stop)
         else:
@@ -122,8 +120,9 @@ async def run_server(
             with contextlib.suppress(TimeoutError):
                 endless = math.isinf(settings.linger)
                 await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
-        await port.stop(grace_s=2)
-        await leaving
+        await port.stop(grace_s=1)
+        if not stop.is_set():
+            await left.wait()
     session.store.close()
     return 0 if parked or phase is Phase.DONE else 1
 
@@ -190,11 +189,6 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     )
 
 
-def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:
-    stop.set()
-    ended.set()
-
-
 def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
     """When a server with a finished model may go.
 
@@ -245,15 +239,28 @@ def peers_of(
     return Peers(peers, DiscreteGaussian(task.noise_units), workers.validation)
 
 
-def leave_dealer(session: Session, address: str) -> None:
-    """Tell the dealer that a finished training is over; one that doesn't hear it deals on."""
-    if session.progress.phase is not Phase.DONE:
-        return
-    try:
-        with open_channel(address, session.identity, Role.DEALER) as channel:
-            RemoteDealer(channel, address, session.task, session.role).leave(_LEAVING_S)
-    except PrecadError as error:
-        log.info("the dealer wasn't told that the training is over: %s", error)
+def _leave_dealer(session: Session, address: str) -> asyncio.Event:
+    """Begin to tell the dealer that a finished training is over; one that doesn't hear it deals on.
+
+    Returns:
+        What is set once that was tried: whoever is told to stop doesn't wait for it.
+    """
+    left, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def leave() -> None:
+        try:
+            with open_channel(address, session.identity, Role.DEALER) as channel:
+                RemoteDealer(channel, address, session.task, session.role).leave(_LEAVING_S)
+        except PrecadError as error:
+            log.info("the dealer wasn't told that the training is over: %s", error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(left.set)
+
+    if session.progress.phase is Phase.DONE:
+        session.clock.start_thread("leave", leave)
+    else:
+        left.set()
+    return left
 
 
 class PeerService:

@@ -37,6 +37,7 @@ from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.common.addresses import by_proxy
+from precad.common.clock import end_within
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -66,6 +67,8 @@ async def serve(start: WorkerStart) -> None:
     sys.stdout.write(json.dumps({"port": number}) + "\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
+    # Its server has ended, or waits for it.
+    end_within(0.5, 0)
     await port.stop(grace_s=0)
 
 

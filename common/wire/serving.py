@@ -1,6 +1,8 @@
 """What every gRPC server of the system sets and answers alike."""
 
+import asyncio
 import logging
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
 from precad.common import errors
+from precad.common.clock import STOP_S, end_within
 from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -122,3 +125,15 @@ def add_health(server: grpc.aio.Server, identity: Identity, serves: Callable[[],
         serves: False once the part is stopping or has stopped its work.
     """
     add_HealthServicer_to_server(_Health(identity, serves), server)
+
+
+def set_when_told_to_stop(*events: asyncio.Event) -> None:
+    """Set these at SIGTERM or SIGINT; the process then ends within ``STOP_S``, whatever it does."""
+
+    def told() -> None:
+        end_within(STOP_S, 0)
+        for event in events:
+            event.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)

@@ -31,11 +31,10 @@ def test_a_good_address_is_taken_apart(address: str) -> None:
         *((each, "give host:port") for each in ("", "a", ":7301", "a:", "a:x", "a:123456", "a:٣")),
         *((each, "give host:port") for each in ("https://a.example:7301", "a:7301/", "a:7301\n")),
         *((f"a:{port}", "a port is 1 to 65535") for port in (0, 65536, 99999)),
-        ("::1:7301", "in brackets"),
-        *((f"[{host}]:7301", "an IPv6 address") for host in ("", "::g", "127.0.0.1")),
-        *((f"{host}:7301", "four numbers") for host in ("300.1.1.1", "1.2.3", "127.0.0.01")),
-        *((f"{host}:7301", "letters, digits") for host in ("a b", "a..b", "-a", "müller.example")),
-        (f"{'a.' * 130}a:7301", "letters, digits"),
+        *((f"{host}:7301", "[::1]:7301") for host in ("::1", "[]", "[::g]", "[127.0.0.1]")),
+        *((f"{host}:7301", "127.0.0.1:7301") for host in ("300.1.1.1", "1.2.3", "127.0.0.01")),
+        *((f"{host}:7301", "a.example:7301") for host in ("a b", "a..b", "-a", "müller.example")),
+        (f"{'a.' * 130}a:7301", "a.example:7301"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said(address: str, remedy: str) -> None:

@@ -1,12 +1,18 @@
 """Whoever is told to end while it has parts running on this machine ends them too."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.rig.waiting import until
+import pytest
+from tests.rig.stops import RESULTS, SCENES, play, runs
+from tests.rig.waiting import DEADLINE_S, until
+from tests.rig.warm import forked
+
+MOST_S = 5.0
 
 PROGRAM = """
 import sys, time, tomllib
@@ -18,7 +24,10 @@ from precad.cli.local_deployment import LocalDeployment
 with LocalDeployment(Path(sys.argv[1]), Task.parse(tomllib.loads(sys.argv[2])), {}) as deployment:
     deployment.start_server("dealer")
     print(deployment.processes["dealer"].pid, flush=True)
-    time.sleep(600)
+    try:
+        time.sleep(600)
+    except SystemExit:
+        time.sleep(float(sys.argv[3]))
 """
 TASK = """
 name = "ended"
@@ -40,9 +49,11 @@ max_expected_records = 8.0
 """
 
 
-def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("goes_on_s", [0, 600])
+def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path, goes_on_s: float) -> None:
+    """Also where it catches the exception that comes of it, and where a part stands still."""
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), TASK],
+        [sys.executable, "-c", PROGRAM, str(tmp_path), TASK, str(goes_on_s)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -50,8 +61,10 @@ def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path) -> None:
         assert program.stdout is not None
         part = int(program.stdout.readline())
         try:
+            if goes_on_s:
+                os.kill(part, signal.SIGSTOP)
             program.terminate()
-            assert program.wait() == 128 + signal.SIGTERM
+            assert program.wait(DEADLINE_S) == 128 + signal.SIGTERM
             until(lambda: not runs(part), "the dealer's end")
         finally:
             program.kill()
@@ -59,10 +72,12 @@ def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path) -> None:
                 os.kill(part, signal.SIGKILL)
 
 
-def runs(pid: int) -> bool:
-    """Whether a process is there that hasn't ended."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
+def test_the_seconds_that_were_recorded_are_at_most_five() -> None:
+    recorded = json.loads(RESULTS.read_text("utf-8"))
+    assert list(recorded) == list(SCENES)
+    assert max(taken for scene in recorded.values() for taken in scene.values()) <= MOST_S
+
+
+def test_a_training_is_ended_part_by_part_while_norms_are_checked(tmp_path: Path) -> None:
+    recorded = json.loads(RESULTS.read_text("utf-8"))
+    assert list(play("validating", tmp_path, forked)) == list(recorded["validating"])
