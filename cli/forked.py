@@ -6,6 +6,7 @@ without threads, and share nothing but code. What is read of the environment at 
 the fork server's: a start that has another value of such a variable (``EARLY``) is a real one.
 """
 
+import atexit
 import gc
 import multiprocessing
 import os
@@ -35,6 +36,10 @@ PARTS = (
     *("precad.server_a.process", "precad.server_b.process", *OWNERS),
 )
 """What is imported once: for owners of one machine, and for all parts of a deployment."""
+
+if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
+    # The fork server itself: it has nothing to clear up, and would take seconds for it with torch.
+    atexit.register(os._exit, 0)
 
 _of_server: dict[str, str] = {}
 """The early part of the fork server's environment, once it was started."""

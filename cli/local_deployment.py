@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from precad.client.records.read_records import write_client_data
 from precad.common.clock import STOP_S, end_within
 from precad.common.errors import PeerUnavailable
-from precad.common.files import write_file
+from precad.common.files import make_folder, write_file
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
@@ -210,11 +210,11 @@ class LocalDeployment:
         self.processes: dict[str, Popen[bytes]] = {}
         self._connections: dict[Role, OperatorConnection] = {}
         self._takes_sigterm = False
-        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        make_folder(folder / "logs")
         create_local_keys(folder / "keys", [client.name for client in data])
         (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
         records = folder / "records"
-        records.mkdir(exist_ok=True)
+        make_folder(records)
         owners = {
             client.name: {"data": f"records/{write_client_data(records, client, x, y).name}"}
             for client, (x, y) in data.items()

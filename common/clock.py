@@ -6,8 +6,10 @@ differ in what they try again and after which errors; when to stop and how long 
 tries is decided here.
 """
 
+import math
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -97,6 +99,9 @@ def end_within(seconds: float, status: int, last: Callable[[], object] = lambda:
         os._exit(status)
 
     threading.Thread(target=end, name="end", daemon=True).start()
+    if hasattr(signal, "alarm"):
+        # While the interpreter clears up, no thread runs any more: the system ends it then.
+        signal.alarm(math.ceil(seconds + 1))
 
 
 @dataclass(frozen=True, slots=True)

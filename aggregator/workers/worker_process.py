@@ -37,12 +37,11 @@ from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.common.addresses import by_proxy
-from precad.common.clock import end_within
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel, require, why_unreachable
-from precad.common.logs import start_log
+from precad.common.logs import dump_stacks_on_signal, start_log
 from precad.common.process_memory import PIECES, keep_freed_buffers
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
@@ -63,13 +62,12 @@ LOG_FORMAT = "%(asctime)s %(levelname)s worker: %(message)s"
 
 async def serve(start: WorkerStart) -> None:
     """Work until the input ends. Raises Misconfiguration."""
-    port, number = await listening(start)
+    _, number = await listening(start)
     sys.stdout.write(json.dumps({"port": number}) + "\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
-    # Its server has ended, or waits for it.
-    end_within(0.5, 0)
-    await port.stop(grace_s=0)
+    # Its server has ended, or waits for it. What an attempt has on the disk the next start removes.
+    os._exit(0)
 
 
 async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
@@ -90,6 +88,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A terminal's Ctrl-C is for the server, which ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    dump_stacks_on_signal()
     start_log(people=LOG_FORMAT)
     try:
         asyncio.run(serve(WorkerStart.model_validate_json(sys.stdin.readline())))

@@ -1,9 +1,11 @@
 """Why a server can't be reached, in a sentence for each reason that a person can mend."""
 
+import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,6 +14,7 @@ from tests.rig.connect_proxy import ConnectProxy
 from tests.rig.keys import identity
 from tests.rig.waiting import DEADLINE_S
 
+import precad
 from precad.client.connection import Servers
 from precad.client.participation import Observer
 from precad.common.addresses import by_proxy
@@ -137,6 +140,16 @@ def answers(address: str) -> bool:
         return ended.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+def test_every_channel_of_every_part_is_opened_in_one_place() -> None:
+    package = Path(precad.__file__).parent
+    found = [
+        path.relative_to(package)
+        for path in package.rglob("*/**/*.py")
+        if re.search(r"grpc(\.aio)?\.(in)?secure_channel\(", path.read_text("utf-8"))
+    ]
+    assert found == [Path("common/identity/mutual_tls.py")]
+
+
 @pytest.fixture
 def proxies(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment that names a proxy which says nothing."""
@@ -176,7 +189,7 @@ def test_the_settings_proxy_leads_gRPC_and_whoever_looks(serve: Serve) -> None: 
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
-        ("HTTP/1.1 407 Proxy \x1b[2JAuthentication Required", "(HTTP/1.1 407 Proxy [2JAuth"),
+        ("HTTP/1.1 407 Proxy \x1b[2JAuthentication Required", "[2JAuthentication Required): ask"),
         ("HTTP/1.1 403 Forbidden", "doesn't connect to nobody.invalid:7301 (HTTP/1.1 403 Forb"),
         ("SSH-2.0-OpenSSH", "(SSH-2.0-OpenSSH): ask who runs it to allow that"),
         (None, "doesn't answer (no answer in time); check proxy in the settings"),

@@ -32,7 +32,7 @@ Waiting = tuple[str, Any]
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "stops.json"
 """Seconds until each had ended with all that it had started, by scene."""
 OWNERS = ("ward-1", "ward-2")
-FEATURES = 127
+FEATURES = 30
 
 
 @dataclass(slots=True)
