@@ -51,7 +51,7 @@ class Adversary(StrEnum):
 
     ONE_SERVER = "one-server"
     """One curious server, with any clients except the victim: it sees who takes part, and
-    knows its own noise. Where norms are checked by gates, and at the cap, a malicious one too."""
+    knows its own noise. Where norms are proved, and at the cap, a malicious one too."""
     CLIENTS_ONLY = "clients-only"
     """Any clients except the victim: they see the models only, noised by both servers."""
     CLIENT_LEVEL = "client-level"
@@ -130,7 +130,7 @@ class Run:
             that isn't known.
         projections: k of the range test.
         malicious_server: whether what one server can learn is independent of what it does (norms
-            are checked by gates, ``validation = "fss"``).
+            are proved, ``validation = "proof"``).
         basis: what ``participations`` is; by itself planned or counted.
     """
 
@@ -189,7 +189,7 @@ class Run:
             cover_uploads=task.privacy.cover_uploads,
             attempts=total * task.training.attempts,
             projections=task.projections,
-            malicious_server=task.validation == "fss",
+            malicious_server=task.validation == "proof",
         )
 
     def covers_a_malicious_server(self, adversary: Adversary) -> bool:

@@ -5,7 +5,7 @@ list that was fixed beforehand: where tasks are chosen as one goes, a limit hold
 ``filter``, and this number stands beside it as what it is.
 
 Where one server is malicious, δ' has beside honest rejection "advantages against the PRG, the
-commitments, the signatures and M(k + 1) gate keys" (docs/cheating-server.md, "What is claimed").
+commitments and the signatures" (docs/cheating-server.md, "What is claimed").
 Nobody can prove such a number: it is computed from an assumption about an adversary that works for
 so long.
 """
@@ -25,6 +25,7 @@ from precad.accounting.exact import most_participations
 from precad.accounting.gdp import GdpCltAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.proof_shape import HALF_WIDTHS
 from precad.common.task import TAU
 
 if TYPE_CHECKING:
@@ -35,14 +36,11 @@ LOG_WORK = 64
 LOG_ADVANTAGE = -80
 """Assumed of it: with that work it breaks one use of one primitive with a chance of 2^−80 at most.
 That allows for streams of 2^24 blocks, which differ from random ones by 2^−81 anyway."""
-USES = 8
-"""Of primitives that one dealing's privacy rests on: the honest half's mask and its word's mask
-(AES-256, and the derivation of both), its commitment, whose hiding counts once and whose binding,
-with that of h, once (SHA-256, BLAKE3), the client's signature (ECDSA on P-256), the gates' roots
-(SHAKE-256), and the honest server's noise (AES-256)."""
-_TREE_LEVELS = 58
-"""57 levels of a gate's tree and its leaf: hidden seeds on the way to α."""
-_SEED_BITS = 126
+USES = 16
+"""Of primitives that one submission's privacy rests on, where its owner proves its norm: the seed's
+five streams and the mask's one with the derivation of each (AES-256, SHAKE-256), what hides four
+values and what binds them, once (SHA-256, BLAKE3), the client's signature (ECDSA on P-256), and the
+honest server's noise (AES-256)."""
 
 ASSUMED = (
     f"assumed: 2^{LOG_WORK} AES operations break one use of AES, SHA or ECDSA with a chance of "
@@ -51,39 +49,39 @@ ASSUMED = (
 """The assumption in words, for people."""
 
 
-def advantages(epsilon: float, dealings: int, projections: int) -> float:
-    """(1 + e^ε)·M·(8·2^−80 + (k + 1)·58·2^64/2^126), at most 1.
+def advantages(epsilon: float, run: Run) -> float:
+    """(1 + e^ε)·M·16·2^−80, at most 1: M submissions of one owner at most, over all attempts.
 
-    The second term is proved in the ideal-cipher model: who evaluates the generator's permutation q
-    times finds one of N hidden seeds of 126 bits with a chance of at most q·N/2^126
-    (docs/function-secret-sharing.md, "Why one key says nothing"). Only one client's keys count: M
-    dealings of its masks at most, k rows of the range test; ε is infinite where there is none.
+    Infinite ε where there is none. Raises ValueError: the run doesn't say how many.
     """
-    gates = checks.count("projections", projections) + 1
-    if not checks.count("dealings", dealings):
+    if run.attempts is None:
+        raise ValueError("how many attempts?")
+    if not checks.count("attempts", run.attempts):
         return 0.0
-    seeds = gates * _TREE_LEVELS
-    each = USES * 2.0**LOG_ADVANTAGE + seeds * 2.0 ** (LOG_WORK - _SEED_BITS)
-    log_added = math.log(dealings * each) + float(np.logaddexp(0.0, epsilon))
-    return math.exp(min(0.0, log_added))
+    log_added = math.log(run.attempts * USES * 2.0**LOG_ADVANTAGE)
+    return math.exp(min(0.0, log_added + float(np.logaddexp(0.0, epsilon))))
 
 
-def honest_rejection(epsilon: float, attempts: int, projections: int) -> float:
-    """(1 + e^ε)·attempts·2k·e^{−τ²}, at most 1: what the range test adds to δ.
+def honest_rejection(epsilon: float, run: Run) -> float:
+    """(1 + e^ε)·attempts·2k·e^{−w²}, at most 1: what the range test adds to δ.
 
     It rejects an honest update with a probability that depends on it (docs/soundness.md, "Honest
-    clients pass"): the real outcomes are within attempts·2k·e^{−τ²} of those that are accounted,
-    k the rows of the test. ε is infinite where there is none.
+    clients pass"): the real outcomes are within attempts·2k·e^{−w²} of those that are accounted, k
+    the rows of the test and w its half-width over β: τ = 7, and 8 where norms are proved. ε is
+    infinite where there is none. Raises ValueError: the run doesn't say how often it was tested.
     """
-    tests = 2 * checks.count("projections", projections) * checks.count("attempts", attempts)
-    if not tests:
+    if run.attempts is None or run.projections is None:
+        raise ValueError("how often was it tested?")
+    tests = 2 * checks.count("projections", run.projections)
+    if not (tests := tests * checks.count("attempts", run.attempts)):
         return 0.0
-    log_added = math.log(tests) - TAU**2 + float(np.logaddexp(0.0, epsilon))
+    width = HALF_WIDTHS if run.malicious_server else TAU
+    log_added = math.log(tests) - width**2 + float(np.logaddexp(0.0, epsilon))
     return math.exp(min(0.0, log_added))
 
 
-Adding: TypeAlias = Callable[[float, int, int], float]
-"""What something adds to δ, of ε, the tests of updates and k."""
+Adding: TypeAlias = Callable[[float, Run], float]
+"""What something adds to δ, of ε and a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +202,7 @@ def _added(term: Adding, runs: tuple[Run, ...], epsilon: float) -> float | None:
     for run in runs:
         if run.attempts is None or run.projections is None:
             return None
-        total += term(epsilon, run.attempts, run.projections)
+        total += term(epsilon, run)
     return min(1.0, total)
 
 
@@ -223,7 +221,7 @@ def _epsilon(events: tuple[SampledGaussian, ...], delta: float, name: Accountant
 def planned_guarantees(task: "Task") -> tuple[PrivacyStatement, ...]:
     """Return a task's exact guarantees at its δ, before a run.
 
-    Where norms are checked by gates, the last is a record's at the cap: a server that cheats
+    Where norms are proved, the last is a record's at the cap: a server that cheats
     decides when an owner takes part (docs/cheating-server.md). The cap is the most participations
     that the task's limit lets count, or T.
     """

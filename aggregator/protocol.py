@@ -1,13 +1,13 @@
 """One round with every part in one process: the protocol in readable form.
 
-`run_round` plays the clients, server A, server B and the dealer on the same role objects that
-the processes use; only gRPC is missing. It is the oracle that the networked run is tested
-against. The two servers run in two threads, because their protocol is a conversation. Who signs
-and who checks is given to it, as link and dealing are to the aggregator.
+`run_round` plays the clients, both servers and the dealer, if the task has one, on the same role
+objects that the processes use; only gRPC is missing. It is the oracle that the networked run is
+tested against. The two servers run in two threads, because their protocol is a conversation. Who
+signs and who checks is given to it, as link and dealing are to the aggregator.
 """
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,18 +30,22 @@ from precad.aggregator.rounds.states import Finished, Opened
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.common.errors import RejectedSubmission
-from precad.common.identifiers import ClientId, Role
+from precad.common.group import group_of
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Roster
 from precad.common.secret import Secret
 from precad.common.share.header import Signer, SubmissionContext, Verifier
-from precad.common.share.submission import Submission, shard
+from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.local_dealing import LocalDealing
+from precad.norm_check.dealing import NoDealer
+from precad.norm_check.share_with_proof import share
 
 MAX_MESSAGE_BYTES = 1 << 28
+NOBODYS = Digest(bytes(32)), Role.SERVER_A
 
 
 def run_round(
@@ -78,17 +82,19 @@ def run_round(
         PeerViolation: the two servers disagree.
     """
     model = model_digest(task.digest, attempt, task.model.parameters, theta)
-    dealer = DealerRole.of(task)
-    ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
-    submissions = [
-        shard(
-            x,
-            SubmissionContext(task.digest, attempt, attempt, client, model),
-            signers[client],
-            words=task.words_in_headers,
-        )
-        for client, x in updates.items()
-    ]
+    dealer = DealerRole.of(task) if task.has_dealer else None
+    ends = dict(zip(SERVERS, memory_pair(), strict=True))
+    shared: Future[list[tuple[AnySubmission, AnySubmission]]] = Future()
+
+    def share_for(client: ClientId, x: RingVector) -> tuple[AnySubmission, AnySubmission]:
+        context = SubmissionContext(task.digest, attempt, attempt, client, model)
+        stated = None
+        if task.proof is not None:
+            of_a, of_b = (inboxes[role].proof_opening(attempt, client) for role in SERVERS)
+            # Whoever isn't in the cohort is refused, whatever it proves.
+            (o_a, holder), (o_b, _) = of_a or NOBODYS, of_b or NOBODYS
+            stated = ForProof((o_a, o_b), holder)
+        return share(task, x, context, signers[client], stated)
 
     def play(role: Role) -> Finished:
         link = PeerLink(
@@ -97,13 +103,15 @@ def run_round(
             max_message_bytes=MAX_MESSAGE_BYTES,
             timeout_s=task.deadlines.peer,
         )
+        patience_s = task.deadlines.peer
+        dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, patience_s)
         aggregator = Aggregator(
             task=task,
             role=role,
             roster=roster,
             link=link,
-            dealing=LocalDealing(dealer, role, task.deadlines.peer),
-            dealer_key=dealer.key_for(role),
+            dealing=dealing,
+            dealer_key=dealing.join(),
             set_secret=agree_set_secret(link, role, task),
             nonces=agree_nonces(link, role),
             signatures=signatures(role),
@@ -112,44 +120,49 @@ def run_round(
             store=store(role),
             cap=PrivacyCap(task),
         )
-        inbox = Inbox(role, task, verifier, Path(spools) / role.value)
-
-        def take(opened: Opened) -> None:
-            inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
-
+        inbox = inboxes[role]
         # Select: a joint coin; A proposes, B checks.
         drawn = draw(aggregator, attempt)
         opened: Opened | None
         if role is Role.SERVER_A:
             opened = propose(aggregator, attempt, attempt, drawn, model)
-            take(opened)
+            inbox.take_for(opened)
         else:
-            opened = answer(aggregator, attempt, drawn, model, before_agreeing=take)
+            opened = answer(aggregator, attempt, drawn, model, before_agreeing=inbox.take_for)
             if opened is None:
                 raise AssertionError("A ended a training that has a round to play")
         # Submit and match.
-        for pair in submissions:
-            _submit(pair[0] if role is Role.SERVER_A else pair[1], inbox)
+        if role is Role.SERVER_A:
+            # B opened its inbox before it agreed.
+            try:
+                shared.set_result([share_for(client, x) for client, x in updates.items()])
+            except Exception as error:
+                shared.set_exception(error)
+                raise
+        for pair in shared.result(task.deadlines.peer):
+            _submit(pair[SERVERS.index(role)], inbox)
         collected = inbox.close()
         theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
         matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
-        noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
+        summed = aggregate(aggregator, matched)
+        noised = add_noise(summed, aggregator.noise, group_of(task))
         sent = countersign(aggregator, prepare(aggregator.store, noised))
         return reconstruct(aggregator, sent, theta.copy())
 
     with TemporaryDirectory() as spools, ThreadPoolExecutor(max_workers=2) as servers:
+        inboxes = {role: Inbox(role, task, verifier, Path(spools) / role.value) for role in SERVERS}
         server_a = servers.submit(play, Role.SERVER_A)
         server_b = servers.submit(play, Role.SERVER_B)
         return server_a.result(), server_b.result()
 
 
-def _submit(submission: Submission, inbox: Inbox) -> None:
+def _submit(submission: AnySubmission, inbox: Inbox) -> None:
     """What a client's upload to one server amounts to. A rejection is the client's affair."""
     try:
         upload = inbox.start(replace(submission, body=None))
         if submission.body is not None:
-            upload.add(submission.body.salt.reveal())
+            upload.add(submission.body.prefix.reveal())
             for piece in submission.body.pieces():
                 upload.add(piece)
         upload.finish()

@@ -20,9 +20,10 @@ from precad.aggregator.rounds.states import (
 from precad.aggregator.server_messages import HeadBody, ModelBody, SetCheck, exchange
 from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import history_after
-from precad.aggregator.validate.in_process_validator import InProcess
+from precad.aggregator.validate.in_process_validator import in_process
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
 from precad.common.errors import PeerViolation
+from precad.common.group import Group, group_of
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import derive, encode_context
@@ -60,8 +61,8 @@ def aggregate(
     """
     opened = matched.opened
     if validator is None:
-        with InProcess(aggregator, opened.attempt, opened.counted) as in_process:
-            return aggregate(aggregator, matched, in_process)
+        with in_process(aggregator, opened.attempt, opened.counted) as own:
+            return aggregate(aggregator, matched, own)
     late = [s for client, s in matched.submissions.items() if client not in matched.early]
     for start in range(0, len(late), MAX_BATCH_CLIENTS):
         validator.take(late[start : start + MAX_BATCH_CLIENTS])
@@ -93,11 +94,11 @@ def _set_digest(aggregator: Aggregator, matched: Matched, valid: Sequence[Client
 # before the noisy share does. `release_model` (tests/model) is the same order, searched.
 
 
-def add_noise(summed: Summed, noise: NoiseSource) -> Noised:
+def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
     """Add this server's own noise, once."""
-    noisy = noise.draw(summed.share_sum.size)
+    noisy = group.encode(noise.draw(summed.share_sum.size))
     # In place: a large model has room for few vectors, and drawn noise is for one use.
-    noisy += summed.share_sum
+    group.add(noisy, summed.share_sum)
     return Noised(summed.counted, noisy)
 
 
@@ -175,13 +176,17 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
         theta: ``[d] float64``, θ_t, which becomes θ_{t+1}: a large model has room for few vectors.
 
     Raises:
-        PeerViolation: the other server's share has the wrong size, or its next model differs.
+        PeerViolation: the other server's share has the wrong size, or words that aren't of the
+            task's group, or its next model differs.
     """
     link, signatures = aggregator.link, aggregator.signatures
     link.send("noisy-share", byte_view(sent.noisy_share))
     other_share = np.empty(aggregator.task.dimension, dtype="<i8")
     link.receive_into("noisy-share", byte_view(other_share))
-    finished = step(aggregator, sent, theta, other_share.astype(np.int64, copy=False))
+    words = other_share.astype(np.int64, copy=False)
+    if (at := group_of(aggregator.task).first_foreign(words)) is not None:
+        raise PeerViolation(f"word {at} of the other server's noisy share isn't of the field")
+    finished = step(aggregator, sent, theta, words)
     version = finished.opened.version + 1
     own = ModelBody(task=str(aggregator.task.digest), version=version, digest=str(finished.model))
     theirs, found = signatures.exchange(link, "model", SignedKind.MODEL, own)
@@ -202,7 +207,9 @@ def step(
     The other server's becomes the noisy sum, and θ_t the next model.
     """
     task, counted = aggregator.task, sent.counted
-    theirs += sent.noisy_share
-    stepped = apply_update(theta, theirs, task, aggregator.denominator, out=theta)
+    group = group_of(task)
+    group.add(theirs, sent.noisy_share)
+    noisy_sum = group.decode(theirs)
+    stepped = apply_update(theta, noisy_sum, task, aggregator.denominator, out=theta)
     digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
-    return Finished(counted.opened, counted.valid, counted.rejections, theirs, stepped, digest)
+    return Finished(counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest)

@@ -15,7 +15,8 @@ class ServerSettings(DiallingSettings):
     DIALS: ClassVar[tuple[str, ...]] = ("dealer",)
 
     listen: ListenAddress
-    dealer: Address
+    dealer: Address | None = None
+    """Where the dealer listens; a task with `validation = "proof"` has none."""
     state: Path
     """Folder for the database, the spool and the model; belongs to this server alone."""
     database: Annotated[str | None, Field(repr=False)] = None

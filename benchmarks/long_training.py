@@ -209,7 +209,6 @@ class Owners:
                     self._task.digest, opened.version, opened.attempt, client, opened.model
                 ),
                 Pen(),
-                words=self._task.words_in_headers,
             )
             for half in halves:
                 self.sessions[half.role].inbox._accept(half)  # noqa: SLF001

@@ -37,7 +37,7 @@ IMPORTS = {
     "dealer": (*GRPC, "precad.dealer.process"),
     "light_client": (*GRPC, "precad.client.connection"),
     "owner": (*GRPC, "torch", "scipy.special", "precad.client.data_owner"),
-    "server_fss": (*GRPC, "sqlalchemy", "precad.server_a.process"),
+    "server_proof": (*GRPC, "sqlalchemy", "precad.server_a.process"),
     "server_crypten": (
         *GRPC,
         *("sqlalchemy", "torch", "precad.aggregator.validate.crypten_import"),
@@ -170,7 +170,7 @@ def main() -> None:
         {"name": "1.bias", "shape": [2]},
     ]
     light = {
-        check: task_of(given.clients, given.rounds, vector, check) for check in ("crypten", "fss")
+        check: task_of(given.clients, given.rounds, vector, check) for check in ("crypten", "proof")
     }
     owners = task_of(2, given.rounds, layers, architecture="logistic")
     results = {

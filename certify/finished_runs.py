@@ -76,8 +76,11 @@ class CertificateInputs(BaseModel):
     redrawn_coins: int = Field(
         default=0, ge=0, description="Of versions' coins that operators had drawn again, at most."
     )
-    validation: Literal["crypten", "fss"] = Field(
-        default="crypten", description="How norms were checked."
+    proof_points: int | None = Field(
+        default=None, ge=4, description="N of the proofs, where clients proved their norms."
+    )
+    validation: Literal["crypten", "proof", "fss"] = Field(
+        default="crypten", description="How norms were checked; fss in runs of older versions."
     )
 
     @model_validator(mode="after")
@@ -99,7 +102,7 @@ class CertificateInputs(BaseModel):
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,
             cover_uploads=self.cover_uploads,
-            malicious_server=self.validation == "fss",
+            malicious_server=self.validation != "crypten",
         )
 
     @property

@@ -17,6 +17,7 @@ from precad.accounting.gdp import shifted
 from precad.certify.curves import Best, Curves, Floats, Identity, InTurn, probabilities
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
+from precad.common.proof_shape import P
 
 
 class Direction(Enum):
@@ -161,6 +162,10 @@ class _Chosen(Curves):
         return 1 - (1 - self.inner.lower(p)) * self.times
 
 
+HASHES = 2.0**60
+"""T: what attackers compute in a whole training, to find rows that suit them; assumed."""
+
+
 @dataclass(frozen=True, slots=True)
 class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
@@ -168,21 +173,38 @@ class ValidationAllowance(Derived):
     Each malicious submission passes the range test unlawfully with probability at most 2^−bits
     (docs/soundness.md, "Part 1: the range test"). k malicious clients make at most one submission
     an attempt each, counted or not, so by the union bound every bound moves by
-    k · attempts · 2^−bits. Deletions submit nothing.
+    Q · 2^−bits, Q = k · attempts. Deletions submit nothing.
+
+    Where clients prove their norms they can try hashes, T in the whole training, and every bound
+    moves by T·(2^−bits + 4/p²) + Q·2N/(p − 2N) (part 4).
+
+    Attributes:
+        attempts: how often one client may have submitted.
+        soundness_bits: of the range test.
+        proof_points: N, the order of the proofs' roots of unity; None where there are no proofs.
     """
 
     attempts: int
     soundness_bits: int
+    proof_points: int | None = None
 
     def __post_init__(self) -> None:
         count("attempts", self.attempts)
         count("soundness_bits", self.soundness_bits, least=1)
 
+    def chance(self, submissions: int) -> float:
+        """That one of so many malicious submissions passes, at most."""
+        if self.proof_points is None:
+            return min(1.0, submissions * 2.0**-self.soundness_bits)
+        of_rows = HASHES * (2.0**-self.soundness_bits + 4 / P**2)
+        twice = 2 * self.proof_points
+        return min(1.0, of_rows + submissions * twice / (P - twice))
+
     def _curves(self, k: int, direction: Direction) -> Curves:
         inner = self.base.curves(k, direction)
         if direction is Direction.DELETIONS:
             return inner
-        return _Widened(inner, min(1.0, k * self.attempts * 2.0**-self.soundness_bits))
+        return _Widened(inner, self.chance(k * self.attempts))
 
 
 @dataclass(frozen=True, slots=True)

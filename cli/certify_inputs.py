@@ -20,6 +20,7 @@ from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
 from precad.certify.guarantee import (
     BOTH,
+    HASHES,
     Direction,
     GaussianDP,
     Guarantee,
@@ -76,6 +77,7 @@ class Trained:
         mechanism: what was run, as one unit meets it.
         soundness_bits: of validation; None where submissions can't be forged or aren't validated.
         attempts: how often one client may have submitted in all.
+        proof_points: N, where clients proved their norms.
         redraws: coins that were drawn again; nothing where the rate of clients doesn't matter.
     """
 
@@ -85,6 +87,7 @@ class Trained:
     soundness_bits: int | None
     attempts: int
     redraws: int = 0
+    proof_points: int | None = None
 
     def change(self, request: OfTrainings) -> Change:
         """What is certified against: a client that turns bad replaces its update."""
@@ -115,7 +118,8 @@ class Trained:
             inputs = runs.inputs
             _require_absences(request.absent, unit)
             redraws = 0 if unit is Unit.RECORD else inputs.redrawn_coins
-            return cls(runs, unit, inputs.mechanism(unit), bits, inputs.most_attempts, redraws)
+            mechanism, points = inputs.mechanism(unit), inputs.proof_points
+            return cls(runs, unit, mechanism, bits, inputs.most_attempts, redraws, points)
         if rate is None or noise is None or rounds is None:
             name = next(name for name, value in typed.items() if value is None)
             raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
@@ -154,7 +158,8 @@ class Trained:
                 limit.compose(m)
                 guarantee = GaussianDP(limit.mu, asymptotic=True)
         if self.soundness_bits is not None:
-            guarantee = ValidationAllowance(guarantee, self.attempts, self.soundness_bits)
+            allowed = self.attempts, self.soundness_bits, self.proof_points
+            guarantee = ValidationAllowance(guarantee, *allowed)
         if self.change(request) == "replacements":
             guarantee = Replacements(guarantee)
         if request.absent:
@@ -180,6 +185,7 @@ class Trained:
             },
             "soundness_bits": self.soundness_bits,
             "attempts": None if self.soundness_bits is None else self.attempts,
+            "hashes": None if self.proof_points is None else HASHES,
             "runs": runs
             and {
                 "count": len(runs.runs),

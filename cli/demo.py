@@ -34,9 +34,9 @@ class DemoRequest:
     ] = None
     attackers: Annotated[int | None, "How many data owners attack; 1 unless given."] = None
     validation: Annotated[
-        Literal["crypten", "fss"],
-        "How norms are checked: crypten, or fss, function secret sharing, where a server "
-        "that departs from the protocol learns no more.",
+        Literal["crypten", "proof"],
+        "How norms are checked: crypten, with a dealer, or proof, by the owners' own proofs: two "
+        "servers and no dealer, and a server that departs from the protocol learns no more.",
     ] = "crypten"
     objective: Annotated[
         str | None,
@@ -56,9 +56,9 @@ def demo(request: DemoRequest) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
 
     Ten data owners with uneven shares of scikit-learn's handwritten digits, two servers and a
-    dealer start as processes of this machine and train for about 60 rounds. You see accuracy,
-    rejected submissions and the privacy spent, live; at the end a summary in plain words, a
-    plot, the model and summary.json.
+    dealer (none with --validation proof) start as processes of this machine and train for about
+    60 rounds. You see accuracy, rejected submissions and the privacy spent, live; at the end a
+    summary in plain words, a plot, the model and summary.json.
 
     Turn some data owners bad to see what that does:
 

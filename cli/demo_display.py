@@ -92,11 +92,11 @@ class Display:
 def announce(out: TextIO, scenario: Scenario) -> None:
     """What is about to run."""
     privacy, data = scenario.task.privacy, scenario.dataset
+    servers = "two servers and a dealer" if scenario.task.has_dealer else "two servers"
     say(
         out,
         ("precad demo", "bold"),
-        f": {len(scenario.data)} data owners, two servers and a dealer, each its own process, "
-        "train ",
+        f": {len(scenario.data)} data owners and {servers}, each its own process, train ",
         (scenario.model, "bold"),
         " on ",
         (data.name, "bold"),

@@ -206,6 +206,7 @@ def summary(
             rounds=status_a.version,
             clients=len(scenario.data),
             malicious_submission_soundness_bits=task.projections,
+            proof_points=None if task.proof is None else task.proof.points,
             attempts=status_a.version * task.training.attempts,
             redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
             validation=task.validation,

@@ -61,7 +61,8 @@ def run(
                 folder, scenario.task, scenario.data, bad=scenario.bad, popen=forked.start
             )
         )
-        display.doing("the dealer, server B and server A start")
+        dealer = "the dealer, " if scenario.task.has_dealer else ""
+        display.doing(f"{dealer}server B and server A start")
         deployment.start_servers()
         deployment.start_clients()
         evaluation = Evaluation(scenario)

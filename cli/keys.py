@@ -59,13 +59,20 @@ force_option = click.option("--force", is_flag=True, help="Replace keys that are
     help="How many clients: client-1, client-2, ….",
 )
 @click.option("--client", multiple=True, help="A client's name; may be repeated.")
+@click.option("--no-dealer", is_flag=True, help='For tasks with validation = "proof" alone.')
 @click.option(
     "--root-only", is_flag=True, help="The root alone: every party makes a key of its own."
 )
 @days_option
 @force_option
 def init(
-    directory: Path, clients: int, client: tuple[str, ...], root_only: bool, days: int, force: bool
+    directory: Path,
+    clients: int,
+    client: tuple[str, ...],
+    no_dealer: bool,
+    root_only: bool,
+    days: int,
+    force: bool,
 ) -> None:
     """A root, both servers, the dealer, the operator and clients: all of a local deployment.
 
@@ -84,7 +91,7 @@ def init(
         click.echo(Deployment.create(directory, replace=force).directory / AUTHORITY_FOLDER)
         return
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *client]
-    folders = create_local_keys(directory, names, days=days, replace=force)
+    folders = create_local_keys(directory, names, dealer=not no_dealer, days=days, replace=force)
     for folder in folders:
         click.echo(folder)
     click.echo(

@@ -26,7 +26,7 @@ from precad.common.identity.credentials import CA_FILE
 from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, summarise
 from precad.common.identity.party_certificate import Principal, read_pem
 from precad.common.process_settings import Address
-from precad.common.task import Task
+from precad.common.task import Task, require_dealer
 
 IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt"
 
@@ -58,13 +58,13 @@ def kit(
     """Make one archive for a party: task, settings, how to start it, next steps; no key.
 
     The party makes its own key, so the archive may travel by mail; fingerprints are printed to
-    be read out. docs/ceremony.md leads three organisations through it.
+    be read out. docs/ceremony.md leads the organisations through it.
 
     \b
         task = "task.toml"
         server_a = "north.example:7301"
         server_b = "south.example:7302"
-        dealer = "west.example:7303"
+        dealer = "west.example:7303"        # not where norms are proved
         owners = { data = "records.csv" }   # what all owners' settings have besides
 
     is a consortium's file. The same consortium and root give the same bytes.
@@ -138,7 +138,7 @@ _TAKEN = ("journal", "keys", "spool", "state")
 
 
 class Consortium(BaseModel):
-    """A consortium's file (TOML): the task and where the three services are reached."""
+    """A consortium's file (TOML): the task and where its services are reached."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -146,7 +146,8 @@ class Consortium(BaseModel):
     """The task file, relative to this one."""
     server_a: Address
     server_b: Address
-    dealer: Address
+    dealer: Address | None = None
+    """None where the task has `validation = "proof"`."""
     owners: dict[str, Any] = Field(default_factory=dict)
     """What every owner's settings have besides: data, model, loss, columns."""
 
@@ -166,15 +167,20 @@ class Consortium(BaseModel):
         if taken:
             remedy = f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"
             raise Misconfiguration("owners", taken[0], remedy)
-        return found.model_copy(update={"task": path.resolve().parent / found.task})
+        agreed = found.model_copy(update={"task": path.resolve().parent / found.task})
+        require_dealer(Task.load(agreed.task), agreed.dealer)
+        return agreed
 
     def settings(self, party: Principal) -> dict[str, object]:
         """A party's settings file, in the folder of its kit. The operator has none."""
         same: dict[str, object] = {"task": TASK, "identity": IDENTITY}
-        dealer = {"dealer": self.dealer}
+        dealer = {} if self.dealer is None else {"dealer": self.dealer}
         kept = {"state": "state", "journal": "journal"}
         match party.role:
             case Role.DEALER:
+                if self.dealer is None:
+                    remedy = 'a task with validation = "proof" has no dealer: it needs no kit'
+                    raise Misconfiguration("party", party.name, remedy)
                 return same | {"listen": _everywhere(self.dealer)}
             case Role.SERVER_B:
                 return same | {"listen": _everywhere(self.server_b)} | dealer | kept
@@ -211,8 +217,8 @@ _COMMANDS = {
 }
 _WHEN = {
     Role.DEALER: "It comes first: both servers call it. No client needs to reach its port.",
-    Role.SERVER_B: "After the dealer. Server A and every data owner must reach its port.",
-    Role.SERVER_A: "After the dealer and server B. Every data owner must reach its port.",
+    Role.SERVER_B: "Before server A, which must reach its port, as every data owner must.",
+    Role.SERVER_A: "After server B. Every data owner must reach its port.",
     Role.CLIENT: "After the servers. It listens nowhere.",
 }
 

@@ -113,31 +113,30 @@ def write_parties(
     linger_s: float,
     way: Way = straight,
 ) -> list[Path]:
-    """Write the settings of dealer, servers and owners, one file each.
+    """Write the settings of servers, owners and the dealer, if there is one, a file each.
 
     Args:
         folder: receives the files; paths in them are relative to it.
         task: the task's file.
         owners: by name, what each has besides name, addresses and state.
-        addresses: of dealer, server-a and server-b.
+        addresses: of server-a, server-b and, where the task has one, the dealer.
         linger_s: how long servers whose training ended stay.
         way: what a part dials to reach another part's address.
 
     Returns:
         The files.
     """
-    a, b, dealer = addresses["server-a"], addresses["server-b"], addresses["dealer"]
+    a, b, dealer = addresses["server-a"], addresses["server-b"], addresses.get("dealer")
     settings: dict[str, dict[str, object]] = {
-        "dealer": {"listen": dealer},
         "server-a": {"listen": a, "server_b": way("server-a", b)},
         "server-b": {"listen": b},
     }
     for server in ("server-a", "server-b"):
-        settings[server] |= {
-            "dealer": way(server, dealer),
-            "state": f"state/{server}",
-            "linger": linger_s,
-        }
+        if dealer is not None:
+            settings[server]["dealer"] = way(server, dealer)
+        settings[server] |= {"state": f"state/{server}", "linger": linger_s}
+    if dealer is not None:
+        settings["dealer"] = {"listen": dealer}
     for name, own in owners.items():
         settings[name] = {
             "client": name,
@@ -155,7 +154,9 @@ def write_parties(
     return written
 
 
-SERVERS = ("dealer", "server-b", "server-a")
+def servers_of(task: Task) -> tuple[str, ...]:
+    """The parts that serve a task, in the order in which they are started."""
+    return ("dealer",) * task.has_dealer + ("server-b", "server-a")
 
 
 def environment_of_parts() -> dict[str, str]:
@@ -206,12 +207,15 @@ class LocalDeployment:
             client.name: ("-m", "precad.simulation.bad_client", "--kind", kind)
             for client, kind in (bad or {}).items()
         } | dict(instead or {})
-        self.addresses = dict(zip(SERVERS, free_addresses(len(SERVERS)), strict=True))
+        self.servers = servers_of(task)
+        found = free_addresses(len(self.servers))
+        self.addresses = dict(zip(self.servers, found, strict=True))
         self.processes: dict[str, Popen[bytes]] = {}
         self._connections: dict[Role, OperatorConnection] = {}
         self._takes_sigterm = False
         make_folder(folder / "logs")
-        create_local_keys(folder / "keys", [client.name for client in data])
+        names = [client.name for client in data]
+        create_local_keys(folder / "keys", names, dealer=task.has_dealer)
         (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
         records = folder / "records"
         make_folder(records)
@@ -235,12 +239,12 @@ class LocalDeployment:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def start_servers(self) -> None:
-        """Start the dealer, B and A."""
-        for name in SERVERS:
+        """Start the dealer, if the task has one, B and A."""
+        for name in self.servers:
             self.start_server(name)
 
     def start_server(self, name: str) -> None:
-        """Start one of ``SERVERS``."""
+        """Start one of ``servers``."""
         self._start(name, "-m", "precad", "serve", name.removeprefix("server-"))
 
     def start_clients(self) -> None:
@@ -262,7 +266,7 @@ class LocalDeployment:
 
     def check_alive(self) -> None:
         """Raise PeerUnavailable, with the end of its log, if a server has died."""
-        for name in SERVERS:
+        for name in self.servers:
             process = self.processes.get(name)
             if process is not None and process.poll() not in (None, 0):
                 raise PeerUnavailable(

@@ -167,9 +167,10 @@ class Wishes:
         "--from",
     ]
     validation: Annotated[
-        Literal["crypten", "fss"],
-        "How norms are checked: fss, where a server that cheats learns no more of a record; see "
-        "docs/cheating-server.md.",
+        Literal["crypten", "proof"],
+        "How norms are checked: crypten needs a dealer, a third organisation, and holds against "
+        "servers that follow the protocol; proof needs the two servers alone, and one that cheats "
+        "learns no more of a record (docs/cheating-server.md).",
     ] = "crypten"
 
 

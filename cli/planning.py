@@ -25,7 +25,7 @@ from precad.certify.guarantee import (
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.options import Wishes, task_numbers
 from precad.cli.plan import PlanRequest
-from precad.cli.task_planning import least_noise, participations_of, planned, rounded
+from precad.cli.task_planning import least_noise, participations_of, planned, rounded, upload_bytes
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.roster import excess_of_clip
@@ -88,7 +88,7 @@ class Plan:
         """What an owner uploads in all, at most."""
         covered = self.task.privacy.cover_uploads
         uploads = self.task.training.rounds if covered else self.participations
-        return uploads * (8 * self.task.dimension + 32)
+        return uploads * upload_bytes(self.task)
 
     def document(self) -> dict[str, Any]:
         """One JSON object; what leaves floating point becomes null when it is printed."""

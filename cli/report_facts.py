@@ -5,6 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from precad.certify.guarantee import HASHES
+from precad.common.proof_shape import P
 from precad.common.task import Task
 from precad.common.terminal import upper
 
@@ -157,19 +159,30 @@ class Report(_Facts):
         return measured[-1] if measured else None
 
 
+def longer_update_passes(task: Task) -> str:
+    """How probable it is at most, and of what."""
+    if task.proof is None:
+        return f"2^−{task.projections} a submission"
+    twice, hashes = 2 * task.proof.points, int(math.log2(HASHES))
+    return (
+        f"2^−{task.projections - hashes} in all, for attackers who compute 2^{hashes} hashes, and "
+        f"2^−{math.floor(math.log2((P - twice) / twice))} a submission of theirs"
+    )
+
+
 def enforced(task: Task) -> list[Rule]:
     """What the system made sure of, with its numbers."""
     privacy, limit = task.privacy, task.privacy.epsilon_limit
     checks = {
         "crypten": "Beaver triples and comparisons (holds against a server that follows the "
         "protocol)",
-        "fss": "function secret sharing (a record's privacy holds against a server that doesn't, "
-        "too)",
+        "proof": "the owners' own proofs, without a third party (a record's privacy holds against "
+        "a server that doesn't follow the protocol, too)",
     }
     rules = {
         "a record's gradient has a norm of at most (R)": f"{privacy.record_clip:g}",
         "an owner's update has a norm of at most (C)": f"{privacy.client_clip:g}",
-        "a longer update passes with a probability of at most": f"2^−{task.projections}",
+        "a longer update passes with a probability of at most": longer_update_passes(task),
         "noise of each server, over a record's share (σ)": f"{privacy.noise_multiplier:g}",
         "an owner is drawn in a round with probability (q)": f"{privacy.client_rate:g}",
         "a record is then drawn with at most (p)": f"{privacy.record_rate:g}",
@@ -188,15 +201,14 @@ _CHEATING = {
     "crypten": "A server that departs from the protocol can reject submissions or leave noise out; "
     "under this task's check of norms it could also learn one bit of its choice about an update in "
     "each attempt. Nothing is claimed against it.",
-    "fss": "A server that departs from the protocol can still reject whom it likes and leave its "
+    "proof": "A server that departs from the protocol can still reject whom it likes and leave its "
     "noise out: who is counted, whole owners' privacy and robustness aren't claimed against it.",
 }
 _NOT_GUARANTEED = """\
-Two servers that work together, or a dealer with one of them, see every update. They must be run \
-by organisations that don't.
+{together} They must be run by organisations that don't.
 {cheating}
-The bounds on attackers hold for the expected error of a training like this one, with both servers \
-and the dealer honest; one run is one draw from it.
+The bounds on attackers hold for the expected error of a training like this one, with {all} \
+honest; one run is one draw from it.
 What is measured on held-out records carries no guarantee of its own, and says nothing about \
 other patients, sites or years.
 How many records an owner has is what it says; a wrong number costs its own records' influence, \
@@ -208,7 +220,13 @@ Whether a model is fair, useful or safe to act on isn't looked at here."""
 
 def not_guaranteed(task: Task) -> list[str]:
     """Whoever judges a training must not take these for promised (SECURITY.md, "What isn't")."""
-    return _NOT_GUARANTEED.format(cheating=_CHEATING[task.validation]).splitlines()
+    dealer = task.has_dealer
+    together = ", or a dealer with one of them, see" if dealer else " see"
+    return _NOT_GUARANTEED.format(
+        together=f"Two servers that work together{together} every update.",
+        cheating=_CHEATING[task.validation],
+        all="both servers and the dealer" if dealer else "both servers",
+    ).splitlines()
 
 
 def guarantee_sentence(said: Guarantee) -> str:

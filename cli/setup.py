@@ -26,7 +26,9 @@ LINGER_S = 60.0
 def setup(
     folder: Path, task: Path, data: tuple[Path, ...], model: str | None, loss: str | None
 ) -> None:
-    """Make keys and settings for a dealer, two servers and each owner, all on this machine.
+    """Make keys and settings for the servers and each owner, all on this machine.
+
+    Two servers, and a dealer where the task's check of norms needs one.
 
     It shows what every party needs, and trains for real; only the trust is
     missing, while one person has all keys. docs/deployment.md says how the
@@ -34,14 +36,19 @@ def setup(
 
         precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
     """
-    from precad.cli.local_deployment import free_addresses, write_parties  # noqa: PLC0415
+    from precad.cli.local_deployment import (  # noqa: PLC0415
+        free_addresses,
+        servers_of,
+        write_parties,
+    )
     from precad.common.identifiers import ClientId  # noqa: PLC0415
     from precad.common.identity.deployment_keys import create_local_keys  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
 
     if folder.exists():
         raise Misconfiguration("folder", str(folder), "exists already: name a new one")
-    enrolment = Task.load(task).enrolment
+    agreed = Task.load(task)
+    enrolment, servers = agreed.enrolment, servers_of(agreed)
     names = [ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name for path in data]
     if not enrolment.min_clients <= len(set(names)) == len(names) <= enrolment.clients:
         raise Misconfiguration(
@@ -59,10 +66,11 @@ def setup(
         name: {"data": os.path.relpath(path, folder), **own}
         for name, path in zip(names, data, strict=True)
     }
-    create_local_keys(folder / "keys", names)
-    addresses = dict(zip(("dealer", "server-a", "server-b"), free_addresses(3), strict=True))
+    create_local_keys(folder / "keys", names, dealer=agreed.has_dealer)
+    addresses = dict(zip(servers, free_addresses(len(servers)), strict=True))
     write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S)
-    for part, name in (("dealer", "dealer"), ("b", "server-b"), ("a", "server-a")):
+    for name in servers:
+        part = name.removeprefix("server-")
         click.echo(f"precad serve {part} --config {folder / name}.toml &")
     click.echo(f"precad doctor --config {folder / names[0]}.toml")
     configs = " ".join(f"--config {folder / name}.toml" for name in names)

@@ -11,7 +11,8 @@ from pydantic.fields import FieldInfo
 
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
 from precad.cli.options import Wishes
-from precad.cli.task_planning import ROOM_IN_SIZES
+from precad.cli.report_facts import longer_update_passes
+from precad.cli.task_planning import ROOM_IN_SIZES, upload_bytes
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
 from precad.common.terminal import upper
@@ -131,9 +132,9 @@ def sentences(made: Task) -> list[str]:
         (
             f"A record's gradient is cut to a norm of {privacy.record_clip:g}, an owner's update "
             f"to {privacy.client_clip:g}. The servers check that; a longer update passes with "
-            f"probability 2^−{made.projections}."
+            f"probability {longer_update_passes(made)}."
         ),
-        f"An owner uploads {8 * made.dimension + 32:,} bytes each time that it takes part"
+        f"An owner uploads {upload_bytes(made):,} bytes each time that it takes part"
         + (", and as much when it isn't drawn." if privacy.cover_uploads else "."),
     ]
     alone = upper(record.epsilon)

@@ -19,7 +19,9 @@ from precad.accounting.exact import record_epsilon
 from precad.cli.options import Wishes
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.ring import WORD_BYTES
 from precad.common.roster import most_records
+from precad.common.share.proof_submission import body_layout
 from precad.common.task import MAX_BOUND, Task
 from precad.common.task_schema import DataSection
 from precad.common.terminal import upper
@@ -366,3 +368,9 @@ def rounded(value: float, digits: int = _DIGITS, *, up: bool | None = None) -> f
     else:
         whole = math.ceil(scaled) if up else math.floor(scaled)
     return float(f"{whole}e{exponent}")
+
+
+def upload_bytes(task: Task) -> int:
+    """Return what an owner uploads to take part once, but for some hundred bytes of headers."""
+    prefix, words = body_layout(task)
+    return prefix + words * WORD_BYTES

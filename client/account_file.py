@@ -25,7 +25,10 @@ _CUT = "~"
 """Ends a line that may have been cut short by a crash, so that the next one stands on its own."""
 _CHECK_DIGITS = 8
 _NONE = "-"
-_CHECKS = ("crypten", "fss", "")
+_MALICIOUS = ("proof", "fss")
+"""Checks whose cost holds against a server that departs from the protocol; the latter is of older
+versions."""
+_CHECKS = ("crypten", *_MALICIOUS, "")
 _CHARGE = "charge2"
 _OLD_CHARGE = "charge"
 """As versions before wrote it: without the check of norms."""
@@ -54,7 +57,7 @@ class Charge:
     @property
     def malicious_server(self) -> bool:
         """Whether its cost holds against one server that departs from the protocol."""
-        return self.validation == "fss"
+        return self.validation in _MALICIOUS
 
     @property
     def step(self) -> tuple[Digest, str, int, float]:

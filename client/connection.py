@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.client.participation import Observer
+from precad.client.pending_update import Pair
+from precad.client.server_statements import for_proof
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
     MAX_TEXT,
@@ -39,12 +41,14 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of
 from precad.common.wire.owner_notices import Notice, read_notice, rejection_of
+from precad.common.wire.signed_statements import check_opening
 from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
 from precad.common.wire.version import check_version
+from precad.norm_check.share_with_proof import share
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -300,6 +304,18 @@ class Servers:
         opening = self._stubs[role].Opening
         return self._patiently(role, opening, request, CALL_TIMEOUT_S).SerializeToString()
 
+    def stated_for_proof(self, attempt: int) -> ForProof | None:
+        """What both servers state for an open attempt's proofs; None where the task has none.
+
+        Raises PeerUnavailable, NotOnOffer, and PeerViolation where they don't state the same.
+        """
+        if self.task.proof is None:
+            return None
+        of_a, of_b = (
+            check_opening(self.verifier, role, self.opening(role, attempt)) for role in SERVERS
+        )
+        return for_proof(of_a, of_b)
+
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """The newest statement of ``role`` on this owner's account. Raises PeerUnavailable.
 
@@ -333,24 +349,31 @@ class Servers:
             raise self._error(role, error) from None
 
     def prepare(
-        self, version: int, attempt: int, model: Digest, x: RingVector
-    ) -> tuple[Submission, Submission]:
-        """Share ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries."""
+        self,
+        version: int,
+        attempt: int,
+        model: Digest,
+        x: RingVector,
+        proof: ForProof | None = None,
+    ) -> Pair:
+        """Share ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries.
+
+        Args:
+            version: t of the model that x was computed at.
+            attempt: what it is shared for.
+            model: the digest of θ_t.
+            x: the update.
+            proof: what both servers stated for this attempt, where norms are proved.
+        """
         if x.shape != (self.task.dimension,) or x.dtype != np.int64:
             raise RejectedSubmission(
                 Rejection.MALFORMED,
                 f"update is {x.dtype}{list(x.shape)}, this task's is int64[{self.task.dimension}]",
             )
-        return shard(
-            x,
-            SubmissionContext(self.task.digest, version, attempt, self.client, model),
-            self._signer,
-            words=self.task.words_in_headers,
-        )
+        context = SubmissionContext(self.task.digest, version, attempt, self.client, model)
+        return share(self.task, x, context, self._signer, proof)
 
-    def submit(
-        self, pair: tuple[Submission, Submission], timeout_s: float | None = None
-    ) -> tuple[Receipt, Receipt]:
+    def submit(self, pair: Pair, timeout_s: float | None = None) -> tuple[Receipt, Receipt]:
         """Send each server its half of ``prepare``'s pair, both at once, and return both receipts.
 
         The same bytes go again if a link breaks, until ``timeout_s``, the task's collection
@@ -361,7 +384,7 @@ class Servers:
         a, b = (future.result() for future in futures)
         return a, b
 
-    def submit_half(self, submission: Submission, limit_s: float) -> Receipt:
+    def submit_half(self, submission: AnySubmission, limit_s: float) -> Receipt:
         """Send one server its submission, as ``submit`` does."""
         role = submission.role
         late = PeerUnavailable(f"{role.value} took no submission before the deadline")
@@ -382,7 +405,7 @@ class Servers:
                 continue
             return Receipt(role, rejection, one_line(reply.detail[:MAX_TEXT]))
 
-    def _upload(self, submission: Submission, timeout_s: float) -> pb.Receipt:
+    def _upload(self, submission: AnySubmission, timeout_s: float) -> pb.Receipt:
         """One try. Raises grpc.RpcError."""
         begun: Future[grpc.Call] = Future()
 

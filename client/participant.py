@@ -21,7 +21,7 @@ from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participation import Observer, Participation, VersionOver
 from precad.client.pending_update import Kept, Pending
-from precad.client.server_statements import ServerStatements
+from precad.client.server_statements import Opened, ServerStatements
 from precad.client.trained_model import TrainedModel
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
@@ -343,10 +343,11 @@ class _Participant:
             theta = self.servers.fetch_model(version, model)
         self._saw(version, model, theta)
         try:
-            signed = self.statements.opening(self.servers, event)
+            opened = self.statements.opening(self.servers, event)
         except NotOnOffer:
             log.warning("attempt %d was over before it could be answered", event.attempt)
             return
+        signed = opened.re_releases
         re_releases = min(signed, self.pending.answered(version, event.attempt))
         if signed > re_releases:
             what = "a server signed that this owner's update was released {} times before, and it "
@@ -358,7 +359,7 @@ class _Participant:
         self.statements.saw(version, model, theta)
         update = self._work(event, came, theta, records=records)
         if records and update is not None:
-            self._keep(event, update, update, re_releases)
+            self._keep(event, opened, update, update, re_releases)
             try:
                 self.budget.charge(version, re_releases)
             except BudgetExceeded:
@@ -369,16 +370,19 @@ class _Participant:
         if self.cover:
             if event.selected:
                 self.budget.cover(version)
-            self._keep(event, update, np.zeros(self.task.dimension, dtype=np.int64), None)
+            zeros = np.zeros(self.task.dimension, dtype=np.int64)
+            self._keep(event, opened, update, zeros, None)
 
     def _keep(
         self,
         event: RoundOpen,
+        opened: Opened,
         update: RingVector | None,
         shared: RingVector,
         re_releases: int | None,
     ) -> None:
-        pair = self.servers.prepare(event.version, event.attempt, event.model, shared)
+        names = event.version, event.attempt, event.model
+        pair = self.servers.prepare(*names, shared, opened.proof)
         self.pending.keep(event.version, update, pair, re_releases)
 
     def _work(

@@ -17,12 +17,12 @@ from precad.common.files import remove_drafts, write_file, writing
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
 from precad.common.secret import Secret
-from precad.common.share.mask import SALT_BYTES
-from precad.common.share.submission import HeldBody, Submission
+from precad.common.share.proof_submission import AnySubmission, body_layout
+from precad.common.share.submission import HeldBody
 from precad.common.task import Task
 from precad.common.wire.submission_messages import header_from_bytes, header_to_bytes
 
-Pair = tuple[Submission, Submission]
+Pair = tuple[AnySubmission, AnySubmission]
 """For server A and for server B."""
 
 _MAGIC = b"precad/v4/pending\0"
@@ -131,7 +131,7 @@ class Pending:
         except FileNotFoundError:
             return None
         try:
-            kept = _decode(data, self._task.dimension)
+            kept = _decode(data, self._task)
         except (ValueError, OverflowError, struct.error, RejectedSubmission):
             return None
         context = kept.pair[0].context
@@ -148,13 +148,12 @@ def _encode(kept: Kept) -> bytes:
     for submission in kept.pair:
         header = header_to_bytes(submission)
         parts += [_LENGTH.pack(len(header)), header]
-    body = kept.pair[1].body
-    assert body is not None
-    data = b"".join([*parts, body.salt.reveal(), *body.pieces()])
+    (body,) = (each.body for each in kept.pair if each.body is not None)
+    data = b"".join([*parts, body.prefix.reveal(), *body.pieces()])
     return data + hashlib.sha256(data).digest()
 
 
-def _decode(data: bytes, dimension: int) -> Kept:
+def _decode(data: bytes, task: Task) -> Kept:
     whole = memoryview(data)
     kept, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
     if not data.startswith(_MAGIC) or hashlib.sha256(kept).digest() != digest:
@@ -162,15 +161,16 @@ def _decode(data: bytes, dimension: int) -> Kept:
     file = BytesIO(kept[len(_MAGIC) :])
     version, re_releases, answered, length = _VERSION.unpack(file.read(_VERSION.size))
     update = from_bytes(file.read(length)) if length else None
-    if update is not None and update.shape != (dimension,):
+    if update is not None and update.shape != (task.dimension,):
         raise ValueError("another model's update")
     submissions = []
     for role in (Role.SERVER_A, Role.SERVER_B):
         (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
         submissions.append(header_from_bytes(file.read(length), role))
-    salt, words = file.read(SALT_BYTES), file.read()
-    if len(words) != dimension * WORD_BYTES:
+    prefix_bytes, words = body_layout(task)
+    body = HeldBody(Secret(file.read(prefix_bytes)), file.read())
+    if len(body.words) != words * WORD_BYTES:
         raise ValueError("another model's body")
-    for_a, for_b = submissions
-    pair = for_a, replace(for_b, body=HeldBody(Secret(salt), words))
+    for_a, for_b = (replace(s, body=body if s.awaits_body else None) for s in submissions)
+    pair = for_a, for_b
     return Kept(version, update, pair, None if re_releases < 0 else re_releases, answered)

@@ -20,6 +20,7 @@ from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import from_bytes, model_digest, to_bytes
+from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
 from precad.common.wire.owner_notices import RoundOpen
 from precad.common.wire.signed_statements import (
@@ -74,11 +75,8 @@ class ServerStatements:
                     self._openings[role] = opening
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
-    def opening(self, servers: "Servers", event: RoundOpen) -> int:
+    def opening(self, servers: "Servers", event: RoundOpen) -> "Opened":
         """Check what both servers sign for the open attempt, before anything is shared for it.
-
-        Returns:
-            m: the larger of what the two say has left of this version's update already.
 
         Raises:
             PeerViolation: a signature or what it is over isn't right; nothing may be sent.
@@ -86,14 +84,16 @@ class ServerStatements:
         """
         with self._kept():
             came = {Role.SERVER_A: event.signed}
-            return max(
+            bodies = [
                 self._opening(
                     role, came.get(role) or servers.opening(role, event.attempt), servers, event
                 )
                 for role in SERVERS
-            )
+            ]
+        charges = max(body.charges for body in bodies)
+        return Opened(charges, None if self._task.proof is None else for_proof(*bodies))
 
-    def _opening(self, role: Role, message: bytes, servers: "Servers", event: RoundOpen) -> int:
+    def _opening(self, role: Role, message: bytes, servers: "Servers", event: RoundOpen) -> Opening:
         body = check_opening(servers.verifier, role, message)
         said = (body.attempt, body.version, body.model_digest)
         if not self._concerns(body) or said != (event.attempt, event.version, event.model.value):
@@ -104,7 +104,7 @@ class ServerStatements:
             )
         self._openings[role] = message, body
         self._keep(opening_path(Path(), role), message)
-        return body.charges
+        return body
 
     def exchange(self, servers: "Servers", signed: bytes | None = None) -> None:
         """Keep each server's newest statement. It is shown its last one where it may need that.
@@ -258,6 +258,34 @@ class ServerStatements:
                     for name in files:
                         remove_drafts(self._folder / name)
                     write_files(self._folder, files)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What both servers signed for an attempt."""
+
+    re_releases: int
+    """m: the larger of what the two say has left of this version's update already."""
+    proof: ForProof | None = None
+    """Where norms are proved."""
+
+
+def for_proof(of_a: Opening, of_b: Opening) -> ForProof:
+    """What both state for a proof.
+
+    Raises PeerViolation: they don't state what a proof is bound to, or not the same holder.
+    """
+    holders = {role.value: role for role in SERVERS}
+    if of_a.seed_holder != of_b.seed_holder or of_a.seed_holder not in holders:
+        raise PeerViolation(
+            f"server A signed that {of_a.seed_holder!r} gets this owner's seed, server B "
+            f"{of_b.seed_holder!r}; nothing is sent"
+        )
+    try:
+        openings = Digest(of_a.proof_opening), Digest(of_b.proof_opening)
+    except Misconfiguration:
+        raise PeerViolation("a server signed no opening for a proof; nothing is sent") from None
+    return ForProof(openings, holders[of_a.seed_holder])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from precad.common.kernel import NUMPY, built_library, kernel_in_use
 from precad.common.keystream import derive
+from precad.common.proof_shape import P
 from precad.common.secret import Secret
 
 FieldVector: TypeAlias = NDArray[np.uint64]
 """``[n] uint64``, every word below p."""
 
-P = 2**64 - 2**32 + 1
 GENERATOR = 7
 """Of the multiplicative group."""
 _P = np.uint64(P)

@@ -55,7 +55,7 @@ class DiallingSettings(Settings):
     """Settings of a process that dials others."""
 
     DIALS: ClassVar[tuple[str, ...]]
-    """Which of the settings are their addresses."""
+    """Which of the settings are their addresses; one may be None."""
 
     proxy: Annotated[str | None, Field(repr=False)] = None
     """`http://[user:password@]host:port` of an HTTP proxy that leads to the others; they are
@@ -65,5 +65,10 @@ class DiallingSettings(Settings):
     def load(cls, path: Path) -> Self:
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
         settings = super().load(path)
-        dialled = {name: by_proxy(getattr(settings, name), settings.proxy) for name in cls.DIALS}
+        given = {name: getattr(settings, name) for name in cls.DIALS}
+        dialled = {
+            name: by_proxy(address, settings.proxy)
+            for name, address in given.items()
+            if address is not None
+        }
         return settings.model_copy(update=dialled)

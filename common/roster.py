@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
 from precad.common.task import Task
 
@@ -98,6 +98,7 @@ class Roster(Mapping[ClientId, Enrolment]):
 
     def __init__(self, enrolments: "Mapping[ClientId, Enrolment]") -> None:
         self._by_client = {client: enrolments[client] for client in sorted(enrolments)}
+        self._seed_holders: dict[Digest, dict[ClientId, Role]] = {}
 
     @classmethod
     def load(cls, path: Path, task: Task) -> Self:
@@ -154,6 +155,24 @@ class Roster(Mapping[ClientId, Enrolment]):
         (docs/decisions/fixed-denominator.md).
         """
         return client_rate * self.expected_records()
+
+    def seed_holders(self, task: Digest) -> dict[ClientId, Role]:
+        """Which server gets each client's seed where norms are proved; the other gets the body.
+
+        They alternate, so that both servers' links carry half, in the order of H(task, client),
+        which no client chooses.
+        """
+
+        def place(client: ClientId) -> bytes:
+            return Digest.of(encode_context("seed-holder", task.value, client.encoded())).value
+
+        if task not in self._seed_holders:
+            servers = Role.SERVER_A, Role.SERVER_B
+            ordered = sorted(self._by_client, key=place)
+            self._seed_holders[task] = {
+                client: servers[number % 2] for number, client in enumerate(ordered)
+            }
+        return self._seed_holders[task]
 
     def digest(self) -> Digest:
         """SHA-256 over names, records and rates."""

@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
+from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
 from precad.common.task_schema import (
     MAX_FRACTIONAL_BITS,
     DataSection,
@@ -46,7 +47,7 @@ _REMEDIES = {"extra_forbidden": "unknown key; remove it or mend its name", "miss
 
 
 class Task(Section):
-    """A training that data owners, two servers and a dealer agree on."""
+    """A training that data owners, two servers and, where it has one, a dealer agree on."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
     """What people call it: small letters, digits and hyphens."""
@@ -56,11 +57,12 @@ class Task(Section):
     enrolment: EnrolmentSection
     fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
     """f: an update's unit in the last place is 2^−f."""
-    validation: Literal["crypten", "fss"] = "crypten"
-    """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons; or `fss`,
-    function secret sharing, where a server that departs from the protocol learns no more."""
+    validation: Literal["crypten", "proof"] = "crypten"
+    """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons, with a dealer;
+    or `proof`, by the owners' own proofs: no dealer, and a server that cheats learns no more."""
     projections: Annotated[int, Field(ge=40, le=256)] = 40
-    """k: rows of the range test; soundness error 2^−k a submission."""
+    """k: rows of the range test; soundness error 2^−k a submission, or a hash that an owner tries:
+    at least 100 of them, and 100 unless given, under `proof`."""
     deadlines: DeadlineSection = DeadlineSection()
     objective: ObjectiveSection | None = None
     """What a record's gradient is of, alike for all owners; the owners' plain loss without it."""
@@ -83,6 +85,18 @@ class Task(Section):
         if isinstance(model, dict) and isinstance(model.get("initial_file"), str):
             model["initial_file"] = str(path.resolve().parent / model["initial_file"])
         return cls.parse(values)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_check(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            if data.get("validation") == "fss":
+                raise Misconfiguration(
+                    "validation", "fss", 'is no more: write "proof", which needs no dealer either'
+                )
+            if data.get("validation") == "proof":
+                return {"projections": LEAST_ROWS} | data
+        return data
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -107,18 +121,29 @@ class Task(Section):
 
     @cached_property
     def digest(self) -> Digest:
-        """SHA-256 of the canonical form; peers whose digest differs are refused."""
-        return Digest.of(b"precad/v1/task\0" + self.canonical)
+        """SHA-256 of the canonical form; peers whose digest differs are refused.
+
+        With proofs, of their sizes too: whoever would compute others is another task's.
+        """
+        sizes = b"" if self.proof is None else json.dumps(self.proof.parameters).encode()
+        return Digest.of(b"precad/v1/task\0" + self.canonical + sizes)
 
     @cached_property
     def dimension(self) -> int:
         """d: length of the model's vector."""
         return sum(parameter.size for parameter in self.model.parameters)
 
+    @cached_property
+    def proof(self) -> ProofShape | None:
+        """The proofs' sizes, where clients prove their norms."""
+        if self.validation != "proof":
+            return None
+        return ProofShape(self.dimension, self.bound, self.projections)
+
     @property
-    def words_in_headers(self) -> bool:
-        """Whether clients sign two words about their norm (`precad.common.share.mask`)."""
-        return self.validation == "fss"
+    def has_dealer(self) -> bool:
+        """Whether a third party deals what the check needs."""
+        return self.validation == "crypten"
 
     @cached_property
     def bound(self) -> int:
@@ -142,6 +167,20 @@ class Task(Section):
     def sensitivity_ratio(self) -> float:
         """R'/C: a record's sensitivity over a client's."""
         return self.effective_record_clip / self.privacy.client_clip
+
+
+def require_dealer(task: Task, address: str | None) -> None:
+    """Refuse settings that name a dealer for a task without one, or none for one with.
+
+    Raises Misconfiguration.
+    """
+    if task.has_dealer and address is None:
+        remedy = 'give its HOST:PORT, or take a task with validation = "proof", which needs none'
+        raise Misconfiguration("dealer", None, remedy)
+    if address is not None and not task.has_dealer:
+        raise Misconfiguration(
+            "dealer", address, 'remove it: a task with validation = "proof" has no dealer'
+        )
 
 
 def with_objective(task: Task, objective: ObjectiveSection | str) -> Task:
@@ -194,6 +233,13 @@ def _wrong_together(task: Task) -> Misconfiguration | None:
             f"must be below deadlines.collect = {deadlines.collect}: uploads begin then, and "
             "have to arrive",
         )
+    if task.validation == "proof" and task.projections < LEAST_ROWS:
+        return Misconfiguration(
+            "projections",
+            task.projections,
+            f'must be at least {LEAST_ROWS} under validation = "proof", and is so unless given: '
+            "owners can try hashes for rows that suit them",
+        )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         return Misconfiguration(
@@ -211,6 +257,11 @@ def _wrong_together(task: Task) -> Misconfiguration | None:
     return None
 
 
+def _widths(task: Task) -> int:
+    """2τ in the ring; in the field 4B/β, as sums must stay below p/2."""
+    return 2 * TAU if task.validation == "crypten" else 4 * HALF_WIDTHS
+
+
 _Rule = Literal["bound", "range", "noise", "sum"]
 
 
@@ -220,7 +271,7 @@ def _headroom(task: Task) -> _Rule | None:
     if not 1 <= task.bound <= MAX_BOUND:
         return "bound"
     # No projection that passes part 1 of validation has wrapped.
-    if 2 * TAU * task.bound * task.dimension >= RANGE_LIMIT:
+    if _widths(task) * task.bound * task.dimension >= RANGE_LIMIT:
         return "range"
     # Fine enough to be taken for continuous.
     if task.noise_units < MIN_NOISE_UNITS:
@@ -246,11 +297,11 @@ def _of_bound(task: Task) -> Misconfiguration:
 
 
 def _of_range(task: Task) -> Misconfiguration:
-    most = (RANGE_LIMIT - 1) // (2 * TAU * task.bound)
+    most = (RANGE_LIMIT - 1) // (_widths(task) * task.bound)
     return Misconfiguration(
         "model.parameters",
         f"d = {task.dimension}",
-        f"2τβd must be below 2^63; with β = {task.bound} at most d = {most} fits: "
+        f"{_widths(task)}·βd must be below 2^63; with β = {task.bound} at most d = {most} fits: "
         "use fewer fractional_bits or a smaller model",
     )
 

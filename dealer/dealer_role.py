@@ -1,4 +1,4 @@
-"""The dealer: two keys, the words that make the servers' streams correlated; squares or gates."""
+"""The dealer: two keys, the words that make the servers' streams correlated, and squares."""
 
 import threading
 from collections.abc import Mapping
@@ -12,8 +12,7 @@ from precad.common.keystream import KEY_BYTES
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.dealer.gate_batches import Deliver, Work
-from precad.dealer.mask_squares import Squares
+from precad.dealer.mask_squares import Deliver, Squares, Work
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -26,8 +25,6 @@ class DealerRole:
 
     Args:
         dimension: d, the length of masks.
-        projections: k, where the task's check is function secret sharing: gates are dealt, and
-            neither shares of squares nor binary triples.
         keys: 32 secret bytes shared with each server; fresh ones from the operating system's
             CSPRNG unless given.
 
@@ -41,8 +38,6 @@ class DealerRole:
         task: Digest,
         dimension: int,
         keys: Mapping[Role, Secret] | None = None,
-        *,
-        projections: int | None = None,
     ) -> None:
         if keys is None:
             keys = {role: Secret.random(KEY_BYTES) for role in SERVERS}
@@ -58,15 +53,13 @@ class DealerRole:
         self._dealt: dict[int, tuple[DealRequest, set[Role]]] = {}
         """By batch, of the newest attempt: an older one is never dealt for again."""
         self.newest_attempt = -1
-        self._squares = Squares(dimension, projections)
-        self._deals_gates = projections is not None
+        self._squares = Squares(dimension)
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """With fresh keys, for what the task's check needs."""
-        gates = task.projections if task.validation == "fss" else None
-        return cls(task.digest, task.dimension, projections=gates)
+        """With fresh keys."""
+        return cls(task.digest, task.dimension)
 
     @property
     def waiting(self) -> int:
@@ -87,14 +80,11 @@ class DealerRole:
             (a & b) ⊕ c_A. Empty for server A, whose part is all expanded from its key.
 
         Raises:
-            PeerViolation: the role isn't a server, this batch was asked with another shape, or
-                this task's check needs no triples.
+            PeerViolation: the role isn't a server, or this batch was asked with another shape.
             PeerUnavailable: it was dealt to this server before, or a newer attempt has begun.
             TaskMismatch: the request is for another task.
         """
         self.key_for(role)
-        if self._deals_gates:
-            raise PeerViolation("validation = 'fss' needs no binary triples")
         with self._lock:
             self._begin(request)
             first, served = self._dealt.setdefault(request.batch, (request, set()))
@@ -114,25 +104,13 @@ class DealerRole:
         """Take one server's half of a submission's mask; of two, return what is left to do.
 
         ``deliver`` hears the row key once both halves are here, later this server's share of
-        r = a·a, or its gates' keys; PeerViolation where the halves don't fit, PeerUnavailable
-        where it was dealt before. Raises as ``corrections``.
+        r = a·a; PeerViolation where the halves don't fit, PeerUnavailable where it was dealt
+        before. Raises as ``corrections``.
         """
         self.key_for(role)
         with self._lock:
             self._begin(request)
             return self._squares.ask(role, request, deliver)
-
-    def hurry(self, role: Role, attempt: int) -> Work | None:
-        """A server has asked for all that it will in ``attempt``: return what is left to do.
-
-        Gates are dealt for many submissions together, and who has asked for its last one waits
-        for nobody else's. Raises PeerViolation: the role isn't a server, or no gates are dealt.
-        """
-        self.key_for(role)
-        with self._lock:
-            if not self._deals_gates:
-                raise PeerViolation("no gates are dealt for this task, which could be hurried")
-            return self._squares.hurry() if attempt == self.newest_attempt else None
 
     def forget(self, deliver: Deliver) -> None:
         """A server's conversation is over: the seeds of halves without the other one go."""

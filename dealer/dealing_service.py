@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc.aio
@@ -21,8 +21,8 @@ from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.version import WIRE_VERSION
 from precad.dealer.dealer_role import SERVERS, DealerRole
-from precad.dealer.gate_batches import Deliver, Work
-from precad.norm_check.dealing import Answer, GateKeys
+from precad.dealer.mask_squares import Deliver, Work
+from precad.norm_check.dealing import Answer
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server
@@ -30,7 +30,7 @@ from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_t
 log = logging.getLogger("precad")
 
 _TOGETHER = 1 << 12
-"""Answers in a message, at most; keys of gates, which are long, end one."""
+"""Answers in a message, at most."""
 
 
 def request_from_wire(message: pb.DealRequest) -> DealRequest:
@@ -52,7 +52,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Sequence[bytes], Answer]] = deque()
+        self._waiting: deque[tuple[bytes, Answer]] = deque()
         self._some = asyncio.Event()
         self._told = False
         """Whether the loop will look yet, for whatever is put before it does."""
@@ -62,9 +62,9 @@ class Outbox:
         """How many answers wait for the server to take them."""
         return len(self._waiting)
 
-    def put(self, contexts: Sequence[bytes], answer: Answer) -> None:
+    def put(self, context: bytes, answer: Answer) -> None:
         """As ``Deliver``."""
-        self._waiting.append((contexts, answer))
+        self._waiting.append((context, answer))
         if not self._told:
             self._told = True
             self._loop.call_soon_threadsafe(self._some.set)
@@ -86,26 +86,21 @@ class Outbox:
     def _reply(self) -> pb.SquareReply:
         reply = pb.SquareReply()
         while self._waiting and len(reply.answers) < _TOGETHER:
-            contexts, answer = self._waiting.popleft()
-            add_answer(reply, contexts, answer)
-            if isinstance(answer, GateKeys):
-                break
+            add_answer(reply, *self._waiting.popleft())
         return reply
 
 
-def add_answer(reply: pb.SquareReply, contexts: Sequence[bytes], answer: Answer) -> None:
-    """The dealer's answer about these, to the answers in ``reply``."""
+def add_answer(reply: pb.SquareReply, context: bytes, answer: Answer) -> None:
+    """The dealer's answer about it, to the answers in ``reply``."""
     match answer:
-        case GateKeys():
-            reply.answers.add(contexts=contexts, gate_keys=answer.reveal())
         case Secret():
-            reply.answers.add(contexts=contexts, row_key=answer.reveal())
+            reply.answers.add(context=context, row_key=answer.reveal())
         case int():
-            reply.answers.add(contexts=contexts, share=answer)
+            reply.answers.add(context=context, share=answer)
         case PeerViolation():
-            reply.answers.add(contexts=contexts, violation=str(answer))
+            reply.answers.add(context=context, violation=str(answer))
         case _:
-            reply.answers.add(contexts=contexts, unavailable=str(answer))
+            reply.answers.add(context=context, unavailable=str(answer))
 
 
 class DealingService(DealingServicer):
@@ -200,7 +195,7 @@ class DealingService(DealingServicer):
     async def _take(
         self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver
     ) -> None:
-        taken, most, hurried = 0, self._task.enrolment.clients, False
+        taken, most = 0, self._task.enrolment.clients
         async for message in requests:
             # Connections live for weeks: the certificate may have lapsed since the last one.
             role = require(context, self._identity, *SERVERS).role
@@ -212,11 +207,6 @@ class DealingService(DealingServicer):
             for request in square_requests_from_wire(message):
                 self._begin(self._dealer.ask(role, request, deliver))
                 del request
-            if message.all_asked:
-                if hurried:
-                    raise Misconfiguration("all_asked", "again", "must be said once at most")
-                hurried = True
-                self._begin(self._dealer.hurry(role, message.attempt))
             # While it waits for the next message nothing here holds a seed.
             del message
 

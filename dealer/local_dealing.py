@@ -9,7 +9,7 @@ from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealing import Answers, DealerConversation, DealtGates
+from precad.norm_check.dealing import Answers, DealerConversation
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 
@@ -28,6 +28,10 @@ class LocalDealing:
     def epoch(self) -> bytes:
         """A dealer in this process has one start."""
         return b""
+
+    def join(self) -> Secret:
+        """This server's key."""
+        return self._dealer.key_for(self._role)
 
     def deal(self, request: DealRequest) -> RingVector:
         """This server's correction words. Raises PeerUnavailable, PeerViolation."""
@@ -65,11 +69,6 @@ class _Conversation:
 
     def share(self, context: bytes) -> int:
         return self._answers.share(context)
-
-    def gate_keys(self, context: bytes) -> DealtGates:
-        if (work := self._dealer.hurry(self._role, self._answers.attempt)) is not None:
-            work()
-        return self._answers.gate_keys(context)
 
     def close(self) -> None:
         self._dealer.forget(self._answers.put)

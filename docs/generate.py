@@ -125,11 +125,11 @@ def demo_guarantees() -> str:
     """What the demo's task guarantees, by the exact accountant."""
     values = demo_task(load("digits"), "logistic", clients=10)
     exact: dict[str, dict[Adversary, float]] = {}
-    for check in ("crypten", "fss"):
+    for check in ("crypten", "proof"):
         task = Task.parse({**values, "validation": check})
         stated = guarantees(Run.of(task), task.privacy.delta, accountants=(AccountantName.EXACT,))
         exact[check] = {each.adversary: each.epsilon for each in stated}
-    found, fss = exact["crypten"], exact["fss"]
+    found, proof = exact["crypten"], exact["proof"]
     return table(
         ["who looks", "what is protected", "ε in the demo (δ = 1e-5)"],
         [
@@ -139,9 +139,9 @@ def demo_guarantees() -> str:
                 upper(found[Adversary.ONE_SERVER], 3),
             ],
             [
-                'a malicious server with them (`validation = "fss"`)',
+                'a malicious server with them (`validation = "proof"`)',
                 "the same, at the cap of its rounds",
-                upper(fss[Adversary.ONE_SERVER], 3),
+                upper(proof[Adversary.ONE_SERVER], 3),
             ],
             [
                 "whoever sees the models, both servers honest",
@@ -166,7 +166,10 @@ def limits() -> str:
         ("one message", f"{MAX_REQUEST_BYTES // 1024} KiB", f"{exhausted}, before it is parsed"),
         (
             "a share",
-            f"the task's length: {KEY_BYTES} bytes for A, 8·d for B",
+            (
+                f"the task's length: {KEY_BYTES} bytes for A, 8·d for B; under `proof` "
+                f"{KEY_BYTES} bytes for the seed holder, 8·d and the proof for the other"
+            ),
             "`malformed`, at the header or at the first byte too many",
         ),
         (
@@ -236,6 +239,7 @@ def limits() -> str:
             f"{PAGES_AT_ONCE}, each for {ASKED_S:g} s until it has asked",
             closed,
         ),
+        ("a word of a proof's body", "below p", "`malformed`, as it arrives"),
         ("a compressed message", "none is taken", "`UNIMPLEMENTED`, nothing is inflated"),
         (
             "a TLS handshake",

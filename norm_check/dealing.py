@@ -1,8 +1,6 @@
 """A server's side of the dealer: what it asks for, and what it hears, wherever the dealer is."""
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from precad.common.clock import CLOCK, Clock
@@ -12,27 +10,8 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
-
-class GateKeys(Secret):
-    """One server's keys of k + 1 gates for each of some contexts, which were dealt together.
-
-    As ``comparison_keys`` writes them.
-    """
-
-
-Answer = Secret | int | GateKeys | PrecadError
-"""The row key, then this server's share of r or its keys; or why there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class DealtGates:
-    """One submission's place among those whose gates were dealt together."""
-
-    keys: GateKeys
-    """Of them all; unread."""
-    number: int
-    of: int
-    """How many they are."""
+Answer = Secret | int | PrecadError
+"""The row key, then this server's share of r; or why there is none."""
 
 
 class DealerConversation(Protocol):
@@ -52,13 +31,6 @@ class DealerConversation(Protocol):
 
     def share(self, context: bytes) -> int:
         """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
-
-    def gate_keys(self, context: bytes) -> DealtGates:
-        """This server's keys of k + 1 gates, unread; waits for them, and gives them once.
-
-        With the first call this server has asked for all that it will: gates are dealt for many
-        submissions together. Raises as ``row_key``.
-        """
 
 
 class Dealing(Protocol):
@@ -85,7 +57,7 @@ class Answers:
         self._changed = clock.condition()
         self._asked: set[bytes] = set()
         self._found: dict[tuple[type, bytes], Any] = {}
-        """By kind and context; None once keys were given: an attempt's together are large."""
+        """By kind and context."""
         self._ended: PrecadError | None = None
 
     def expect(self, request: SquareRequest) -> None:
@@ -95,32 +67,21 @@ class Answers:
         with self._changed:
             self._asked.add(request.context)
 
-    def put(self, contexts: Sequence[bytes], answer: Answer) -> None:
+    def put(self, context: bytes, answer: Answer) -> None:
         """One answer of the dealer's, in whatever order they come.
 
-        Args:
-            contexts: one; of gates' keys all that they are for, in their order.
-
         Raises:
-            PeerViolation: nobody asked, it was answered before, it isn't a key, or it isn't for
-                as many contexts as it must be.
+            PeerViolation: nobody asked, it was answered before, or it isn't a key.
         """
         kind = PrecadError if isinstance(answer, PrecadError) else type(answer)
-        if not contexts or (len(contexts) > 1 and kind is not GateKeys):
-            raise PeerViolation(f"the dealer sent one answer to {len(contexts)} questions")
-        if isinstance(answer, Secret) and kind is Secret and len(answer) != KEY_BYTES:
+        if isinstance(answer, Secret) and len(answer) != KEY_BYTES:
             raise PeerViolation(f"the dealer sent a row key of {len(answer)} bytes")
         with self._changed:
-            for number, context in enumerate(contexts):
-                if context not in self._asked:
-                    raise PeerViolation("the dealer answers what isn't asked")
-                if (kind, context) in self._found:
-                    raise PeerViolation("the dealer answers twice")
-                self._found[kind, context] = (
-                    DealtGates(answer, number, len(contexts))
-                    if isinstance(answer, GateKeys)
-                    else answer
-                )
+            if context not in self._asked:
+                raise PeerViolation("the dealer answers what isn't asked")
+            if (kind, context) in self._found:
+                raise PeerViolation("the dealer answers twice")
+            self._found[kind, context] = answer
             self._changed.notify_all()
 
     def end(self, error: PrecadError) -> None:
@@ -139,12 +100,6 @@ class Answers:
         share: int = self._wait(int, context)
         return share
 
-    def gate_keys(self, context: bytes) -> DealtGates:
-        """As ``DealerConversation.gate_keys``."""
-        keys: DealtGates = self._wait(GateKeys, context)
-        self._found[GateKeys, context] = None
-        return keys
-
     def _wait(self, kind: type, context: bytes) -> Any:
         deadline = self._clock.now() + self._timeout_s
         with self._changed:
@@ -162,3 +117,23 @@ class Answers:
                     )
                 self._changed.wait(left)
             return found
+
+
+class NoDealer:
+    """The dealer of a task that has none: nobody asks it for anything."""
+
+    epoch = b""
+    bytes_received = 0
+    newest_attempt = -1
+
+    def join(self) -> Secret:
+        """No key."""
+        return Secret(b"")
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """Nothing is dealt: a caller's mistake."""
+        raise AssertionError(f"{request.task} has no dealer")
+
+    def squares(self, attempt: int) -> AbstractContextManager[DealerConversation]:
+        """Nothing is dealt: a caller's mistake."""
+        raise AssertionError(f"attempt {attempt} has no dealer")

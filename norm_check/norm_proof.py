@@ -8,147 +8,25 @@ h's values; a server's answer at a random t is linear in its shares, and says no
 Shares are ``[n] uint64`` below p; the holder of the seed adds the public constants.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.keystream import derive
 from precad.common.prime_field import (
     FieldKeystream,
     FieldVector,
-    P,
     arithmetic,
     of_signed,
     powers,
     root_of_unity,
 )
+from precad.common.proof_shape import P, ProofShape
 from precad.common.secret import Secret
 from precad.norm_check.random_rows import HALF_BITS, Rows
-
-LEAST_ROWS = 100
-"""Rows can be ground by hashing, unlike under a dealer: 2^−100 a trial leaves 2^−40 for 2^60."""
-HALF_WIDTHS = 8
-"""B/β: honest rows leave [−B, B) with probability at most 2·e^−64 each."""
-MOST_BOUND = 2**25
-_COLUMNS = 8
-"""Columns are a multiple of this: rows begin at whole cache lines."""
-
-
-@dataclass(frozen=True)
-class ProofShape:
-    """The sizes that client and servers use alike.
-
-    Raises:
-        Misconfiguration: no such proof is sound, or exact in the field.
-    """
-
-    dimension: int
-    """d."""
-    bound: int
-    """β: the bound of the norm in units of the last place."""
-    rows: int = LEAST_ROWS
-    """k: random rows of the range test."""
-
-    def __post_init__(self) -> None:
-        if self.rows < LEAST_ROWS:
-            raise Misconfiguration("projections", self.rows, f"must be at least {LEAST_ROWS}")
-        if not 1 <= self.bound <= MOST_BOUND:
-            raise Misconfiguration("client_clip", self.bound, "must be 1 to 2^25 units")
-        # 2B·d < p/2: no true sum of an accepted row wraps.
-        if self.dimension < 1 or 4 * self.half_width * self.dimension >= 2**63:
-            raise Misconfiguration(
-                "dimension", self.dimension, "must be at least 1 and below 2^58/β"
-            )
-
-    @property
-    def half_width(self) -> int:
-        """B: a row's projection passes in [−B, B)."""
-        return HALF_WIDTHS * self.bound
-
-    @cached_property
-    def weights(self) -> tuple[int, ...]:
-        """What each bit of a projection counts: 1, 2, 4 … and the rest of 2B − 1.
-
-        So they can write every number of [0, 2B), and no other.
-        """
-        width = (2 * self.half_width - 1).bit_length()
-        powers = tuple(2**i for i in range(width - 1))
-        return (*powers, 2 * self.half_width - 2 ** (width - 1))
-
-    @property
-    def slack_bits(self) -> int:
-        """Bits of β² − X·X."""
-        return (self.bound**2).bit_length()
-
-    @property
-    def bits(self) -> int:
-        """All bits of a submission: of its projections, then of its slack."""
-        return self.rows * len(self.weights) + self.slack_bits
-
-    @property
-    def columns(self) -> int:
-        """c_w: words of a row."""
-        return self._domain[1]
-
-    @property
-    def points(self) -> int:
-        """N: order of the roots of unity that rows stand at."""
-        return self._domain[0]
-
-    @property
-    def update_rows(self) -> int:
-        """Rows of the update."""
-        return -(-self.dimension // self.columns)
-
-    @property
-    def bit_rows(self) -> int:
-        """Rows of the bits, for each of the two challenges."""
-        return -(-self.bits // self.columns)
-
-    @property
-    def used(self) -> int:
-        """Rows with inputs; they stand at ω, ω² …, and the masking row at 1."""
-        return self.update_rows + 2 * self.bit_rows
-
-    @property
-    def values(self) -> int:
-        """Words of the proof: h at 1, at the used rows' points and at the N odd ones."""
-        return 1 + self.used + self.points
-
-    @property
-    def challenges(self) -> int:
-        """Words of ρ: the squared norm, the bits twice, and every row."""
-        return 3 + self.rows
-
-    @cached_property
-    def _domain(self) -> tuple[int, int]:
-        """N and c_w with the least 2N + 2c_w."""
-        candidates = []
-        for log in range(2, 33):
-            points = 2**log
-            columns = self._least_columns(points)
-            candidates.append((2 * points + 2 * columns, points, columns))
-            if columns == _COLUMNS:
-                break
-        return min(candidates)[1:]
-
-    def _least_columns(self, points: int) -> int:
-        """The least c_w, a multiple of 8, with which all rows fit beside the masking one."""
-        low, high = 0, -(-max(self.dimension, self.bits) // _COLUMNS)
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self._rows_of(middle * _COLUMNS) < points
-            low, high = (low, middle) if fits else (middle, high)
-        return high * _COLUMNS
-
-    def _rows_of(self, columns: int) -> int:
-        return -(-self.dimension // columns) + 2 * -(-self.bits // columns)
-
 
 _TOGETHER = 64
 """Columns that are transformed together."""
@@ -306,19 +184,24 @@ class ProofShare:
 
 
 def answer(
-    query: Query, pieces: Iterator[FieldVector], share: ProofShare, mu: FieldVector
+    query: Query,
+    pieces: Iterator[FieldVector],
+    beside: Callable[[], ProofShare],
+    mu: FieldVector,
 ) -> ProofWords:
     """This server's words for one submission.
 
     Args:
         query: the point and the weights; drawn after the submission was fixed.
         pieces: this server's share of the update, in order, of any lengths.
-        share: the rest of what it holds.
+        beside: gives the rest of what it holds, once the pieces have ended.
         mu: of ``bit_challenges``.
     """
     shape, math = query.shape, arithmetic()
-    wires = math.multiply(share.mask, np.full_like(share.mask, query.wires[0]))
+    wires = np.zeros(shape.columns, dtype=np.uint64)
     _add_rows(query, wires, pieces, 1)
+    share = beside()
+    math.combine(share.mask[None], query.wires[:1], wires)
     for number, challenge in enumerate(mu):
         at = 1 + shape.update_rows + number * shape.bit_rows
         _add_rows(query, wires, iter([math.multiply(challenge, share.bits)]), at)

@@ -390,7 +390,9 @@ class SubmissionPiece(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     body: _builtins.bytes
-    """Server B alone: the next bytes of salt_h and b."""
+    """Where a body belongs to it: the next bytes of salt_h and b; of a proof's, of salt_h, s_u and
+    the shares of update, bits and proof.
+    """
     @_builtins.property
     def header(self) -> Global___SubmissionHeader: ...
     def __init__(
@@ -426,8 +428,7 @@ class SubmissionHeader(_message.Message):
     CERTIFICATES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SALT_FIELD_NUMBER: _builtins.int
-    WORD_A_FIELD_NUMBER: _builtins.int
-    WORD_B_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     version: _builtins.int
     """t of the model θ_t."""
@@ -444,12 +445,15 @@ class SubmissionHeader(_message.Message):
     seed: _builtins.bytes
     """What opens the receiver's own commitment; not signed, and each server's alone."""
     salt: _builtins.bytes
-    word_a: _builtins.int
-    """Under validation = "fss": u_A and u_B, both or neither; signed with all above."""
-    word_b: _builtins.int
     @_builtins.property
     def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """DER: the client's certificate, then any intermediate ones."""
+
+    @_builtins.property
+    def proof(self) -> Global___ProofHeader:
+        """Under validation = "proof", where there are no two commitments to masks' seeds, and where seed
+        and salt come to the seed's holder alone.
+        """
 
     def __init__(
         self,
@@ -467,23 +471,48 @@ class SubmissionHeader(_message.Message):
         certificates: _abc.Iterable[_builtins.bytes] | None = ...,
         seed: _builtins.bytes = ...,
         salt: _builtins.bytes = ...,
-        word_a: _builtins.int | None = ...,
-        word_b: _builtins.int | None = ...,
+        proof: Global___ProofHeader | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_word_a", b"_word_a", "_word_b", b"_word_b", "word_a", b"word_a", "word_b", b"word_b"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["proof", b"proof"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_word_a", b"_word_a", "_word_b", b"_word_b", "attempt", b"attempt", "body_digest", b"body_digest", "certificates", b"certificates", "client", b"client", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "model_digest", b"model_digest", "nonce", b"nonce", "salt", b"salt", "seed", b"seed", "signature", b"signature", "task_digest", b"task_digest", "version", b"version", "word_a", b"word_a", "word_b", b"word_b"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "body_digest", b"body_digest", "certificates", b"certificates", "client", b"client", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "model_digest", b"model_digest", "nonce", b"nonce", "proof", b"proof", "salt", b"salt", "seed", b"seed", "signature", b"signature", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__word_a: _TypeAlias = _typing.Literal["word_a"]  # noqa: Y015
-    _WhichOneofArgType__word_a: _TypeAlias = _typing.Literal["_word_a", b"_word_a"]  # noqa: Y015
-    _WhichOneofReturnType__word_b: _TypeAlias = _typing.Literal["word_b"]  # noqa: Y015
-    _WhichOneofArgType__word_b: _TypeAlias = _typing.Literal["_word_b", b"_word_b"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__word_a) -> _WhichOneofReturnType__word_a | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__word_b) -> _WhichOneofReturnType__word_b | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubmissionHeader: _TypeAlias = SubmissionHeader  # noqa: Y015
+
+@_typing.final
+class ProofHeader(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENING_A_FIELD_NUMBER: _builtins.int
+    OPENING_B_FIELD_NUMBER: _builtins.int
+    COMMITMENT_FIELD_NUMBER: _builtins.int
+    BITS_DIGEST_FIELD_NUMBER: _builtins.int
+    PROOF_DIGEST_FIELD_NUMBER: _builtins.int
+    opening_a: _builtins.bytes
+    """o_A and o_B, as each server stated its own when the attempt opened."""
+    opening_b: _builtins.bytes
+    commitment: _builtins.bytes
+    """To the seed; body_digest above is that of the update's share."""
+    bits_digest: _builtins.bytes
+    proof_digest: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        opening_a: _builtins.bytes = ...,
+        opening_b: _builtins.bytes = ...,
+        commitment: _builtins.bytes = ...,
+        bits_digest: _builtins.bytes = ...,
+        proof_digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits_digest", b"bits_digest", "commitment", b"commitment", "opening_a", b"opening_a", "opening_b", b"opening_b", "proof_digest", b"proof_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProofHeader: _TypeAlias = ProofHeader  # noqa: Y015
 
 @_typing.final
 class Receipt(_message.Message):
@@ -580,6 +609,8 @@ class OpeningBody(_message.Message):
     CHARGES_FIELD_NUMBER: _builtins.int
     OPENED_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
+    PROOF_OPENING_FIELD_NUMBER: _builtins.int
+    SEED_HOLDER_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     client: _builtins.str
     version: _builtins.int
@@ -589,6 +620,9 @@ class OpeningBody(_message.Message):
     opened: _builtins.int
     """Attempts of this version whose comparisons were opened."""
     model_digest: _builtins.bytes
+    proof_opening: _builtins.bytes
+    """Under validation = "proof": o of this server, and which server gets this client's seed."""
+    seed_holder: _builtins.str
     def __init__(
         self,
         *,
@@ -599,10 +633,12 @@ class OpeningBody(_message.Message):
         charges: _builtins.int = ...,
         opened: _builtins.int = ...,
         model_digest: _builtins.bytes = ...,
+        proof_opening: _builtins.bytes = ...,
+        seed_holder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "charges", b"charges", "client", b"client", "model_digest", b"model_digest", "opened", b"opened", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "charges", b"charges", "client", b"client", "model_digest", b"model_digest", "opened", b"opened", "proof_opening", b"proof_opening", "seed_holder", b"seed_holder", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1151,7 +1187,7 @@ class WorkOrder(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     DECIDE_FIELD_NUMBER: _builtins.int
     body: _builtins.bytes
-    """The next bytes of salt_h and b of what was taken last, where the body isn't in a file."""
+    """The next bytes of the body of what was taken last, where the body isn't in a file."""
     @_builtins.property
     def begin(self) -> Global___WorkBegin: ...
     @_builtins.property
@@ -1260,13 +1296,13 @@ class SpooledFile(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
-    SALT_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     key: _builtins.bytes
     number: _builtins.int
     length: _builtins.int
-    salt: _builtins.bytes
-    """salt_h."""
+    prefix: _builtins.bytes
+    """salt_h; of a proof's body, s_u too."""
     def __init__(
         self,
         *,
@@ -1274,11 +1310,11 @@ class SpooledFile(_message.Message):
         key: _builtins.bytes = ...,
         number: _builtins.int = ...,
         length: _builtins.int = ...,
-        salt: _builtins.bytes = ...,
+        prefix: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "length", b"length", "number", b"number", "path", b"path", "salt", b"salt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "length", b"length", "number", b"number", "path", b"path", "prefix", b"prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1567,14 +1603,9 @@ class SquareRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     HALVES_FIELD_NUMBER: _builtins.int
-    ALL_ASKED_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     epoch: _builtins.bytes
     attempt: _builtins.int
-    all_asked: _builtins.bool
-    """Once, under validation = "fss": with these this server has asked for all that it will in this
-    attempt, so that gates wait for no more.
-    """
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___SquareHalf]: ...
     def __init__(
@@ -1584,11 +1615,10 @@ class SquareRequest(_message.Message):
         epoch: _builtins.bytes = ...,
         attempt: _builtins.int = ...,
         halves: _abc.Iterable[Global___SquareHalf] | None = ...,
-        all_asked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_asked", b"all_asked", "attempt", b"attempt", "epoch", b"epoch", "halves", b"halves", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "epoch", b"epoch", "halves", b"halves", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1653,12 +1683,12 @@ Global___SquareReply: _TypeAlias = SquareReply  # noqa: Y015
 class SquareAnswer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    CONTEXTS_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
     ROW_KEY_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
     VIOLATION_FIELD_NUMBER: _builtins.int
     UNAVAILABLE_FIELD_NUMBER: _builtins.int
-    GATE_KEYS_FIELD_NUMBER: _builtins.int
+    context: _builtins.bytes
     row_key: _builtins.bytes
     """Both servers' alike, as soon as both have asked."""
     share: _builtins.int
@@ -1667,29 +1697,20 @@ class SquareAnswer(_message.Message):
     """Why nothing is dealt: the servers' halves don't fit together."""
     unavailable: _builtins.str
     """Why nothing is dealt in this attempt."""
-    gate_keys: _builtins.bytes
-    """Under validation = "fss", instead of a share: the asking server's keys of k + 1 gates for each
-    context, in their order.
-    """
-    @_builtins.property
-    def contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """One; of gates' keys those of all submissions that were dealt for together."""
-
     def __init__(
         self,
         *,
-        contexts: _abc.Iterable[_builtins.bytes] | None = ...,
+        context: _builtins.bytes = ...,
         row_key: _builtins.bytes = ...,
         share: _builtins.int = ...,
         violation: _builtins.str = ...,
         unavailable: _builtins.str = ...,
-        gate_keys: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "gate_keys", b"gate_keys", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "contexts", b"contexts", "gate_keys", b"gate_keys", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "context", b"context", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["row_key", "share", "violation", "unavailable", "gate_keys"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["row_key", "share", "violation", "unavailable"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 

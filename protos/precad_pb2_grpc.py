@@ -122,7 +122,7 @@ class AggregationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Submit(self, request_iterator, context):
-        """A submission, in pieces: first the header, then, to server B, the body's bytes.
+        """A submission, in pieces: first the header, then the body's bytes where one belongs to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

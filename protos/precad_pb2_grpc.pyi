@@ -46,7 +46,7 @@ class AggregationStub:
     FetchModel: _grpc.UnaryStreamMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelPiece]
     """Server A: the model itself, in pieces."""
     Submit: _grpc.StreamUnaryMultiCallable[_precad_pb2.SubmissionPiece, _precad_pb2.Receipt]
-    """A submission, in pieces: first the header, then, to server B, the body's bytes."""
+    """A submission, in pieces: first the header, then the body's bytes where one belongs to it."""
     Opening: _grpc.UnaryUnaryMultiCallable[_precad_pb2.OpeningRequest, _precad_pb2.Signed]
     """Before anything is shared for an attempt: what this server says that it has cost so far."""
     Statement: _grpc.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]
@@ -70,7 +70,7 @@ class AggregationAsyncStub(AggregationStub):
     FetchModel: _aio.UnaryStreamMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelPiece]  # type: ignore[assignment]
     """Server A: the model itself, in pieces."""
     Submit: _aio.StreamUnaryMultiCallable[_precad_pb2.SubmissionPiece, _precad_pb2.Receipt]  # type: ignore[assignment]
-    """A submission, in pieces: first the header, then, to server B, the body's bytes."""
+    """A submission, in pieces: first the header, then the body's bytes where one belongs to it."""
     Opening: _aio.UnaryUnaryMultiCallable[_precad_pb2.OpeningRequest, _precad_pb2.Signed]  # type: ignore[assignment]
     """Before anything is shared for an attempt: what this server says that it has cost so far."""
     Statement: _aio.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]  # type: ignore[assignment]
@@ -127,7 +127,7 @@ class AggregationServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_precad_pb2.SubmissionPiece],
         context: _ServicerContext,
     ) -> _typing.Union[_precad_pb2.Receipt, _abc.Awaitable[_precad_pb2.Receipt]]:
-        """A submission, in pieces: first the header, then, to server B, the body's bytes."""
+        """A submission, in pieces: first the header, then the body's bytes where one belongs to it."""
 
     @_abc_1.abstractmethod
     def Opening(

@@ -74,9 +74,7 @@ class Helper:
         current = session.model_store.current
         drawn = () if session.finished else draw(aggregator, current.version)
 
-        def take(opened: Opened) -> None:
-            session.inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
-
+        take = session.inbox.take_for
         opened = answer(aggregator, current.version, drawn, current.digest, before_agreeing=take)
         if opened is None:
             if not session.finished:

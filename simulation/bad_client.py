@@ -16,10 +16,12 @@ from precad.client.connection import Servers
 from precad.client.owner_settings import JoinSettings
 from precad.client.participant import RoundView
 from precad.client.participation import Observer
+from precad.client.pending_update import Pair
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.submission import HeldBody, Submission
+from precad.common.share.proof_submission import AnySubmission, ForProof
+from precad.common.share.submission import HeldBody
 from precad.simulation.attacks import Forgery, forged_update
 
 DROPOUT = "dropout"
@@ -32,14 +34,22 @@ class _GarbageServers(Servers):
     """Every other upload is garbage: a seed that opens nothing, a body of a wrong length."""
 
     def prepare(
-        self, version: int, attempt: int, model: Digest, x: RingVector
-    ) -> tuple[Submission, Submission]:
+        self,
+        version: int,
+        attempt: int,
+        model: Digest,
+        x: RingVector,
+        proof: ForProof | None = None,
+    ) -> Pair:
         """Honest in even attempts, garbage behind a signed header in odd ones."""
-        a, b = super().prepare(version, attempt, model, x)
-        if attempt % 2 == 0:
-            return a, b
-        garbage = HeldBody(Secret.random(), secrets.token_bytes(x.nbytes + 5))
-        return replace(a, seed=Secret.random()), replace(b, body=garbage)
+        a, b = super().prepare(version, attempt, model, x, proof)
+        return (a, b) if attempt % 2 == 0 else (_garbage(a, x.nbytes), _garbage(b, x.nbytes))
+
+
+def _garbage(part: AnySubmission, size: int) -> AnySubmission:
+    if part.body is None:
+        return replace(part, seed=Secret.random())
+    return replace(part, body=HeldBody(Secret.random(), secrets.token_bytes(size + 5)))
 
 
 def run(settings: JoinSettings, kind: str) -> None:

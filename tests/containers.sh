@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Proves Dockerfile and docker-compose.yml on a real engine: builds the images, runs the training
 # of docker-compose.yml, and checks that it says its result and ends with one model on both servers,
-# that no client reaches the dealer, and that each part holds its own key and no other.
+# that no client reaches the dealer, and that each part holds its own key and no other. Then the same
+# without a dealer, by deploy/compose/proof.yml.
 #
 #   tests/containers.sh
 #
@@ -241,13 +242,13 @@ dealer_out_of_reach() {
     say "the dealer is out of the clients' reach"
 }
 
-own_files_only() {
-    for part in dealer "${PARTS[@]}"; do
+own_files_only() { # PARTS
+    for part; do
         name=${part//_/-}
         mounts=$(docker inspect --format '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}}
 {{else}}{{.Source}}
 {{end}}{{end}}' "$(container "$part")" | sed '/^$/d')
-        foreign=$(grep -vE "^${COMPOSE_PROJECT_NAME}_$name-[a-z]+\$|/(deploy/$name|task)\.toml\$" \
+        foreign=$(grep -vE "^${COMPOSE_PROJECT_NAME}_$name-[a-z]+\$|/(deploy/(proof/)?$name|task)\.toml\$" \
             <<<"$mounts" || true)
         [[ $mounts == *"_$name-keys"* && -z $foreign ]] || fail "$part has other mounts: $foreign"
     done
@@ -267,11 +268,27 @@ first=$digest
 starts
 ends "a second \`up\`"
 [[ $digest == "$first" ]] || fail "it came back with another model"
-own_files_only
+own_files_only dealer "${PARTS[@]}"
 # It ended with its training; by itself it stays.
 starts dealer
 dealer_out_of_reach
 again() { quietly down "${compose[@]}" down --volumes --timeout 5 || fail "it can't be removed"; }
+
+# Two servers and the owners are all there is: no dealer's container, and no key of one.
+without_dealer() {
+    again
+    compose=("${compose_command[@]}" --file docker-compose.yml --file deploy/compose/proof.yml)
+    starts
+    ends "without a dealer" result
+    says_result
+    own_files_only "${PARTS[@]}"
+    [[ -z $(container dealer) ]] || fail "there is a dealer"
+    docker run --rm --user root --entrypoint sh -v "${COMPOSE_PROJECT_NAME}_dealer-keys:/keys" \
+        "$PRECAD_IMAGE-dealer" -ceu 'test -z "$(ls /keys)"' || fail "there is a key of a dealer"
+    "${compose[@]}" down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1
+    compose=("${compose_command[@]}")
+}
+without_dealer
 
 # A longer training, in which server B is killed, comes back, and is later put back from an old copy.
 copy() { # COMMAND, with B's volume in /state and the copy in /copies

@@ -5,17 +5,24 @@ bad upload is its own affair: it is counted with a reason and nobody else notice
 """
 
 import math
+import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
+from precad.aggregator.rounds.states import Opened
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import DIGEST_BYTES, ClientId, Digest, Role
 from precad.common.share.header import Verifier
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import (
+    SERVERS,
+    AnySubmission,
+    ProofHeader,
+    ProofSubmission,
+)
 from precad.common.task import Task
 
 _MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
@@ -39,14 +46,18 @@ class _OpenAttempt:
     cohort: frozenset[ClientId]
     model: Digest
     spool: Spool
+    seed_holders: Mapping[ClientId, Role]
+    """Where norms are proved."""
+    opening: Digest
+    """o of this server: fresh, and in memory alone."""
     first: dict[ClientId, Digest] = field(default_factory=dict)
     """The whole digest of each client's first good header: it alone may come, and come again."""
-    held: dict[ClientId, Submission] = field(default_factory=dict)
+    held: dict[ClientId, AnySubmission] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
     awaited: set[ClientId] | None = None
     """Whom ``wait`` and ``over`` still expect, once they were asked; kept up to date, so that no
     arrival looks at everybody."""
-    arrived: deque[Submission] = field(default_factory=deque)
+    arrived: deque[AnySubmission] = field(default_factory=deque)
     """Held, and not asked for by ``arrivals`` yet."""
     most_arrived: int = 0
     closes: float = math.inf
@@ -110,7 +121,7 @@ class Inbox:
     """Collects one server's submissions, round after round.
 
     Args:
-        spool: folder for B's bodies, each attempt's under a key of its own that is in memory alone.
+        spool: folder for bodies, each attempt's under a key of its own that is in memory alone.
     """
 
     def __init__(
@@ -138,16 +149,55 @@ class Inbox:
             return None if self._round is None else self._round.attempt
 
     def open(
-        self, attempt: int, cohort: Collection[ClientId], model: Digest, *, version: int
+        self,
+        attempt: int,
+        cohort: Collection[ClientId],
+        model: Digest,
+        *,
+        version: int,
+        seed_holders: Mapping[ClientId, Role] | None = None,
     ) -> None:
-        """Take submissions for ``attempt`` from ``cohort``, trained on ``model``, θ_version."""
+        """Take submissions for ``attempt`` from ``cohort``, trained on ``model``, θ_version.
+
+        Args:
+            seed_holders: who gets whose seed, where norms are proved (``Roster.seed_holders``).
+        """
         with self._changed:
-            spool = Spool(self._spool)
-            self._round = _OpenAttempt(attempt, version, frozenset(cohort), model, spool)
+            self._round = _OpenAttempt(
+                attempt,
+                version,
+                frozenset(cohort),
+                model,
+                Spool(self._spool),
+                seed_holders or {},
+                Digest(secrets.token_bytes(DIGEST_BYTES)),
+            )
             self._patience.open(attempt, cohort)
             self._changed.notify_all()
 
-    def start(self, submission: Submission) -> Upload:
+    def take_for(self, opened: Opened) -> None:
+        """Take submissions for an attempt that both servers opened; as ``open``."""
+        self.open(
+            opened.attempt,
+            opened.cohort,
+            opened.model,
+            version=opened.version,
+            seed_holders=opened.seed_holders,
+        )
+
+    def proof_opening(self, attempt: int, client: ClientId) -> tuple[Digest, Role] | None:
+        """What this server states for a proof: its o, and who gets this client's seed.
+
+        None where the attempt isn't open, or has no proofs.
+        """
+        with self._changed:
+            current = self._round
+            if current is None or current.attempt != attempt:
+                return None
+            holder = current.seed_holders.get(client)
+            return None if holder is None else (current.opening, holder)
+
+    def start(self, submission: AnySubmission) -> Upload:
         """Check all that stands in a header and take the body that follows it.
 
         The header fixes the submission, so the first good one is the client's only one, also while
@@ -170,7 +220,7 @@ class Inbox:
             self._check(submission, current)
             with self._changed:
                 self._note_first(submission, self._current(context.attempt, context.client))
-            return Upload(submission, self._task.dimension, current.spool, self._accept)
+            return Upload(submission, self._task, current.spool, self._accept)
         except RejectedSubmission as rejected:
             self.refuse(context.attempt, context.client, rejected.reason)
             raise
@@ -223,14 +273,14 @@ class Inbox:
             while not current.arrived and (remaining := deadline - self._clock.now()) > 0:
                 self._changed.wait(remaining)
 
-    def arrivals(self, most: int | None = None) -> list[Submission]:
+    def arrivals(self, most: int | None = None) -> list[AnySubmission]:
         """What has come to be held since the last call, in order; the rest waits for the next."""
         with self._changed:
             arrived = self._require_open().arrived
             count = len(arrived) if most is None else min(most, len(arrived))
             return [arrived.popleft() for _ in range(count)]
 
-    def close(self) -> Mapping[ClientId, Submission | Rejection]:
+    def close(self) -> Mapping[ClientId, AnySubmission | Rejection]:
         """End the attempt's collection: for each client of the cohort what is held, or why not."""
         with self._changed:
             current = self._require_open()
@@ -258,7 +308,7 @@ class Inbox:
     def _waits_for(self, current: _OpenAttempt, client: ClientId) -> bool:
         return not current.held or self._patience.waits_for(client)
 
-    def _accept(self, held: Submission) -> None:
+    def _accept(self, held: AnySubmission) -> None:
         client = held.context.client
         with self._changed:
             current = self._current(held.context.attempt, client)
@@ -272,7 +322,7 @@ class Inbox:
             self._changed.notify_all()
             self._no_longer_awaited(current, client)
 
-    def _check(self, submission: Submission, current: _OpenAttempt) -> None:
+    def _check(self, submission: AnySubmission, current: _OpenAttempt) -> None:
         header, context = submission.header, submission.context
         if context.version != current.version:
             raise RejectedSubmission(
@@ -286,13 +336,14 @@ class Inbox:
                 f"trained on model {context.model}, attempt {current.attempt} has "
                 f"{current.model}; fetch the model again",
             )
-        if (header.words is not None) != self._task.words_in_headers:
-            has, must = ("no", "two") if header.words is None else ("two", "no")
+        if isinstance(submission, ProofSubmission) != (self._task.proof is not None):
             raise RejectedSubmission(
                 Rejection.MALFORMED,
-                f"the header holds {has} words of the norm and must hold {must}: this task has "
-                f"validation = {self._task.validation!r}",
+                f"the header is of another check: this task has validation = "
+                f"{self._task.validation!r}",
             )
+        if isinstance(header, ProofHeader):
+            self._check_proof(header, current)
         self.verifier.admit(header.signature, context.client)
         self.verifier.check(header.signature, header.signed)
         if not submission.opens:
@@ -301,7 +352,17 @@ class Inbox:
                 f"seed and salt don't open the commitment to {self._role.value}'s seed",
             )
 
-    def _note_first(self, submission: Submission, current: _OpenAttempt) -> None:
+    def _check_proof(self, header: ProofHeader, current: _OpenAttempt) -> None:
+        if header.openings[SERVERS.index(self._role)] != current.opening:
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT, "the header is of another opening of this attempt"
+            )
+        if header.seed_holder is not current.seed_holders.get(header.context.client):
+            raise RejectedSubmission(
+                Rejection.MALFORMED, "the seed came to the server that gets this client's body"
+            )
+
+    def _note_first(self, submission: AnySubmission, current: _OpenAttempt) -> None:
         context, digest = submission.context, submission.header.whole_digest
         if current.first.setdefault(context.client, digest) != digest:
             raise RejectedSubmission(

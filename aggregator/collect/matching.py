@@ -12,9 +12,9 @@ from precad.aggregator.server_messages import Ask
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import AnySubmission
 
-Collected = Mapping[ClientId, Submission | Rejection]
+Collected = Mapping[ClientId, AnySubmission | Rejection]
 
 
 class Closed(NamedTuple):
@@ -31,7 +31,9 @@ class Closed(NamedTuple):
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
     """What this server holds, as the other server may know it: digests and reasons."""
     rest = (collected[client] for client in sorted(collected) if client not in early)
-    return HeldList(tuple(i.header.whole_digest if isinstance(i, Submission) else i for i in rest))
+    return HeldList(
+        tuple(i.header.whole_digest if not isinstance(i, Rejection) else i for i in rest)
+    )
 
 
 def rest_of(opened: Opened, early: Collection[ClientId]) -> list[ClientId]:
@@ -59,22 +61,22 @@ def match(
     Raises PeerViolation: the other server's list isn't over this attempt's cohort.
     """
     other = theirs.of(rest_of(opened, early))
-    submissions: dict[ClientId, Submission] = {}
+    submissions: dict[ClientId, AnySubmission] = {}
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:
         own = collected[client]
-        if client in early and isinstance(own, Submission):
+        if client in early and not isinstance(own, Rejection):
             submissions[client] = own
             continue
         entry = other[client]
-        if isinstance(own, Submission) and isinstance(entry, Digest):
+        if not isinstance(own, Rejection) and isinstance(entry, Digest):
             if entry == own.header.whole_digest:
                 submissions[client] = own
             else:
                 # Whoever can read an upload's header can cause it: nothing is held against anyone.
                 rejections[client] = Rejection.UNMATCHED
         else:
-            own_reason = None if isinstance(own, Submission) else own
+            own_reason = None if not isinstance(own, Rejection) else own
             other_reason = None if isinstance(entry, Digest) else entry
             reasons = [own_reason, other_reason]
             if role is Role.SERVER_B:
@@ -83,7 +85,7 @@ def match(
             one_alone = None in reasons
             absent = Rejection.UNMATCHED if one_alone else Rejection.ABSENT
             rejections[client] = found[0] if found else absent
-        if isinstance(own, Submission) and client not in submissions:
+        if not isinstance(own, Rejection) and client not in submissions:
             own.discard()
     return Matched(opened, submissions, rejections, early)
 
@@ -155,7 +157,7 @@ def offer(
         PeerViolation: A names somebody who wasn't offered.
         PeerUnavailable: A is gone.
     """
-    offered: dict[ClientId, Submission] = {}
+    offered: dict[ClientId, AnySubmission] = {}
     places, taken = Places(opened.cohort), set[ClientId]()
     while not (turn := Ask.from_bytes(link.receive("ask", timeout_s=patience_s))).over:
         if turn.patient:
@@ -177,10 +179,10 @@ class _Pairs:
 
     def __init__(self) -> None:
         self._offered: set[ClientId] = set()
-        self._here: dict[ClientId, Submission] = {}
+        self._here: dict[ClientId, AnySubmission] = {}
         self.expected: dict[ClientId, Digest] = {}
         """Offered, and not here yet."""
-        self.alike: deque[Submission] = deque()
+        self.alike: deque[AnySubmission] = deque()
 
     def offered(self, client: ClientId, signed: Digest) -> None:
         """B holds it whole. Raises PeerViolation."""
@@ -192,7 +194,7 @@ class _Pairs:
         else:
             self._compare(submission, signed)
 
-    def held(self, submission: Submission) -> None:
+    def held(self, submission: AnySubmission) -> None:
         """It has come to A."""
         client = submission.context.client
         if (signed := self.expected.pop(client, None)) is None:
@@ -200,7 +202,7 @@ class _Pairs:
         else:
             self._compare(submission, signed)
 
-    def _compare(self, submission: Submission, signed: Digest) -> None:
+    def _compare(self, submission: AnySubmission, signed: Digest) -> None:
         # What differs is left to the last lists, which say so.
         if signed == submission.header.whole_digest:
             self.alike.append(submission)

@@ -1,7 +1,7 @@
 """One upload in pieces: bounded, hashed as it arrives, complete or rejected; its body on the disk.
 
 A body says nothing without both seeds, but disks are stolen and backed up, and a dealer's memory
-may leak. So what lies in server B's spool is under AES-256-GCM with a key that is made when the
+may leak. So what lies in a server's spool is under AES-256-GCM with a key that is made when the
 attempt opens and is in memory alone: after a restart, or the attempt's end, the files are noise.
 """
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -23,12 +22,14 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId
 from precad.common.keystream import KEY_BYTES, encode_context
+from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
-from precad.common.share.mask import SALT_BYTES
-from precad.common.share.submission import PIECE_BYTES, Submission, body_bytes, body_hasher
+from precad.common.share.proof_submission import AnySubmission, ProofBodyHash, body_layout
+from precad.common.share.submission import PIECE_BYTES, BodyHash
+from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
@@ -86,11 +87,11 @@ class SpoolFile:
             if self._length % PIECE_BYTES == 0:
                 self._end()
 
-    def finish(self, salt: Secret) -> "SpooledBody":
-        """All has come; ``salt`` is salt_h, which stays in memory. Raises OSError."""
+    def finish(self, prefix: Secret) -> "SpooledBody":
+        """All has come; the prefix stays in memory. Raises OSError."""
         self._end()
         self._file.close()
-        return SpooledBody(self._path, self._key, self._number, self._length, salt)
+        return SpooledBody(self._path, self._key, self._number, self._length, prefix)
 
     def abandon(self) -> None:
         """Remove what there is."""
@@ -128,12 +129,12 @@ class SpooledBody:
     number: int
     """Of the file."""
     length: int
-    """Bytes of b."""
-    salt: Secret = field(repr=False)
-    """salt_h."""
+    """Bytes of its words."""
+    prefix: Secret = field(repr=False)
+    """salt_h; of a proof's, s_u too."""
 
     def pieces(self) -> Iterator[bytes]:
-        """b, each piece decrypted as it is asked for. Raises BodyUnreadable."""
+        """The words, each piece decrypted as it is asked for. Raises BodyUnreadable."""
         cipher = AESGCM(self.key.reveal())
         try:
             with self.path.open("rb", buffering=0) as file:
@@ -173,18 +174,20 @@ class Upload:
 
     def __init__(
         self,
-        submission: Submission,
-        dimension: int,
+        submission: AnySubmission,
+        task: Task,
         spool: Spool,
-        accept: Callable[[Submission], None],
+        accept: Callable[[AnySubmission], None],
     ) -> None:
         self._submission = submission
+        self._shape = task.proof
         self._accept = accept
-        # Server A gets no body.
-        self._awaited = 0 if submission.role is Role.SERVER_A else body_bytes(dimension)
+        self._prefix_bytes, words = body_layout(task)
+        whole = self._prefix_bytes + words * WORD_BYTES
+        self._awaited = whole if submission.awaits_body else 0
         self._received = 0
-        self._salt = b""
-        self._hash: blake3 | None = None
+        self._prefix = b""
+        self._hash: BodyHash | ProofBodyHash | None = None
         self._file: SpoolFile | None = None
         self._abandoned = False
         self.complete = False
@@ -194,7 +197,7 @@ class Upload:
 
     @property
     def awaits_body(self) -> bool:
-        """Whether b belongs to it, which server A doesn't get."""
+        """Whether a body belongs to it at this server."""
         return self._awaited > 0
 
     @property
@@ -205,7 +208,8 @@ class Upload:
     def add(self, piece: bytes | memoryview) -> None:
         """The next bytes of the body.
 
-        Raises RejectedSubmission: more bytes than a body has, or the upload was abandoned.
+        Raises RejectedSubmission: more bytes than a body has, words that aren't of the field, or
+        the upload was abandoned.
         """
         self._require_alive()
         if self._received + len(piece) > self._awaited:
@@ -217,13 +221,17 @@ class Upload:
         self._received += len(piece)
         view = memoryview(piece)
         if self._hash is None:
-            missing = SALT_BYTES - len(self._salt)
-            self._salt += view[:missing]
+            missing = self._prefix_bytes - len(self._prefix)
+            self._prefix += view[:missing]
             view = view[missing:]
-            if len(self._salt) < SALT_BYTES:
+            if len(self._prefix) < self._prefix_bytes:
                 return
-            self._hash = body_hasher(self.context.digest, Secret(self._salt))
-        self._hash.update(view)
+            self._hash = self._submission.body_hash(Secret(self._prefix), self._shape)
+        try:
+            self._hash.update(view)
+        except RejectedSubmission:
+            self.abandon()
+            raise
         assert self._file is not None
         with self._costs_this_upload():
             self._file.add(view)
@@ -245,13 +253,13 @@ class Upload:
             )
         submission = self._submission
         if self._hash is not None and self._file is not None:
-            if self._hash.digest() != submission.header.body_digest.value:
+            if not self._hash.right:
                 self.abandon()
                 raise RejectedSubmission(
                     Rejection.MALFORMED, "the body isn't the one that was signed"
                 )
             with self._costs_this_upload():
-                submission = replace(submission, body=self._file.finish(Secret(self._salt)))
+                submission = replace(submission, body=self._file.finish(Secret(self._prefix)))
         self.complete = True
         try:
             self._accept(submission)

@@ -135,7 +135,9 @@ def _opened(
     cover = aggregator.task.privacy.cover_uploads
     cohort = tuple(sorted(aggregator.roster if cover else counted))
     aggregator.store.attempts.begin(attempt, version, len(cohort), model)
-    return Opened(attempt, version, cohort, model, frozenset(counted))
+    task, roster = aggregator.task, aggregator.roster
+    holders = {} if task.proof is None else roster.seed_holders(task.digest)
+    return Opened(attempt, version, cohort, model, frozenset(counted), holders)
 
 
 def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
@@ -150,8 +152,8 @@ def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
 
 OPENED_CAP = 3
 """Attempts of one version whose comparisons may be opened before the operators are asked: in each a
-server that departs from the protocol reads a bit of X. By gates it reads none, and they are only
-counted (docs/cheating-server.md)."""
+server that departs from the protocol reads a bit of X. Of proofs it reads none, and attempts are
+only counted (docs/cheating-server.md)."""
 GRANTED = 3
 """Attempts that one word of the operators allows."""
 
@@ -185,7 +187,7 @@ def doubt(store: Store, task: Task, attempt: int, version: int) -> str:
     if any(not fact.voided for fact in store.ledger.facts(version)):
         return "a release of it may have left already, and another one costs privacy"
     opened = store.versions.opened(version)
-    if opened >= OPENED_CAP and task.validation == "crypten":
+    if opened >= OPENED_CAP and task.has_dealer:
         return f"the comparisons of {opened} of its attempts were opened"
     if (tried := store.attempts.count_of(version)) >= task.training.attempts:
         return f"{tried} attempts failed (training.attempts = {task.training.attempts})"

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import AnySubmission
 
 Rejections = Mapping[ClientId, Rejection]
 
@@ -30,6 +30,8 @@ class Opened:
     model: Digest
     counted: frozenset[ClientId]
     """Whom the coin drew and both ledgers let take part: only they are summed and charged."""
+    seed_holders: Mapping[ClientId, Role] = field(default_factory=dict)
+    """Where norms are proved: which server gets whose seed; the other gets the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Matched:
     """Collection is over; both servers know the same matched and rejected clients."""
 
     opened: Opened
-    submissions: Mapping[ClientId, Submission]
+    submissions: Mapping[ClientId, AnySubmission]
     """Held by both servers, which have the same signed bytes."""
     rejections: Rejections
     early: frozenset[ClientId] = frozenset()

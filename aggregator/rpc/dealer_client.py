@@ -14,7 +14,7 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of, errors_of
 from precad.common.wire.version import check_version
-from precad.norm_check.dealing import Answer, Answers, DealerConversation, DealtGates, GateKeys
+from precad.norm_check.dealing import Answer, Answers, DealerConversation
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
@@ -125,20 +125,13 @@ def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareReq
     )
 
 
-def answer_from_wire(reply: pb.SquareAnswer, *, gates: bool) -> Answer:
-    """One of the dealer's answers.
-
-    Raises PeerViolation: there is none in it, or not what this task's check needs.
-    """
+def answer_from_wire(reply: pb.SquareAnswer) -> Answer:
+    """One of the dealer's answers. Raises PeerViolation: there is none in it."""
     match reply.WhichOneof("answer"):
         case "row_key":
             return Secret(reply.row_key)
-        case "share" if not gates:
+        case "share":
             return reply.share
-        case "gate_keys" if gates:
-            return GateKeys(reply.gate_keys)
-        case "share" | "gate_keys" as other:
-            raise PeerViolation(f"the dealer deals {other}, which this task's check doesn't take")
         case "violation":
             return PeerViolation(f"the dealer refuses: {reply.violation}")
         case "unavailable":
@@ -154,7 +147,6 @@ class RemoteSquares:
 
     def __init__(self, dealer: RemoteDealer, answers: Answers) -> None:
         self._dealer = dealer
-        self._all_asked = False
         self._answers = answers
         self._outgoing: queue.SimpleQueue[pb.SquareRequest | None] = queue.SimpleQueue()
         self._call = dealer.stub.Square(self._requests(), wait_for_ready=True)
@@ -173,20 +165,6 @@ class RemoteSquares:
     def share(self, context: bytes) -> int:
         """As ``DealerConversation.share``."""
         return self._answers.share(context)
-
-    def gate_keys(self, context: bytes) -> DealtGates:
-        """As ``DealerConversation.gate_keys``."""
-        if not self._all_asked:
-            self._all_asked = True
-            self._outgoing.put(
-                pb.SquareRequest(
-                    task_digest=self._dealer.task.digest.value,
-                    epoch=self._dealer.epoch,
-                    attempt=self._answers.attempt,
-                    all_asked=True,
-                )
-            )
-        return self._answers.gate_keys(context)
 
     def close(self) -> None:
         """End the stream; the dealer forgets what has no answer yet."""
@@ -207,11 +185,10 @@ class RemoteSquares:
 
     def _read(self) -> None:
         try:
-            gates = self._dealer.task.validation == "fss"
             for reply in self._call:
                 self._dealer.count(reply.ByteSize())
                 for each in reply.answers:
-                    self._answers.put(each.contexts, answer_from_wire(each, gates=gates))
+                    self._answers.put(each.context, answer_from_wire(each))
                 del reply
             self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
         except grpc.RpcError as error:

@@ -117,6 +117,8 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
         opened=session.store.versions.opened(model.version),
         model_digest=model.digest.value,
     )
+    if (stated := session.inbox.proof_opening(attempt, client)) is not None:
+        body.proof_opening, body.seed_holder = stated[0].value, stated[1].value
     return _say(session, client, "opening", body)
 
 

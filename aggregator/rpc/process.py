@@ -29,7 +29,7 @@ from precad.aggregator.training.connected_clients import ConnectedClients, while
 from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.training_loop import Peers, run_to_end
+from precad.aggregator.training.training_loop import Dealer, Peers, run_to_end
 from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.errors import PeerUnavailable, PrecadError
@@ -42,10 +42,11 @@ from precad.common.identity.signatures import CertificateSigner, CertificateVeri
 from precad.common.kernel import kernel_in_use
 from precad.common.logs import doing, dump_stacks_on_signal
 from precad.common.process_memory import give_back_freed, let_go_of_loaded
-from precad.common.task import Task
+from precad.common.task import Task, require_dealer
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import Refusing, add_health, set_when_told_to_stop
+from precad.norm_check.dealing import NoDealer
 
 log = logging.getLogger("precad")
 
@@ -160,6 +161,7 @@ def make_port(
 def open_session(role: Role, settings: ServerSettings) -> Session:
     """What the settings describe, opened. Called on the event loop. Raises Misconfiguration."""
     task = Task.load(settings.task)
+    require_dealer(task, settings.dealer)
     identity = Identity.load(settings.identity)
     verifier = CertificateVerifier(identity)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -224,13 +226,17 @@ Reach = Callable[[], AbstractContextManager[FrameTransport]]
 
 
 def peers_of(
-    session: Session, dealer_address: str, other_server: Reach, workers: ValidationWorkers
+    session: Session, dealer_address: str | None, other_server: Reach, workers: ValidationWorkers
 ) -> Peers:
-    """A process's peers: gRPC, the task's noise, and its workers."""
+    """A process's peers: gRPC, a dealer if it has one, the task's noise, and its workers."""
     task, role = session.task, session.role
 
     @contextmanager
-    def peers() -> Iterator[tuple[FrameTransport, RemoteDealer]]:
+    def peers() -> Iterator[tuple[FrameTransport, Dealer]]:
+        if dealer_address is None:
+            with other_server() as transport:
+                yield transport, NoDealer()
+            return
         to_dealer = dealer_address, session.identity, Role.DEALER
         with open_channel(*to_dealer) as channel, other_server() as transport:
             why = partial(why_unreachable, *to_dealer)
@@ -239,7 +245,7 @@ def peers_of(
     return Peers(peers, DiscreteGaussian(task.noise_units), workers.validation)
 
 
-def _leave_dealer(session: Session, address: str) -> asyncio.Event:
+def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
     """Begin to tell the dealer that a finished training is over; one that doesn't hear it deals on.
 
     Returns:
@@ -247,17 +253,17 @@ def _leave_dealer(session: Session, address: str) -> asyncio.Event:
     """
     left, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def leave() -> None:
+    def leave(dealer: str) -> None:
         try:
-            with open_channel(address, session.identity, Role.DEALER) as channel:
-                RemoteDealer(channel, address, session.task, session.role).leave(_LEAVING_S)
+            with open_channel(dealer, session.identity, Role.DEALER) as channel:
+                RemoteDealer(channel, dealer, session.task, session.role).leave(_LEAVING_S)
         except PrecadError as error:
             log.info("the dealer wasn't told that the training is over: %s", error)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(left.set)
 
-    if session.progress.phase is Phase.DONE:
-        session.clock.start_thread("leave", leave)
+    if address is not None and session.progress.phase is Phase.DONE:
+        session.clock.start_thread("leave", partial(leave, address))
     else:
         left.set()
     return left

@@ -25,10 +25,12 @@ from precad.aggregator.training.finish_round import keep, recover, say_kept
 from precad.aggregator.training.owner_statements import require_nothing_lost, take_back
 from precad.aggregator.training.reconcile import charge_unknown, meet
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.validate.in_process_validator import InProcess, longest_opening
+from precad.aggregator.validate import in_process_validator
+from precad.aggregator.validate.in_process_validator import longest_opening
 from precad.aggregator.validate.validation import Take, Validation
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
+from precad.common.group import group_of
 from precad.common.identifiers import Role
 from precad.common.logs import doing
 from precad.common.process_memory import give_back_freed
@@ -59,12 +61,12 @@ class Dealer(Dealing, Protocol):
 
 def in_process(aggregator: Aggregator, opened: Opened) -> Validation:
     """Validate in the training's own thread."""
-    return InProcess(aggregator, opened.attempt, opened.counted)
+    return in_process_validator.in_process(aggregator, opened.attempt, opened.counted)
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other server and the dealer, and this server's noise and validators."""
+    """The other server and the dealer, if the task has one; this server's noise and validators."""
 
     connect: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
     """The other server's link and the dealer, until the block ends. Raises PeerUnavailable."""
@@ -199,7 +201,7 @@ def run_attempt(
             summed = aggregate(aggregator, matched, validator)
         steps.over("validate")
         give_back_freed()
-        noised = add_noise(summed, noise)
+        noised = add_noise(summed, noise, group_of(session.task))
         # A vector each, and a large model has room for few.
         del validator, summed
         sent = countersign(aggregator, prepare(aggregator.store, noised))

@@ -2,7 +2,6 @@
 
 For sums x is shared as a_A at server A and b + a_B at server B. So A keeps nothing of b, and B
 reads it again from its own spool where it must (docs/soundness.md, "Part 2: the exact norm").
-What is projected is that share, or, where the check is by gates, b itself: public to both servers.
 """
 
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from precad.common.kernel import sharing_in_use
 from precad.common.keystream import Keystream
 from precad.common.ring import WORD_BYTES, RingVector, signed, view_words
 from precad.common.secret import Secret
-from precad.common.share.mask import SALT_BYTES, norm_point
+from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import PIECE_BYTES, Submission, body_hasher
 from precad.common.task import Task
 from precad.norm_check.random_rows import Rows
@@ -29,7 +28,7 @@ class Absorber:
     """Takes the pieces of b in order.
 
     Args:
-        task: gives d, k and β, and which check it is.
+        task: gives d, k and β.
         mask: a_j, this server's own mask, from its start.
         row_key: the dealer's, for this submission alone.
         total: ``[d] int64`` that the share is added into; None where the client isn't counted.
@@ -51,7 +50,6 @@ class Absorber:
         self._add_share = sharing_in_use()
         self._dimension = task.dimension
         self._share = np.empty(min(_TOGETHER, task.dimension), dtype=np.int64)
-        self._public = task.validation == "fss"
         self._crossed = 0
         self._squared = 0
         self.absorbed = 0
@@ -64,24 +62,7 @@ class Absorber:
 
     def words(self, r_share: int) -> RingVector:
         """``[k + 1] int64``: this server's shares of the k projections, then of y."""
-        assert not self._public
         y = excess_share(self._role, self._crossed, self._squared, r_share, self._bound)
-        return np.append(self._rows.z(), np.int64(y))
-
-    @property
-    def crossed(self) -> int:
-        """⟨b, a_j⟩ so far, with this server's own mask; signed."""
-        return signed(self._crossed)
-
-    def points(self, word_a: int, word_b: int) -> RingVector:
-        """``[k + 1] int64``: the projections of b and the norm's point, the same at both servers.
-
-        Args:
-            word_a: u_A, as the client signed it; nobody's but the header's words may be taken.
-            word_b: u_B, likewise.
-        """
-        assert self._public
-        y = norm_point(word_a, word_b, self._squared, self._bound)
         return np.append(self._rows.z(), np.int64(y))
 
     def _absorb(self, b: RingVector) -> None:
@@ -91,7 +72,7 @@ class Absorber:
         crossed, squared = self._add_share(b, share, total, adds_b=self._role is Role.SERVER_B)
         self._crossed += crossed
         self._squared += squared
-        self._rows.absorb(b if self._public else share)
+        self._rows.absorb(share)
         self.absorbed += b.size
         if self.absorbed == self._dimension:
             # All submissions of a batch are kept until they are decided on.
@@ -142,7 +123,7 @@ def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingV
     try:
         if submission.body is None:
             raise AssertionError(f"{submission.context.client} was matched without a body")
-        link.send_piece(step, submission.body.salt.reveal(), last=False)
+        link.send_piece(step, submission.body.prefix.reveal(), last=False)
         for piece in submission.body_pieces():
             link.send_piece(step, piece, last=False)
             yield view_words(piece)

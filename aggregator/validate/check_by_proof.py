@@ -2,31 +2,37 @@
 
 For each batch that both servers hold alike they draw a joint coin, compute their words at its point
 and exchange them: two servers, no dealer (docs/soundness.md, part 4). No word of a submission
-leaves before its own part was verified whole, which the door does, and a header is answered once.
+leaves before its own part was verified whole, which the inbox does, and a header is answered once.
 """
 
 import hmac
 import logging
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Sequence
+from typing import Self
 
 import numpy as np
 
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.validate.validation import ProofServer, Verdicts
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
+from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import KEY_BYTES, encode_context
-from precad.common.prime_field import FieldVector, arithmetic, first_not_below
+from precad.common.prime_field import FieldVector, first_not_below
+from precad.common.proof_shape import ProofShape
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
-from precad.norm_check.norm_proof import ProofShape, ProofWords, Query, accepts
-from precad.norm_check.proof_submission import (
-    BodyPart,
-    SeedPart,
-    Verified,
-    answer_of,
-    update_pieces,
+from precad.common.share.proof_submission import AnySubmission, ProofSubmission, Share
+from precad.common.task import Task
+from precad.norm_check.norm_proof import (
+    ProofShare,
+    ProofWords,
+    Query,
+    accepts,
+    answer,
+    bit_challenges,
+    projections,
 )
+from precad.norm_check.random_rows import Rows
 
 log = logging.getLogger("precad")
 
@@ -34,44 +40,42 @@ _WHOLE, _DROPPED = b"w", b"d"
 """Before each submission's words: whether this server could read its part."""
 
 
-class ProofServer(Protocol):
-    """What the check needs of one server."""
-
-    @property
-    def role(self) -> Role:
-        """SERVER_A or SERVER_B."""
-
-    @property
-    def link(self) -> PeerLink:
-        """To the other server."""
-
-
 class ByProof:
-    """Validates one attempt's matched submissions, a batch at a time.
+    """As ``Validator``: validates one attempt's matched submissions, a batch at a time.
 
     Args:
         server: this one.
-        shape: the proofs' sizes.
         attempt: of all submissions.
-        counted: whose shares are summed; the others are validated all the same.
+        counted: whose shares are summed; the others are validated all the same, so that nothing
+            shows which of them the coin drew.
     """
 
-    def __init__(
-        self, server: ProofServer, shape: ProofShape, attempt: int, counted: Collection[ClientId]
-    ) -> None:
+    def __init__(self, server: ProofServer, attempt: int, counted: Collection[ClientId]) -> None:
         self._server = server
-        self._shape = shape
+        self._shape = shape_of(server.task)
+        self._group = group_of(server.task)
         self._attempt = attempt
         self._counted = counted
         self._turn = 0
         self._answered: set[bytes] = set()
-        self.rejections: dict[ClientId, Rejection] = {}
-        """Who doesn't count, and why."""
-        self.share_sum: FieldVector = np.zeros(shape.dimension, dtype=np.uint64)
-        """This server's share of the sum over valid clients that are counted."""
+        self._rejections: dict[ClientId, Rejection] = {}
+        self._total = np.zeros(server.task.dimension, dtype=np.int64)
 
-    def take(self, batch: Sequence[Verified]) -> None:
-        """Decide on submissions that both servers hold alike, in the same order.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held beyond the attempt."""
+
+    def ready(self) -> None:
+        """As ``Validator.ready``: this process is."""
+
+    def decide(self) -> Verdicts:
+        """As ``Validator.decide``: all was decided as it was taken."""
+        return Verdicts(self._rejections, self._total)
+
+    def take(self, submissions: Sequence[AnySubmission]) -> None:
+        """As ``Validator.take``: decide on them, and add the valid ones to the sum.
 
         The match is over for all of them, and with workers the batch is durable, before this is
         called: a client that could wait for the coin would choose it.
@@ -80,32 +84,31 @@ class ByProof:
             PeerViolation: the other server opens another coin, or sends no words of the field.
             PeerUnavailable: it is gone, or a part can't be read a second time.
         """
-        if not batch:
+        if not submissions:
             return
-        parts = [each.part for each in batch]
-        headers = {part.header.signed for part in parts}
-        if self._answered & headers or len(headers) < len(parts):
+        batch = [each for each in submissions if isinstance(each, ProofSubmission)]
+        headers = {each.header.signed for each in batch}
+        if len(batch) < len(submissions):
+            raise AssertionError("a submission without a proof came to this check")
+        if self._answered & headers or len(headers) < len(batch):
             # Two answers tell an update: nothing that a peer does may lead here.
             raise AssertionError("a submission was to be answered twice")
         self._answered |= headers
-        digests = [part.header.whole_digest for part in parts]
-        coin = self._coin(parts[0].header.context.task, digests)
-        link, size = self._server.link, (self._shape.columns + 2) * WORD_BYTES
-        own: list[ProofWords | None] = []
-        message = bytearray()
-        for part, digest in zip(parts, digests, strict=True):
-            words = self._answer(part, Query.drawn(self._shape, coin, digest))
-            own.append(words)
-            message += _DROPPED + bytes(size) if words is None else _WHOLE + _encoded(words)
-        theirs = link.exchange(f"proof/{self._turn}", bytes(message))
+        digests = [each.header.whole_digest for each in batch]
+        coin = self._coin(digests)
+        queries = (Query.drawn(self._shape, coin, digest) for digest in digests)
+        own = [self._answer(each, query) for each, query in zip(batch, queries, strict=True)]
+        message = b"".join(_encoded(words, self._shape) for words in own)
+        theirs = self._server.link.exchange(f"proof/{self._turn}", message)
         if len(theirs) != len(message):
             raise PeerViolation(f"the other server's words have {len(theirs)} bytes")
-        for number, part in enumerate(parts):
-            start = number * (1 + size)
-            self._settle(part, own[number], theirs[start : start + 1 + size])
+        size = words_bytes(self._shape)
+        for number, submission in enumerate(batch):
+            start = number * size
+            self._settle(submission, own[number], theirs[start : start + size])
         self._turn += 1
 
-    def _coin(self, task: Digest, digests: Sequence[Digest]) -> Secret:
+    def _coin(self, digests: Sequence[Digest]) -> Secret:
         """The batch's: A commits, B says its bytes, A opens. The batch is fixed before.
 
         The digests bind it to what both hold: servers with other batches draw other coins.
@@ -113,6 +116,7 @@ class ByProof:
         link, role = self._server.link, self._server.role
         own, step = Secret.random(KEY_BYTES), f"proof-coin/{self._turn}"
         batch = Digest.of(encode_context("proof-batch", *(each.value for each in digests)))
+        task = self._server.task.digest
 
         def committed(opening: bytes) -> bytes:
             parts = task.value, batch.value, self._attempt, self._turn, opening
@@ -134,46 +138,86 @@ class ByProof:
         joint = encode_context("proof-joint-coin", of_a, of_b, batch.value)
         return Secret(Digest.of(joint).value)
 
-    def _answer(self, part: SeedPart | BodyPart, query: Query) -> ProofWords | None:
+    def _answer(self, submission: ProofSubmission, query: Query) -> ProofWords | None:
+        """This server's words, from one pass over its share, which goes into the sum on the way.
+
+        None where its body can't be read any more: then nothing of it is in the sum.
+        """
+        shape, header = self._shape, submission.header
+        share, rows = Share(submission, shape), Rows(header.rows_key, shape.dimension, shape.rows)
+        counted = submission.context.client in self._counted
+        summed = 0
+
+        def pieces() -> Iterator[FieldVector]:
+            nonlocal summed
+            for piece in share.update():
+                words = piece.view(np.int64)
+                rows.absorb(words)
+                if counted:
+                    self._group.add(self._total[summed : summed + piece.size], words)
+                    summed += piece.size
+                yield piece
+
+        def rest() -> ProofShare:
+            seed_holder = not submission.awaits_body
+            return ProofShare(*share.beside(), projections(rows), holds_constants=seed_holder)
+
         try:
-            return answer_of(part, self._shape, query)
+            return answer(query, pieces(), rest, bit_challenges(shape, header.bits_key))
         except BodyUnreadable as error:
-            log.warning("a body of client %s won't count: %s", _client(part), error)
+            log.warning("a body of client %s won't count: %s", submission.context.client, error)
+            self._take_out(submission, summed)
             return None
 
-    def _settle(self, part: SeedPart | BodyPart, own: ProofWords | None, theirs: bytes) -> None:
-        """The verdict on one, the same at both; a valid one's share is added."""
+    def _settle(self, submission: ProofSubmission, own: ProofWords | None, theirs: bytes) -> None:
+        """The verdict on one, the same at both; what isn't valid is taken out of the sum."""
         status, other = theirs[:1], _decoded(theirs[1:], self._shape)
         if status not in (_WHOLE, _DROPPED):
             raise PeerViolation("the other server's words begin with no verdict")
-        client = _client(part)
+        client = submission.context.client
         if own is None or status == _DROPPED:
-            self.rejections[client] = Rejection.TRUNCATED
+            self._rejections[client] = Rejection.TRUNCATED
         elif not accepts(own, other):
-            self.rejections[client] = Rejection.NORM_EXCEEDED
-        elif client in self._counted:
-            self._add(part)
+            self._rejections[client] = Rejection.NORM_EXCEEDED
+        if client in self._rejections and own is not None:
+            self._take_out(submission, self._shape.dimension)
 
-    def _add(self, part: SeedPart | BodyPart) -> None:
-        done, math = 0, arithmetic()
+    def _take_out(self, submission: ProofSubmission, summed: int) -> None:
+        """Subtract the first ``summed`` words of this server's share again."""
+        if not summed or submission.context.client not in self._counted:
+            return
+        done = 0
         try:
-            for piece in update_pieces(part, self._shape):
-                total = self.share_sum[done : done + piece.size]
-                total[:] = math.add(total, piece)
-                done += piece.size
+            for piece in Share(submission, self._shape).update():
+                words = piece[: summed - done].view(np.int64)
+                self._group.subtract(self._total[done : done + words.size], words)
+                done += words.size
+                if done == summed:
+                    return
         except BodyUnreadable as error:
             raise PeerUnavailable(
-                f"a valid body can't be read for the sum: {error}; the attempt starts over"
+                f"a body that is to be taken out of the sum can't be read again: {error}; the "
+                "attempt starts over"
             ) from None
 
 
-def _client(part: SeedPart | BodyPart) -> ClientId:
-    return part.header.context.client
+def shape_of(task: Task) -> ProofShape:
+    """The sizes of a task that has proofs."""
+    if task.proof is None:
+        raise AssertionError(f"{task.name} has no proofs")
+    return task.proof
 
 
-def _encoded(words: ProofWords) -> bytes:
+def words_bytes(shape: ProofShape) -> int:
+    """Bytes of one server's answer about one submission."""
+    return 1 + (shape.columns + 2) * WORD_BYTES
+
+
+def _encoded(words: ProofWords | None, shape: ProofShape) -> bytes:
+    if words is None:
+        return _DROPPED + bytes(words_bytes(shape) - 1)
     both = np.array([words.value, words.zero], dtype=np.uint64)
-    return np.concatenate([words.wires, both]).astype("<u8", copy=False).tobytes()
+    return _WHOLE + np.concatenate([words.wires, both]).astype("<u8", copy=False).tobytes()
 
 
 def _decoded(data: bytes, shape: ProofShape) -> ProofWords:

@@ -5,18 +5,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
 from precad.common.ring import RingVector
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
-from precad.norm_check.dealing import DealerConversation, Dealing
+from precad.norm_check.dealing import Dealing
 from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, SpentTriples
 
 MAX_BATCH_CLIENTS = 256
@@ -30,16 +26,17 @@ class Verdicts:
     rejections: Mapping[ClientId, Rejection]
     """Who doesn't count, and why; all others are valid."""
     share_sum: RingVector = field(repr=False)
-    """``[d] int64``: this server's share of the sum over valid clients that are counted."""
+    """``[d] int64``, of the task's group: this server's share of the sum over valid clients that
+    are counted."""
 
 
 class Validator(Protocol):
     """Validates one attempt's matched submissions at one server, with the other server's."""
 
-    def take(self, submissions: Sequence[Submission]) -> None:
+    def take(self, submissions: Sequence[AnySubmission]) -> None:
         """Both servers take the same submissions, at most a batch, in the same order.
 
-        No verdict and no bit of them leaves: that is ``decide``'s, when collection has closed.
+        No verdict leaves for a client before the round is over.
 
         Raises:
             PeerUnavailable: the other server, the dealer or a worker is gone.
@@ -53,24 +50,21 @@ class Validator(Protocol):
         """
 
     def decide(self) -> Verdicts:
-        """Both parts of docs/soundness.md for all that was taken; once. Raises as ``take``."""
+        """What docs/soundness.md says of all that was taken; once. Raises as ``take``."""
 
 
-Take = Callable[[Sequence[Submission]], None]
+Take = Callable[[Sequence[AnySubmission]], None]
 """``Validator.take``."""
 Validation = AbstractContextManager[Validator]
 """A validator for one attempt; what it holds goes when the block ends, however it ends."""
 
 
-# The seam between validation's one pass and the two ways to decide on what it has absorbed.
-
-
-class Server(Protocol):
-    """What validation needs of one server."""
+class ProofServer(Protocol):
+    """What the check of proofs needs of one server."""
 
     @property
     def task(self) -> Task:
-        """Gives d, k and β, and which check it is."""
+        """Gives the proofs' sizes."""
 
     @property
     def role(self) -> Role:
@@ -79,6 +73,10 @@ class Server(Protocol):
     @property
     def link(self) -> PeerLink:
         """To the other server."""
+
+
+class Server(ProofServer, Protocol):
+    """What validation with a dealer needs of one server."""
 
     @property
     def dealing(self) -> Dealing:
@@ -96,31 +94,7 @@ class Server(Protocol):
         """Binary triples for one batch of decisions. Raises PeerUnavailable, PeerViolation."""
 
 
-class Check(Protocol):
-    """Says of one attempt's absorbed submissions whether their norms are within the bound."""
-
-    def note(self, submission: Submission, absorber: Absorber, squares: DealerConversation) -> None:
-        """Take a submission whose body is absorbed; may wait for what is dealt for it.
-
-        Nothing of it leaves before ``decide``. Raises PeerUnavailable, PeerViolation.
-        """
-
-    def decide(self, batch: int, submissions: Sequence[Submission]) -> NDArray[np.bool_]:
-        """One batch: the servers learn of each submission whether it is within the bound.
-
-        Args:
-            batch: its number, never used before in this attempt.
-            submissions: noted ones, at least one, in the same order on both servers.
-
-        Returns:
-            ``[n] bool``, the same at both servers when both follow the protocol.
-
-        Raises:
-            PeerUnavailable, PeerViolation: as the other server or the dealer does.
-        """
-
-
-def label(submissions: Iterable[Submission]) -> str:
+def label(submissions: Iterable[AnySubmission]) -> str:
     """In a step's name: servers that have other submissions, or another order, stop at once."""
     digests = [submission.header.whole_digest.value for submission in submissions]
     return str(Digest.of(encode_context("submissions", *digests)))[:16]

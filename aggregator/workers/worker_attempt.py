@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from precad.aggregator.peer_link import FrameTransport, PeerLink
-from precad.aggregator.validate.in_process_validator import InProcess, longest_opening
+from precad.aggregator.validate.in_process_validator import in_process, longest_opening
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES
 from precad.norm_check.dealing import Dealing
@@ -87,7 +87,7 @@ class Begin:
 class Taken:
     """One submission for this worker."""
 
-    submission: Submission
+    submission: AnySubmission
     counted: bool
     batch: int
 
@@ -173,7 +173,7 @@ class Attempt:
         begin, recorded, counted = self._begin, Recorded(), set[ClientId]()
         dealt = self._dealing, begin.dealer_key, begin.nonces
         part = WorkerPart(self._task, self._role, link, *dealt, recorded)
-        with InProcess(part, begin.attempt, counted, iter(recorded)) as validator:
+        with in_process(part, begin.attempt, counted, iter(recorded)) as validator:
             while (orders := self._next(link))[-1] is not None:
                 validator.take(self._note(orders, counted, recorded))
             validator.take(self._note(orders, counted, recorded))
@@ -186,14 +186,32 @@ class Attempt:
         self._report(done={"bytes_sent": link.bytes_sent})
 
     def _next(self, link: PeerLink) -> list[Order]:
-        """All orders that wait, at least one; a decision is the last.
+        """What is validated together next; a decision is the last.
+
+        A batch of proofs has one coin: A's worker says how many orders it is made of.
+        """
+        if self._task.proof is None:
+            return self._waiting(link, 1, _AT_ONCE)
+        if self._role is Role.SERVER_A:
+            orders = self._waiting(link, 1, _AT_ONCE)
+            link.send("batch", len(orders).to_bytes(2, "big"))
+            return orders
+        deadlines = self._task.deadlines
+        said = link.receive("batch", timeout_s=deadlines.collect + deadlines.peer)
+        number = int.from_bytes(said, "big")
+        if not 1 <= number <= _AT_ONCE:
+            raise PeerViolation(f"the other server's worker takes {number} orders at once")
+        return self._waiting(link, number, number)
+
+    def _waiting(self, link: PeerLink, least: int, most: int) -> list[Order]:
+        """The orders that wait, in order.
 
         Raises:
             EOFError: the server has broken the attempt off.
             PeerUnavailable: the other server's worker is gone, while there is nothing to do.
         """
         orders: list[Order] = []
-        while not orders or (len(orders) < _AT_ONCE and not self._orders.empty()):
+        while len(orders) < least or (len(orders) < most and not self._orders.empty()):
             try:
                 order = self._orders.get(timeout=_LOOK_S)
             except queue.Empty:
@@ -208,7 +226,7 @@ class Attempt:
 
     def _note(
         self, orders: list[Order], counted: set[ClientId], recorded: Recorded
-    ) -> list[Submission]:
+    ) -> list[AnySubmission]:
         submissions = []
         for order in orders:
             if order is not None:

@@ -42,11 +42,12 @@ from precad.common.errors import (
     PrecadError,
     Rejection,
 )
+from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import WORD_BYTES, from_bytes
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.calls import error_of
 from precad.common.wire.submission_messages import PIECE_BYTES, header_to_wire
@@ -58,7 +59,7 @@ log = logging.getLogger("precad")
 
 _LOOK_S = 0.2
 
-Taken = tuple[Submission, bool, int]
+Taken = tuple[AnySubmission, bool, int]
 """With whether it is counted, and its batch."""
 
 
@@ -106,7 +107,7 @@ class WorkerLink:
         """Why it can't go on."""
         return None if self._done is not None else self._ended
 
-    def take(self, submission: Submission, *, counted: bool, batch: int) -> None:
+    def take(self, submission: AnySubmission, *, counted: bool, batch: int) -> None:
         """Hand one over; doesn't wait."""
         self._orders.put((submission, counted, batch))
 
@@ -214,14 +215,14 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
                 key=body.key.reveal(),
                 number=body.number,
                 length=body.length,
-                salt=body.salt.reveal(),
+                prefix=body.prefix.reveal(),
             )
         )
         body = None
     yield pb.WorkOrder(take=take)
     if body is None:
         return
-    yield pb.WorkOrder(body=body.salt.reveal())
+    yield pb.WorkOrder(body=body.prefix.reveal())
     for words in body.pieces():
         view = memoryview(words)
         for start in range(0, len(view), PIECE_BYTES):
@@ -263,7 +264,7 @@ class WorkerPairs:
         """Each pair's newest batch."""
         self._batches = 0
         """How many are recorded."""
-        self._waiting: deque[Submission] = deque()
+        self._waiting: deque[AnySubmission] = deque()
         """Nobody is there to take them."""
 
     def __enter__(self) -> Self:
@@ -275,7 +276,7 @@ class WorkerPairs:
         for link in self._links.values():
             link.close()
 
-    def take(self, submissions: Sequence[Submission]) -> None:
+    def take(self, submissions: Sequence[AnySubmission]) -> None:
         """As ``Validator.take``; returns when all are handed over."""
         if not submissions:
             return
@@ -302,14 +303,15 @@ class WorkerPairs:
         busy = [self._links[number] for number in self._numbers if self._loads[number]]
         for link in busy:
             link.decide()
-        total = np.zeros(self._aggregator.task.dimension, dtype=np.int64)
+        task = self._aggregator.task
+        total, group = np.zeros(task.dimension, dtype=np.int64), group_of(task)
         rejections: dict[ClientId, Rejection] = {}
         for link in busy:
             while (outcome := link.wait(_LOOK_S)) is None:
                 self._aggregator.link.require_alive()
             verdicts, sent = outcome
             rejections |= verdicts.rejections
-            total += verdicts.share_sum
+            group.add(total, verdicts.share_sum)
             self._aggregator.link.bytes_sent += sent
         return Verdicts(rejections, total)
 

@@ -29,7 +29,7 @@ class WorkerStart(BaseModel):
     task: Path
     identity: Path
     """The server's own: on this machine, or the same folder on the worker's."""
-    dealer: Address
+    dealer: Address | None
     listen: ListenAddress
     proxy: Annotated[str | None, Field(repr=False)] = None
     """Leads to the dealer and the other server's workers, as in the server's settings."""

@@ -45,13 +45,13 @@ from precad.common.logs import dump_stacks_on_signal, start_log
 from precad.common.process_memory import PIECES, keep_freed_buffers
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
-from precad.common.share.mask import SALT_BYTES
-from precad.common.share.submission import Submission, body_bytes
+from precad.common.share.proof_submission import AnySubmission, body_layout
 from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import Context, Refusing, check_task
 from precad.common.wire.submission_messages import header_from_wire
 from precad.common.wire.version import GREETING
+from precad.norm_check.dealing import Dealing, NoDealer
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
 
@@ -103,12 +103,17 @@ class Working(WorkingServicer):
     """
 
     def __init__(
-        self, role: Role, task: Task, identity: Identity, dealer: str, proxy: str | None = None
+        self,
+        role: Role,
+        task: Task,
+        identity: Identity,
+        dealer: str | None,
+        proxy: str | None = None,
     ) -> None:
         self.role = role
         self.task = task
         self.identity = identity
-        self._dealer = by_proxy(dealer, proxy)
+        self._dealer = None if dealer is None else by_proxy(dealer, proxy)
         self._proxy = proxy
         self.links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
         """From server A's workers, not looked at yet."""
@@ -146,12 +151,7 @@ class Working(WorkingServicer):
             await context.send_initial_metadata(GREETING)
             begin = (await anext(request_iterator)).begin
             check_task(self.task, begin.task_digest)
-            to_dealer = self._dealer, self.identity, Role.DEALER
-            with own_folder() as disk, open_channel(*to_dealer) as channel:
-                why = partial(why_unreachable, *to_dealer)
-                dealer = RemoteDealer(channel, self._dealer, self.task, self.role, why)
-                # The server has joined, for itself and all of its workers.
-                dealer.epoch = begin.epoch
+            with own_folder() as disk, self._dealer_for(begin.epoch) as dealer:
                 reach = _Reach(self, by_proxy(begin.peer, self._proxy))
                 key = Secret(begin.dealer_key)
                 said = Begin(begin.attempt, begin.pair, key, begin.nonces)
@@ -168,6 +168,19 @@ class Working(WorkingServicer):
                     reading.cancel()
                     attempt.end()
                     reach.close()
+
+    @contextmanager
+    def _dealer_for(self, epoch: bytes) -> Iterator[Dealing]:
+        """The dealer, which the server has joined for itself and all of its workers."""
+        if self._dealer is None:
+            yield NoDealer()
+            return
+        to_dealer = self._dealer, self.identity, Role.DEALER
+        with open_channel(*to_dealer) as channel:
+            why = partial(why_unreachable, *to_dealer)
+            dealer = RemoteDealer(channel, self._dealer, self.task, self.role, why)
+            dealer.epoch = epoch
+            yield dealer
 
 
 class _Reach:
@@ -227,7 +240,7 @@ class _Bodies:
         self._next: Taken | None = None
         """Its body is on the way."""
         self._file: SpoolFile | None = None
-        self._salt = Secret(b"")
+        self._prefix = Secret(b"")
         self._left = 0
 
     async def read(self, orders: AsyncIterator[pb.WorkOrder]) -> None:
@@ -253,38 +266,39 @@ class _Bodies:
     def _take(self, order: pb.WorkTake) -> None:
         submission = _taken(order, self._worker.role)
         one = Taken(submission, order.counted, order.batch)
-        if self._worker.role is Role.SERVER_A or submission.body is not None:
+        if not submission.awaits_body or submission.body is not None:
             self._attempt.put(one)
             return
-        self._next, self._left = one, body_bytes(self._worker.task.dimension)
+        prefix, words = body_layout(self._worker.task)
+        self._next, self._left = one, prefix + words * WORD_BYTES
 
     def _add(self, piece: bytes) -> None:
         if self._next is None or len(piece) > self._left:
             raise Misconfiguration("body", len(piece), "more bytes than a body has")
         if self._file is None:
-            if len(piece) != SALT_BYTES:
-                raise Misconfiguration("salt_h", len(piece), f"must have {SALT_BYTES} bytes")
-            self._salt = Secret(piece)
+            if len(piece) != (most := body_layout(self._worker.task)[0]):
+                raise Misconfiguration("body", len(piece), f"must begin with {most} bytes")
+            self._prefix = Secret(piece)
             self._file = self._spool.begin(self._next.submission.context.client)
         else:
             self._file.add(memoryview(piece))
         self._left -= len(piece)
         if self._left < WORD_BYTES:
-            body = self._file.finish(self._salt)
+            body = self._file.finish(self._prefix)
             self._attempt.put(
                 replace(self._next, submission=replace(self._next.submission, body=body))
             )
             self._next, self._file = None, None
 
 
-def _taken(take: pb.WorkTake, role: Role) -> Submission:
+def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:
     """The submission, with its body where that is in a file. Raises RejectedSubmission."""
     submission = header_from_wire(take.submission, role)
     if not take.HasField("spooled"):
         return submission
     file = take.spooled
-    path, key, salt = Path(file.path), Secret(file.key), Secret(file.salt)
-    return replace(submission, body=SpooledBody(path, key, file.number, file.length, salt))
+    path, key, prefix = Path(file.path), Secret(file.key), Secret(file.prefix)
+    return replace(submission, body=SpooledBody(path, key, file.number, file.length, prefix))
 
 
 _PREFIX = "precad-bodies-"

@@ -106,7 +106,6 @@ class LoadClient:
                 Digest(event.model_digest),
             ),
             self.signer,
-            words=self.task.words_in_headers,
         )
 
     async def send(self, submission: Submission) -> str:

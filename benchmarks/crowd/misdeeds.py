@@ -265,7 +265,6 @@ def _shard(
             model or Digest(scene.event.model_digest),
         ),
         client.signer,
-        words=client.task.words_in_headers,
     )
 
 

@@ -235,13 +235,21 @@ class Deployment:
 
 
 def create_local_keys(
-    directory: Path, clients: Iterable[str], *, days: int = PARTY_DAYS, replace: bool = False
+    directory: Path,
+    clients: Iterable[str],
+    *,
+    dealer: bool = True,
+    days: int = PARTY_DAYS,
+    replace: bool = False,
 ) -> list[Path]:
     """Root, both servers, dealer, operator and clients, each in a folder of its own, returned.
 
+    Without a ``dealer`` there is none of its keys.
+
     Raises Misconfiguration: keys are there and ``replace`` is false, or a client's name is no name.
     """
-    parties = [*SERVICES, *(Principal.client(name) for name in clients)]
+    services = (each for each in SERVICES if dealer or each.role is not Role.DEALER)
+    parties = [*services, *(Principal.client(name) for name in clients)]
     folders = [directory / party.name for party in parties]
     if len(set(folders)) != len(folders) or directory / AUTHORITY_FOLDER in folders:
         raise Misconfiguration(

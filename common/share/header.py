@@ -11,7 +11,6 @@ from typing import Protocol
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
-from precad.common.ring import MODULUS
 
 NONCE_BYTES = 32
 """From the CSPRNG: with a counter the dealer, who sees ctx, could test names in it."""
@@ -110,27 +109,12 @@ class Verifier(Protocol):
         """Whether the signature is its certificate's over ``signed``."""
 
 
-NormWords = tuple[int, int]
-"""u_A and u_B, signed representatives in Z_2^64 (``mask.norm_word``)."""
-
-
 def signed_bytes(
-    context: SubmissionContext,
-    commitment_a: Digest,
-    commitment_b: Digest,
-    body_digest: Digest,
-    *,
-    words: NormWords | None = None,
+    context: SubmissionContext, commitment_a: Digest, commitment_b: Digest, body_digest: Digest
 ) -> bytes:
-    """What a client signs: all of the context, c_A, c_B, h and, where the task has them, words.
-
-    Injective: a header with words is signed for another purpose than one without.
-    """
+    """What a client signs: all of the context, c_A, c_B and h."""
     digests = commitment_a.value, commitment_b.value, body_digest.value
-    if words is None:
-        return encode_context("submission-signature", *context.parts, *digests)
-    residues = (word % MODULUS for word in words)
-    return encode_context("submission-signature-with-words", *context.parts, *digests, *residues)
+    return encode_context("submission-signature", *context.parts, *digests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +130,12 @@ class SignedHeader:
     """h, of the body that server B gets."""
     signature: Signature = field(repr=False)
     """Over ``signed``."""
-    words: NormWords | None = None
-    """u_A and u_B; only under ``validation = "fss"``. Masked: they say nothing of x."""
 
     @property
     def signed(self) -> bytes:
         """The bytes that the client signed."""
         digests = self.commitment_a, self.commitment_b, self.body_digest
-        return signed_bytes(self.context, *digests, words=self.words)
+        return signed_bytes(self.context, *digests)
 
     @property
     def whole_digest(self) -> Digest:

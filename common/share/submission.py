@@ -14,33 +14,15 @@ from blake3 import blake3
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import Keystream, encode_context
-from precad.common.ring import WORD_BYTES, RingVector, dot
+from precad.common.proof_shape import ProofShape
+from precad.common.ring import WORD_BYTES, RingVector
 from precad.common.secret import Secret
-from precad.common.share.header import (
-    NormWords,
-    SignedHeader,
-    Signer,
-    SubmissionContext,
-    signed_bytes,
-)
-from precad.common.share.mask import (
-    SALT_BYTES,
-    SEED_BYTES,
-    commit,
-    mask_stream,
-    norm_word,
-    opens,
-    word_mask,
-)
+from precad.common.share.header import SignedHeader, Signer, SubmissionContext, signed_bytes
+from precad.common.share.mask import SALT_BYTES, SEED_BYTES, commit, mask_stream, opens
 
 PIECE_BYTES = 1 << 20
 """1 MiB: b is kept, read and sent on in pieces of so many bytes; the last may be shorter. Each
 costs messages, threads that wake and calls; ``common/process_memory.py`` keeps such buffers."""
-
-
-def body_bytes(dimension: int) -> int:
-    """Length of salt_h ‖ b."""
-    return SALT_BYTES + dimension * WORD_BYTES
 
 
 def body_hasher(ctx: Digest, salt_h: Secret) -> blake3:
@@ -54,11 +36,11 @@ def body_hasher(ctx: Digest, salt_h: Secret) -> blake3:
 
 
 class Body(Protocol):
-    """salt_h and b, wherever they are."""
+    """salt_h and b, or what a proof's body is made of, wherever they are."""
 
     @property
-    def salt(self) -> Secret:
-        """salt_h."""
+    def prefix(self) -> Secret:
+        """What comes before the words: salt_h."""
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """B in pieces of ``PIECE_BYTES``, the last one the rest: little-endian ring elements.
@@ -76,13 +58,12 @@ class Body(Protocol):
 class HeldBody:
     """A body in memory."""
 
-    salt: Secret = field(repr=False)
-    """salt_h."""
+    prefix: Secret = field(repr=False)
     words: bytes | bytearray | memoryview = field(repr=False)
-    """b, ``8·d`` bytes."""
+    """Their bytes: ``8·d`` of b."""
 
     def pieces(self) -> Iterator[memoryview]:
-        """b, in views of the one buffer."""
+        """The words, in views of the one buffer."""
         view = memoryview(self.words)
         for start in range(0, len(view), PIECE_BYTES):
             yield view[start : start + PIECE_BYTES]
@@ -130,18 +111,25 @@ class Submission:
         ctx = self.context.digest
         return opens(self.header.commitment(self.role), self.role, ctx, self.salt, self.seed)
 
+    @property
+    def awaits_body(self) -> bool:
+        """Whether a body belongs to it, which server A doesn't get."""
+        return self.role is Role.SERVER_B
+
+    def body_hash(self, prefix: Secret, _shape: ProofShape | None = None) -> "BodyHash":
+        """Takes a body's words as they come, behind their prefix, and says whether they are right.
+
+        Args:
+            prefix: salt_h.
+            _shape: of a proof's body alone.
+        """
+        return BodyHash(self.header, prefix)
+
     def mask(self) -> Keystream:
         """a_j, this server's mask, to be read in pieces of any size."""
         header = self.header
         names = header.context.digest, header.commitment_a, header.commitment_b
         return mask_stream(self.seed, self.role, *names)
-
-    @property
-    def word_mask(self) -> int:
-        """ρ_j, which masks the client's word to this server."""
-        header = self.header
-        names = header.context.digest, header.commitment_a, header.commitment_b
-        return word_mask(self.seed, self.role, *names)
 
     def body_pieces(self) -> Iterator[bytes | memoryview]:
         """b, in pieces of whole words; see ``Body``. Raises BodyUnreadable."""
@@ -155,8 +143,25 @@ class Submission:
             self.body.discard()
 
 
+class BodyHash:
+    """Hashes b as it comes."""
+
+    def __init__(self, header: SignedHeader, salt_h: Secret) -> None:
+        self._said = header.body_digest
+        self._hasher = body_hasher(header.context.digest, salt_h)
+
+    def update(self, piece: bytes | memoryview) -> None:
+        """The next bytes of b."""
+        self._hasher.update(piece)
+
+    @property
+    def right(self) -> bool:
+        """Whether all that came is what was signed."""
+        return Digest(self._hasher.digest()) == self._said
+
+
 def shard(
-    x: RingVector, context: SubmissionContext, signer: Signer, *, words: bool = False
+    x: RingVector, context: SubmissionContext, signer: Signer
 ) -> tuple[Submission, Submission]:
     """Share ``x`` (``[d] int64``): the submissions for A and for B.
 
@@ -165,8 +170,9 @@ def shard(
     for retries.
 
     Args:
+        x: the update.
         context: what the submission is bound to.
-        words: whether the header holds u_A and u_B (``Task.words_in_headers``).
+        signer: signs with this client's key.
     """
     ctx = context.digest
     seed_a, seed_b = Secret.random(SEED_BYTES), Secret.random(SEED_BYTES)
@@ -176,16 +182,9 @@ def shard(
     names = ctx, commitment_a, commitment_b
     of_a = mask_stream(seed_a, Role.SERVER_A, *names)
     of_b = mask_stream(seed_b, Role.SERVER_B, *names)
-    crossed = [0, 0] if words else None
-    body, body_digest = _masked(x, of_a, of_b, ctx, crossed)
-    said: NormWords | None = None
-    if crossed is not None:
-        rho_a = word_mask(seed_a, Role.SERVER_A, *names)
-        rho_b = word_mask(seed_b, Role.SERVER_B, *names)
-        said = norm_word(crossed[0], rho_a), norm_word(crossed[1], rho_b)
+    body, body_digest = _masked(x, of_a, of_b, ctx)
     digests = commitment_a, commitment_b, body_digest
-    signature = signer.sign(signed_bytes(context, *digests, words=said))
-    header = SignedHeader(context, *digests, signature, said)
+    header = SignedHeader(context, *digests, signer.sign(signed_bytes(context, *digests)))
     return (
         Submission(header, Role.SERVER_A, seed_a, salt_a),
         Submission(header, Role.SERVER_B, seed_b, salt_b, body),
@@ -193,12 +192,9 @@ def shard(
 
 
 def _masked(
-    x: RingVector, of_a: Keystream, of_b: Keystream, ctx: Digest, crossed: list[int] | None
+    x: RingVector, of_a: Keystream, of_b: Keystream, ctx: Digest
 ) -> tuple[HeldBody, Digest]:
-    """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer.
-
-    ⟨b, a_A⟩ and ⟨b, a_B⟩ are added to ``crossed``, where it is asked for.
-    """
+    """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer."""
     salt_h = Secret.random(SALT_BYTES)
     hasher = body_hasher(ctx, salt_h)
     data = bytearray(x.size * WORD_BYTES)
@@ -206,11 +202,7 @@ def _masked(
     for start in range(0, x.size, PIECE_WORDS):
         stop = min(start + PIECE_WORDS, x.size)
         piece = b[start:stop]
-        a_a, a_b = of_a.words(piece.size), of_b.words(piece.size)
-        np.subtract(x[start:stop], a_a, out=piece)
-        piece -= a_b
-        if crossed is not None:
-            crossed[0] += dot(piece, a_a)
-            crossed[1] += dot(piece, a_b)
+        np.subtract(x[start:stop], of_a.words(piece.size), out=piece)
+        piece -= of_b.words(piece.size)
         hasher.update(memoryview(data)[start * WORD_BYTES : stop * WORD_BYTES])
     return HeldBody(salt_h, data), Digest(hasher.digest())

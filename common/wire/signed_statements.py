@@ -36,6 +36,8 @@ class Opening:
     charges: int
     opened: int
     model_digest: bytes
+    proof_opening: bytes
+    seed_holder: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,20 @@ from google.protobuf.message import DecodeError
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share.header import NormWords, Signature, SignedHeader, SubmissionContext
+from precad.common.share.header import Signature, SignedHeader, SubmissionContext
+from precad.common.share.proof_submission import (
+    SERVERS,
+    AnySubmission,
+    ProofHeader,
+    ProofSubmission,
+)
 from precad.common.share.submission import Submission
 from precad.protos import precad_pb2 as pb
 
 PIECE_BYTES = 1 << 18
 """256 KiB of a body in one message."""
 BODY_WANTED = (("precad-body", "wanted"),)
-"""B's initial metadata when it reads the body. A call that ends before has none of it."""
+"""A server's initial metadata when it reads the body. A call that ends before has none of it."""
 
 
 def body_is_wanted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
@@ -22,30 +28,35 @@ def body_is_wanted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
     return BODY_WANTED[0] in {(key, value) for key, value in metadata or ()}
 
 
-def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
+def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
     """The first piece of an upload: all but the body."""
     header, context = submission.header, submission.context
-    word_a, word_b = header.words or (None, None)
-    return pb.SubmissionHeader(
+    message = pb.SubmissionHeader(
         task_digest=context.task.value,
         version=context.version,
         attempt=context.attempt,
         client=context.client.name,
         model_digest=context.model.value,
         nonce=context.nonce,
-        commitment_a=header.commitment_a.value,
-        commitment_b=header.commitment_b.value,
-        body_digest=header.body_digest.value,
         signature=header.signature.value,
         certificates=header.signature.certificates,
-        seed=submission.seed.reveal(),
-        salt=submission.salt.reveal(),
-        word_a=word_a,
-        word_b=word_b,
+        seed=b"" if submission.seed is None else submission.seed.reveal(),
+        salt=b"" if submission.salt is None else submission.salt.reveal(),
     )
+    if isinstance(header, SignedHeader):
+        message.commitment_a = header.commitment_a.value
+        message.commitment_b = header.commitment_b.value
+        message.body_digest = header.body_digest.value
+    else:
+        message.body_digest = header.update_digest.value
+        message.proof.opening_a, message.proof.opening_b = (o.value for o in header.openings)
+        message.proof.commitment = header.commitment.value
+        message.proof.bits_digest = header.bits_digest.value
+        message.proof.proof_digest = header.proof_digest.value
+    return message
 
 
-def header_from_wire(message: pb.SubmissionHeader, role: Role) -> Submission:
+def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
     """Inverse of ``header_to_wire``: what ``role`` gets, without the body.
 
     Raises RejectedSubmission: malformed or unsigned.
@@ -59,25 +70,55 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> Submission:
             Digest(message.model_digest),
             message.nonce,
         )
-        commitment_a, commitment_b = Digest(message.commitment_a), Digest(message.commitment_b)
         body_digest = Digest(message.body_digest)
+        if message.HasField("proof"):
+            return _with_proof(message, role, context, body_digest)
+        commitment_a, commitment_b = Digest(message.commitment_a), Digest(message.commitment_b)
     except Misconfiguration as error:
         raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
-    if not message.signature and not message.certificates:
-        raise RejectedSubmission(Rejection.BAD_SIGNATURE, "the submission isn't signed")
-    signature = Signature(message.signature, tuple(message.certificates))
-    words = _words_from_wire(message)
-    header = SignedHeader(context, commitment_a, commitment_b, body_digest, signature, words)
+    header = SignedHeader(context, commitment_a, commitment_b, body_digest, _signature(message))
     return Submission(header, role, Secret(message.seed), Secret(message.salt))
 
 
-def header_to_bytes(submission: Submission) -> bytes:
+def _with_proof(
+    message: pb.SubmissionHeader, role: Role, context: SubmissionContext, update_digest: Digest
+) -> ProofSubmission:
+    """Whose seed comes along says it: whom it was meant for is its receiver's to check.
+
+    Raises Misconfiguration, RejectedSubmission.
+    """
+    if message.commitment_a or message.commitment_b:
+        raise RejectedSubmission(Rejection.MALFORMED, "a header with a proof names masks' seeds")
+    own_seed = bool(message.seed)
+    proof, other = message.proof, SERVERS[1 - SERVERS.index(role)]
+    header = ProofHeader(
+        context=context,
+        openings=(Digest(proof.opening_a), Digest(proof.opening_b)),
+        seed_holder=role if own_seed else other,
+        commitment=Digest(proof.commitment),
+        update_digest=update_digest,
+        bits_digest=Digest(proof.bits_digest),
+        proof_digest=Digest(proof.proof_digest),
+        signature=_signature(message),
+    )
+    if not own_seed:
+        return ProofSubmission(header, role)
+    return ProofSubmission(header, role, Secret(message.seed), Secret(message.salt))
+
+
+def _signature(message: pb.SubmissionHeader) -> Signature:
+    if not message.signature and not message.certificates:
+        raise RejectedSubmission(Rejection.BAD_SIGNATURE, "the submission isn't signed")
+    return Signature(message.signature, tuple(message.certificates))
+
+
+def header_to_bytes(submission: AnySubmission) -> bytes:
     """Return the header's message, as an owner keeps it."""
     data: bytes = header_to_wire(submission).SerializeToString()
     return data
 
 
-def header_from_bytes(data: bytes, role: Role) -> Submission:
+def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
     """Inverse of ``header_to_bytes``. Raises RejectedSubmission."""
     try:
         message = pb.SubmissionHeader.FromString(data)
@@ -86,18 +127,12 @@ def header_from_bytes(data: bytes, role: Role) -> Submission:
     return header_from_wire(message, role)
 
 
-def _words_from_wire(message: pb.SubmissionHeader) -> NormWords | None:
-    if message.HasField("word_a") != message.HasField("word_b"):
-        raise RejectedSubmission(Rejection.MALFORMED, "one word of the norm came without the other")
-    return (message.word_a, message.word_b) if message.HasField("word_a") else None
-
-
-def upload_pieces(submission: Submission) -> Iterator[pb.SubmissionPiece]:
-    """An upload's messages: the header, then salt_h, then b in pieces."""
+def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
+    """An upload's messages: the header, then the body's prefix, then its words in pieces."""
     yield pb.SubmissionPiece(header=header_to_wire(submission))
     if submission.body is None:
         return
-    yield pb.SubmissionPiece(body=submission.body.salt.reveal())
+    yield pb.SubmissionPiece(body=submission.body.prefix.reveal())
     for words in submission.body.pieces():
         view = memoryview(words)
         for start in range(0, len(view), PIECE_BYTES):

@@ -25,16 +25,14 @@ from precad.aggregator.release import add_noise, countersign
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Finished, Noised, Prepared, Sent, Summed
 from precad.aggregator.training import finish_round, training_loop
-from precad.aggregator.validate import in_process_validator as validating
-from precad.aggregator.validate.absorb_bodies import Absorber
-from precad.aggregator.validate.validation import Check, Server
+from precad.aggregator.validate.check_by_shares import ByShares
 from precad.cli.start import said
 from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.group import Group
 from precad.common.logs import start_log
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.norm_check.dealing import DealerConversation
 from research.audits.builds import Build
 from research.audits.canary_owners import require_own
 
@@ -47,22 +45,6 @@ class NoObserver:
     def draw(self, dimension: int) -> RingVector:
         """Zeros."""
         return np.zeros(dimension, np.int64)
-
-
-class Unchecked:
-    """Takes the place of a ``Check``: every norm is within the bound."""
-
-    def __init__(self, check: Check) -> None:
-        self._check = check
-
-    def note(self, submission: Submission, absorber: Absorber, squares: DealerConversation) -> None:
-        """As ``Check.note``: what is dealt for it is taken."""
-        self._check.note(submission, absorber, squares)
-
-    def decide(self, batch: int, submissions: Sequence[Submission]) -> NDArray[np.bool_]:
-        """Asks nobody."""
-        del batch
-        return np.ones(len(submissions), np.bool_)
 
 
 def file_of(folder: Path, version: int) -> Path:
@@ -79,9 +61,11 @@ def keep_noise(folder: Path, instead: NoiseSource | None) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
 
-    def kept(summed: Summed, noise: NoiseSource) -> Noised:
-        noised = add_noise(summed, noise if instead is None else instead)
-        own = noised.noisy_share - summed.share_sum
+    def kept(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
+        noised = add_noise(summed, noise if instead is None else instead, group)
+        own = noised.noisy_share.copy()
+        group.subtract(own, summed.share_sum)
+        own = group.decode(own)
         np.save(file_of(folder, summed.counted.opened.version), own)
         return noised
 
@@ -120,9 +104,9 @@ def redraw(noise: NoiseSource) -> None:
     sums: dict[int, RingVector] = {}
     kept = vars(training_loop)[add_noise.__name__]
 
-    def summing(summed: Summed, drawn: NoiseSource) -> Noised:
+    def summing(summed: Summed, drawn: NoiseSource, group: Group) -> Noised:
         sums[summed.counted.opened.version] = summed.share_sum
-        found: Noised = kept(summed, drawn)
+        found: Noised = kept(summed, drawn, group)
         return found
 
     def anew(aggregator: Aggregator, prepared: Prepared) -> Sent:
@@ -136,12 +120,13 @@ def redraw(noise: NoiseSource) -> None:
 
 def check_nothing() -> None:
     """Whatever its norm, an update counts."""
-    check_of = validating.check_of
 
-    def unchecked(server: Server, attempt: int) -> Check:
-        return Unchecked(check_of(server, attempt))
+    def every(
+        _check: ByShares, _batch: int, submissions: Sequence[Submission]
+    ) -> NDArray[np.bool_]:
+        return np.ones(len(submissions), np.bool_)
 
-    vars(validating)[check_of.__name__] = unchecked
+    setattr(ByShares, ByShares.decide.__name__, every)
 
 
 def become(server: str, build: Build, task: Task, folder: Path, looks: int) -> None:

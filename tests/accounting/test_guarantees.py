@@ -168,33 +168,42 @@ def test_every_statement_says_what_its_participations_are() -> None:
     assert (beyond.participations, beyond.counts) == (60, {0: 56, 1: 4})
 
 
+def often(attempts: int, projections: int = 40, *, proved: bool = False) -> Run:
+    """A run of so many tests of one owner's updates."""
+    run = Run(**{name: value for name, value in DEMO.items() if name != "delta"})
+    return replace(run, attempts=attempts, projections=projections, malicious_server=proved)
+
+
 def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
-    assert honest_rejection(0.0, 10**7, 40) == pytest.approx(1.6e9 * math.exp(-49), rel=1e-9, abs=0)
-    added = honest_rejection(4.0, 10**7, 40) / (1 + math.exp(4))
+    many = often(10**7)
+    assert honest_rejection(0.0, many) == pytest.approx(1.6e9 * math.exp(-49), rel=1e-9, abs=0)
+    added = honest_rejection(4.0, many) / (1 + math.exp(4))
     assert added == pytest.approx(4.2e-13, rel=0.02, abs=0)
-    assert honest_rejection(math.inf, 1, 40) == honest_rejection(1e4, 1, 40) == 1
-    assert honest_rejection(math.inf, 0, 40) == 0
+    assert honest_rejection(math.inf, often(1)) == honest_rejection(1e4, often(1)) == 1
+    assert honest_rejection(math.inf, often(0)) == 0
+    proved = honest_rejection(0.0, often(10**7, 100, proved=True))
+    assert proved == pytest.approx(4e9 * math.exp(-64), rel=1e-9, abs=0)
     known = one(Adversary.ONE_SERVER, **DEMO, attempts=1200, projections=40)
-    assert known.rejection_delta == honest_rejection(known.epsilon, 1200, 40)
+    assert known.rejection_delta == honest_rejection(known.epsilon, often(1200))
     assert one(Adversary.ONE_SERVER, **DEMO).rejection_delta is None
 
 
 def test_breaking_the_cryptography_adds_what_the_assumption_says() -> None:
-    """By hand: 8 uses at 2^−80, and 41 · 58 seeds of 126 bits against 2^64 tries, each dealing."""
-    one_dealing = 8 * 2.0**-80 + 41 * 58 * 2.0**-62
-    assert advantages(0.0, 1, 40) == pytest.approx(2 * one_dealing, rel=1e-9, abs=0)
-    many = (1 + math.exp(4)) * 1000 * one_dealing
-    assert advantages(4.0, 1000, 40) == pytest.approx(many, rel=1e-9, abs=0)
-    assert 1e-12 < advantages(4.0, 1000, 40) < 1e-10
-    assert advantages(math.inf, 1, 40) == advantages(1e4, 1, 40) == 1
-    assert advantages(math.inf, 0, 40) == 0
+    """By hand: 16 uses at 2^−80 each submission."""
+    once = 16 * 2.0**-80
+    assert advantages(0.0, often(1)) == pytest.approx(2 * once, rel=1e-9, abs=0)
+    many = (1 + math.exp(4)) * 1000 * once
+    assert advantages(4.0, often(1000)) == pytest.approx(many, rel=1e-9, abs=0)
+    assert 1e-19 < many < 1e-18
+    assert advantages(math.inf, often(1)) == advantages(1e4, often(1)) == 1
+    assert advantages(math.inf, often(0)) == 0
 
 
-def test_only_gates_and_only_at_the_cap_a_statement_covers_a_malicious_server(
+def test_only_proofs_and_only_at_the_cap_a_statement_covers_a_malicious_server(
     make_task: TaskMaker,
 ) -> None:
     """A server that cheats decides when a client takes part, so what was counted says nothing."""
-    for check, covers in (("crypten", False), ("fss", True)):
+    for check, covers in (("crypten", False), ("proof", True)):
         run = Run.of(make_task(8, {"validation": check}))
         for each in (run, replace(run, participations=3, basis=None)):
             assert not any(s.malicious_server for s in guarantees(each, 1e-5))
@@ -206,9 +215,7 @@ def test_only_gates_and_only_at_the_cap_a_statement_covers_a_malicious_server(
             assert statement.rejection_delta is not None
             assert statement.rejection_delta > 0
             if statement.malicious_server:
-                assert run.attempts is not None
-                added = advantages(statement.epsilon, run.attempts, run.projections or 0)
-                assert statement.advantage_delta == added
+                assert statement.advantage_delta == advantages(statement.epsilon, run)
             else:
                 assert statement.advantage_delta is None
         joint = guarantees([run.at_cap(3), Run.of(make_task(8)).at_cap(3)], 1e-5)

@@ -1,236 +1,338 @@
 """Two servers decide on proofs over their link: coins, words, verdicts, and the sum."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.rig.keys import signer, verifier
+from tests.rig.norm_check import A, B, context, noted, other, play, servers, update
+from tests.rig.submissions import upload
+from tests.rig.tasks import task_with
 
-from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.validate.check_by_proof import ByProof
-from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
+from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.upload import SpooledBody
+from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
+from precad.aggregator.validate.in_process_validator import in_process, longest_opening
+from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
+from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
+from precad.common.group import FIELD
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.prime_field import P, arithmetic, of_signed, signed_of
+from precad.common.prime_field import of_signed
+from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.share.header import Signature, SubmissionContext
-from precad.norm_check import proof_submission
-from precad.norm_check.norm_proof import ProofShape
-from precad.norm_check.proof_submission import (
-    BodyPart,
-    SeedPart,
-    Verified,
-    seed_holders,
-    share_with_proof,
-    verified,
-)
+from precad.common.roster import Enrolment, Roster
+from precad.common.share.header import Signature
+from precad.common.share.proof_submission import SERVERS, ForProof, ProofSubmission
+from precad.common.task import Task
+from precad.norm_check.share_with_proof import share_with_proof
 
-SHAPE = ProofShape(200, 1 << 14)
-TASK = Digest(b"t" * 32)
+TASK = task_with({"validation": "proof"}, 200)
+assert TASK.proof is not None
+SHAPE: ProofShape = TASK.proof
 NAMES = [ClientId(f"ward-{i}") for i in range(6)]
 BAD = NAMES[3]
-SERVERS = proof_submission.SERVERS
-OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
-Parts = list[Verified]
-Tamper = Callable[[Role, str, bytes], bytes]
+HOLDERS = Roster({name: Enrolment(name, 100, 0.1) for name in NAMES}).seed_holders(TASK.digest)
+MODEL = Digest(b"m" * 32)
+Held = dict[Role, list[ProofSubmission]]
+SIZE = words_bytes(SHAPE)
+"""Of one server's words on one submission."""
 
 
-class Pen:
-    def sign(self, signed: bytes) -> Signature:
-        return Signature(Digest.of(signed).value, (b"certificate",))
+def update_of(client: ClientId, shape: ProofShape = SHAPE) -> RingVector:
+    norm = shape.bound * (3.0 if client == BAD else 0.99)
+    return update(shape, norm, NAMES.index(client))
 
 
-class Link(PeerLink):
-    """Changes what this server sends."""
-
-    tamper: Callable[[str, bytes], bytes] | None = None
-
-    def send(self, step: str, payload: bytes | memoryview) -> None:
-        changed = bytes(payload) if self.tamper is None else self.tamper(step, bytes(payload))
-        super().send(step, changed)
+def opened(verdicts: Mapping[Role, Verdicts]) -> list[int]:
+    """The sum that both servers' shares make."""
+    total = verdicts[A].share_sum.copy()
+    FIELD.add(total, verdicts[B].share_sum)
+    return [int(each) for each in FIELD.decode(total)]
 
 
-@dataclass
-class Server:
-    role: Role
-    link: Link
+def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> Held:
+    """What each server holds, through its own door: seeds, and bodies in its spool."""
+    assert task.proof is not None
+    holders = Roster({name: Enrolment(name, 100, 0.1) for name in NAMES}).seed_holders(task.digest)
+    inboxes = {}
+    for role in SERVERS:
+        inboxes[role] = Inbox(role, task, verifier(), folder / role.value)
+        inboxes[role].open(3, names, MODEL, version=3, seed_holders=holders)
+    for client in names:
+        stated = [inboxes[role].proof_opening(3, client) for role in SERVERS]
+        (of_a, holder), (of_b, _) = (each for each in stated if each is not None)
+        opened, of = ForProof((of_a, of_b), holder), context(task.digest, client)
+        x = update_of(client, task.proof)
+        pair = share_with_proof(x, task.proof, of, opened, signer(client))
+        for role, part in zip(SERVERS, pair, strict=True):
+            upload(inboxes[role], part, (1, 63, 64, 65))
+    return {role: list(inboxes[role].close().values()) for role in SERVERS}  # type: ignore[arg-type]
 
 
-def servers() -> dict[Role, Server]:
-    ends = zip(SERVERS, memory_pair(), strict=True)
-    return {
-        role: Server(role, Link(end, TASK, max_message_bytes=1 << 20, timeout_s=60))
-        for role, end in ends
-    }
+@pytest.fixture
+def held(tmp_path: Path) -> Held:
+    return collected(TASK, tmp_path)
 
 
-def update(client: ClientId) -> RingVector:
-    number = NAMES.index(client)
-    v = np.random.default_rng(number).standard_normal(SHAPE.dimension)
-    norm = SHAPE.bound * (3.0 if client == BAD else 0.99)
-    return np.trunc(v / np.linalg.norm(v) * norm).astype(np.int64)
+def client_of(part: ProofSubmission) -> ClientId:
+    return part.context.client
 
 
-def submissions() -> dict[Role, Parts]:
-    """What each server holds: seeds and bodies alternate."""
-    held: dict[Role, Parts] = {role: [] for role in SERVERS}
-    for client, holder in sorted(seed_holders(TASK, NAMES).items()):
-        context = SubmissionContext(TASK, 3, 3, client, Digest(b"m" * 32), bytes(32))
-        seed, body = share_with_proof(update(client), SHAPE, context, OPENINGS, holder, Pen())
-        other = Role.SERVER_B if holder is Role.SERVER_A else Role.SERVER_A
-        for part, role in ((seed, holder), (body, other)):
-            opening = OPENINGS[SERVERS.index(role)]
-            held[role].append(verified(part, SHAPE, role, opening))
-    return held
-
-
-def play(
-    held: dict[Role, Parts],
-    counted: Sequence[ClientId] = NAMES,
-    batches: Sequence[slice] = (slice(None),),
-    both: dict[Role, Server] | None = None,
-) -> dict[Role, ByProof]:
-    both = servers() if both is None else both
-
-    def side(role: Role) -> ByProof:
-        check = ByProof(both[role], SHAPE, 3, counted)
-        try:
-            for batch in batches:
-                check.take(held[role][batch])
-        except Exception:
-            # So that the other one doesn't wait for what won't come.
-            both[role].link.send("gone", b"")
-            raise
-        return check
-
-    with ThreadPoolExecutor(2) as threads:
-        running = {role: threads.submit(side, role) for role in SERVERS}
-        failed = [e for each in running.values() if (e := each.exception()) is not None]
-        for error in sorted(failed, key=lambda each: "'gone'" in str(each)):
-            raise error
-        return {role: each.result() for role, each in running.items()}
+def other_check() -> ByProof:
+    return ByProof(servers(TASK)[A], 3, NAMES)
 
 
 @pytest.mark.parametrize(
     "batches", [(slice(None),), (slice(2), slice(2, 2), slice(2, None))], ids=["one", "two"]
 )
-def test_the_sum_is_that_of_valid_and_counted_clients(batches: Sequence[slice]) -> None:
+def test_the_sum_is_that_of_valid_and_counted_clients(held: Held, batches: Sequence[slice]) -> None:
     counted = NAMES[1:]
-    checks = play(submissions(), counted, batches)
-    shares = [checks[role].share_sum for role in SERVERS]
-    right = sum(update(client) for client in counted if client != BAD)
-    assert signed_of(arithmetic().add(*shares)).tolist() == np.asarray(right).tolist()
-    assert [checks[role].rejections for role in SERVERS] == [{BAD: Rejection.NORM_EXCEEDED}] * 2
-    assert all((share != of_signed(np.asarray(right))).any() for share in shares)
+    found = play(servers(TASK), held, counted, batches)
+    right = np.sum([update_of(client) for client in counted if client != BAD], axis=0)
+    shares = [found[role].share_sum for role in SERVERS]
+    assert opened(found) == right.tolist()
+    assert all((share != of_signed(right).view(np.int64)).any() for share in shares)
+    assert [found[role].rejections for role in SERVERS] == [{BAD: Rejection.NORM_EXCEEDED}] * 2
 
 
-def anew(held: Verified) -> Verified:
-    header = replace(held.part.header, signature=Signature(b"another", (b"certificate",)))
-    return Verified(replace(held.part, header=header))
-
-
-def test_no_submission_is_answered_twice() -> None:
-    held = submissions()
-    with pytest.raises(AssertionError, match="answered twice"):
-        play(held, batches=(slice(2), slice(1, 3)))
-    # Signed anew it is the same header.
-    again = {role: [anew(parts[0])] for role, parts in held.items()}
-    with pytest.raises(AssertionError, match="answered twice"):
-        play(
-            {role: held[role][:1] + again[role] for role in SERVERS},
-            batches=(slice(1), slice(1, 2)),
-        )
-    twice = {role: parts[:1] * 2 for role, parts in held.items()}
-    with pytest.raises(AssertionError, match="answered twice"):
-        play(twice)
-
-
-def test_a_body_that_cannot_be_read_again_costs_its_client_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held = submissions()
-    (lost,) = [each.part.header.context.client for each in held[Role.SERVER_B][:1]]
-    right = proof_submission.answer_of
-
-    def answer(part: SeedPart | BodyPart, *rest: object) -> object:
-        if part is held[Role.SERVER_B][0].part:
-            raise BodyUnreadable("its file is gone")
-        return right(part, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("precad.aggregator.validate.check_by_proof.answer_of", answer)
-    checks = play(held)
+def test_seeds_and_bodies_alternate_between_the_servers(held: Held) -> None:
     for role in SERVERS:
-        assert checks[role].rejections == {
+        bodies = [isinstance(part.body, SpooledBody) for part in held[role]]
+        assert sum(bodies) == len(NAMES) // 2
+        assert bodies == [HOLDERS[client_of(part)] is not role for part in held[role]]
+
+
+def test_this_task_is_checked_by_proofs_and_its_messages_are_short() -> None:
+    assert isinstance(in_process(servers(TASK)[A], 3, NAMES), ByProof)  # type: ignore[arg-type]
+    assert longest_opening(TASK) == MAX_BATCH_CLIENTS * SIZE
+    assert 1 + 8 * (SHAPE.columns + 2) == SIZE
+
+
+# --- once --------------------------------------------------------------------------------------
+
+
+def signed_anew(part: ProofSubmission) -> ProofSubmission:
+    header = replace(part.header, signature=Signature(b"another", (b"certificate",)))
+    return replace(part, header=header)
+
+
+def after(held: Held, one: Callable[[ProofSubmission], ProofSubmission]) -> Held:
+    """The first submission of both, and then what becomes of it."""
+    return {role: [held[role][0], one(held[role][0])] for role in SERVERS}
+
+
+TWICE: dict[str, tuple[Callable[[ProofSubmission], ProofSubmission], tuple[slice, ...]]] = {
+    "in two turns": (lambda part: part, (slice(1), slice(1, 2))),
+    "in one turn": (lambda part: part, (slice(2),)),
+    "signed anew, in two turns": (signed_anew, (slice(1), slice(1, 2))),
+    "signed anew, in one": (signed_anew, (slice(2),)),
+}
+
+
+@pytest.mark.parametrize(("again", "batches"), TWICE.values(), ids=TWICE)
+def test_no_header_is_answered_twice(
+    held: Held,
+    again: Callable[[ProofSubmission], ProofSubmission],
+    batches: tuple[slice, ...],
+) -> None:
+    """Two answers of one header at different points give its update away."""
+    both = servers(TASK)
+    sent = noted(*both.values())
+    with pytest.raises(AssertionError, match="answered twice"):
+        play(both, after(held, again), NAMES, batches)
+    # Of the second one not even a coin was drawn.
+    turns = len(batches) - 1
+    steps = [step for step, _ in sent]
+    assert [step for step in steps if step.startswith("proof/")] == ["proof/0"] * 2 * turns
+    assert all(step.endswith("/0") for step in steps if step != "gone")
+
+
+def test_of_another_check_nothing_is_taken(held: Held) -> None:
+    check = other_check()
+    with pytest.raises(AssertionError, match="without a proof"):
+        check.take([held[A][0], object()])  # type: ignore[list-item]
+
+
+# --- a body that can't be read again -----------------------------------------------------------
+
+
+def spoil(held: Held, client: ClientId) -> Role:
+    """The end of that client's body's file is changed; returns whose it is."""
+    (part,) = (
+        each
+        for role in SERVERS
+        for each in held[role]
+        if client_of(each) == client and each.awaits_body
+    )
+    assert isinstance(part.body, SpooledBody)
+    data = bytearray(part.body.path.read_bytes())
+    data[-20] ^= 1
+    part.body.path.write_bytes(data)
+    return part.role
+
+
+def test_a_body_that_cannot_be_read_again_costs_its_client_alone(held: Held) -> None:
+    lost = NAMES[0]
+    holder = spoil(held, lost)
+    both = servers(TASK)
+    sent = noted(both[holder])
+    found = play(both, held, NAMES)
+    for role in SERVERS:
+        assert found[role].rejections == {
             lost: Rejection.TRUNCATED,
             BAD: Rejection.NORM_EXCEEDED,
         }
+    right = np.sum([update_of(name) for name in NAMES if name not in (lost, BAD)], axis=0)
+    assert opened(found) == right.tolist()
+    # No word of it leaves.
+    at = [client_of(part) for part in held[holder]].index(lost)
+    (words,) = (data for step, data in sent if step.startswith("proof/"))
+    assert words[at * SIZE : (at + 1) * SIZE] == b"d" + bytes(SIZE - 1)
 
 
-def changed(at: int, by: int = 1) -> Callable[[bytes], bytes]:
-    def change(payload: bytes) -> bytes:
-        found = bytearray(payload)
-        found[at] ^= by
-        return bytes(found)
+def test_what_was_read_of_a_body_before_it_broke_off_is_taken_out_of_the_sum(
+    tmp_path: Path,
+) -> None:
+    """Its first chunk of 1 MiB is whole, and stands in the sum when the second one fails."""
+    task, names = task_with({"validation": "proof"}, 140_000), NAMES[:2]
+    assert task.proof is not None
+    large = collected(task, tmp_path, names)
+    spoil(large, names[0])
+    found = play(servers(task), large, names)
+    assert [found[role].rejections for role in SERVERS] == [{names[0]: Rejection.TRUNCATED}] * 2
+    assert opened(found) == update_of(names[1], task.proof).tolist()
 
-    return change
+
+def test_a_body_that_cannot_be_taken_out_of_the_sum_ends_the_attempt(held: Held) -> None:
+    """It was read once, and its norm is too large: nobody knows the sum without it."""
+    both = servers(TASK)
+    holder = other(HOLDERS[BAD])
+
+    def spoil_then(step: str, data: bytes) -> bytes:
+        if step.startswith("proof/"):
+            spoil(held, BAD)
+        return data
+
+    both[holder].link.tamper = spoil_then
+    with pytest.raises(PeerUnavailable, match=r"can't be read again.*starts over"):
+        play(both, held, NAMES)
 
 
-LIES: dict[str, tuple[str, Callable[[bytes], bytes], Role, str]] = {
-    "a coin that A didn't commit to": (
-        "proof-coin",
-        lambda b: b[:1] + changed(5)(b)[1:],
-        Role.SERVER_A,
-        "another coin",
-    ),
-    "a short coin of B": ("proof-coin", lambda b: b[:31], Role.SERVER_B, "hasn't 32 bytes"),
-    "short words": ("proof/", lambda b: b[:-8], Role.SERVER_B, "words have"),
-    "words beyond the field": (
-        "proof/",
-        lambda b: b[:1] + P.to_bytes(8, "little") + b[9:],
-        Role.SERVER_A,
-        "aren't of the field",
-    ),
-    "no verdict": ("proof/", lambda b: b"x" + b[1:], Role.SERVER_A, "no verdict"),
+# --- a peer that cheats ------------------------------------------------------------------------
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    found = bytearray(data)
+    found[at] ^= 1
+    return bytes(found)
+
+
+def word_at(data: bytes, at: int, word: int) -> bytes:
+    return data[:at] + word.to_bytes(8, "little") + data[at + 8 :]
+
+
+def beyond(at: int, word: int) -> Callable[[bytes], bytes]:
+    return lambda data: word_at(data, at, word)
+
+
+Lie = Callable[[bytes], bytes]
+LIES: dict[str, tuple[str, Lie, Role, str]] = {
+    "a coin that A didn't commit to": ("proof-coin", lambda b: flipped(b, 5), A, "another coin"),
+    "a short coin of A": ("proof-coin", lambda b: b[:31], A, "another coin"),
+    "a short coin of B": ("proof-coin", lambda b: b[:31], B, "hasn't 32 bytes"),
+    "a long coin of B": ("proof-coin", lambda b: b + b"\0", B, "hasn't 32 bytes"),
+    "no verdict": ("proof/", lambda b: b"x" + b[1:], A, "no verdict"),
+    "short words": ("proof/", lambda b: b[:-8], B, "words have"),
+    "long words": ("proof/", lambda b: b + bytes(8), A, "words have"),
+    "nothing": ("proof/", lambda _: b"", B, "words have"),
+} | {
+    f"a {name} of {word}": ("proof/", beyond(at, word), liar, "aren't of the field")
+    for name, at, word, liar in (
+        ("first wire", 1, P, A),
+        ("last wire", SIZE - 24, P + 5, B),
+        ("value of h", SIZE - 16, 2**64 - 1, A),
+        ("sum of relations", SIZE - 8, P, B),
+        ("second client's wire", SIZE + 1, P, A),
+    )
 }
 
 
 @pytest.mark.parametrize(("step", "lie", "liar", "text"), LIES.values(), ids=LIES)
 def test_a_peer_that_breaks_the_protocol_is_named(
-    step: str, lie: Callable[[bytes], bytes], liar: Role, text: str
+    held: Held, step: str, lie: Lie, liar: Role, text: str
 ) -> None:
-    both = servers()
-    both[liar].link.tamper = lambda name, b: lie(b) if name.startswith(step) else b
+    both = servers(TASK)
+    seen: list[str] = []
+
+    def tamper(name: str, data: bytes) -> bytes:
+        seen.append(name)
+        # A's commitment goes out as it is; its opening is the second message of that step.
+        opening = liar is B or seen.count(name) == 2 or not name.startswith("proof-coin")
+        return lie(data) if name.startswith(step) and opening else data
+
+    both[liar].link.tamper = tamper
     with pytest.raises(PeerViolation, match=text):
-        play(submissions(), both=both)
+        play(both, held, NAMES)
 
 
-def test_servers_with_other_batches_draw_no_coin() -> None:
-    held = submissions()
-    held[Role.SERVER_B] = held[Role.SERVER_B][:-1]
-    with pytest.raises(PeerViolation, match="holds other submissions"):
-        play(held)
+def test_servers_with_other_batches_draw_no_coin_and_say_no_word(held: Held) -> None:
+    """One less, another order, or a header that one of them has otherwise."""
+    at_a = held[A]
+    moved = replace(at_a[0].header, proof_digest=Digest(b"x" * 32))
+    others = (
+        at_a[:-1],
+        at_a[::-1],
+        [replace(at_a[0], header=moved), *at_a[1:]],
+        [signed_anew(at_a[0]), *at_a[1:]],
+    )
+    for unlike in others:
+        both = servers(TASK)
+        sent = noted(*both.values())
+        with pytest.raises(PeerViolation, match="holds other submissions"):
+            play(both, {A: unlike, B: held[B]}, NAMES)
+        # A, who opened first, has B's bytes; B, who found out, says nothing.
+        assert [step for step, _ in sent].count("proof/0") <= 1
+
+
+def test_coins_of_two_turns_and_of_two_attempts_differ(held: Held) -> None:
+    coins: list[bytes] = []
+    for _ in range(2):
+        both = servers(TASK)
+        sent = noted(*both.values())
+        play(both, held, NAMES, (slice(2), slice(2, None)))
+        coins += [data for step, data in sent if step.startswith("proof-coin")]
+    # Of each turn A's commitment and both openings.
+    assert len(coins) == len(set(coins)) == 2 * 2 * 3
 
 
 @pytest.mark.parametrize("liar", SERVERS)
-def test_a_lie_in_a_word_costs_its_client_alone_and_both_see_it(liar: Role) -> None:
-    both = servers()
-    size = 1 + 8 * (SHAPE.columns + 2)
+@pytest.mark.parametrize("at", [1, SIZE - 16, SIZE - 8], ids=["wire", "h", "relations"])
+def test_a_lie_in_a_word_costs_its_client_alone_and_the_other_sees_it(
+    held: Held, liar: Role, at: int
+) -> None:
+    both = servers(TASK)
 
-    def lie(name: str, payload: bytes) -> bytes:
-        return changed(size + 8)(payload) if name.startswith("proof/") else payload
+    def lie(step: str, data: bytes) -> bytes:
+        return flipped(data, SIZE + at) if step.startswith("proof/") else data
 
     both[liar].link.tamper = lie
-    held = submissions()
-    honest = Role.SERVER_B if liar is Role.SERVER_A else Role.SERVER_A
-    hit = held[honest][1].part.header.context.client
-    rejections = play(held, both=both)[honest].rejections
-    assert rejections == {BAD: Rejection.NORM_EXCEEDED, hit: Rejection.NORM_EXCEEDED}
+    hit = client_of(held[A][1])
+    found = play(both, held, NAMES)
+    assert found[other(liar)].rejections == {
+        BAD: Rejection.NORM_EXCEEDED,
+        hit: Rejection.NORM_EXCEEDED,
+    }
+    # The liar's own view is the honest one: what it is told doesn't depend on its lie.
+    assert found[liar].rejections == {BAD: Rejection.NORM_EXCEEDED}
 
 
-def test_a_header_that_was_changed_on_one_side_draws_another_coin() -> None:
-    held = submissions()
-    part = held[Role.SERVER_A][0].part
-    moved = replace(part.header, proof_digest=Digest(b"x" * 32))
-    held[Role.SERVER_A][0] = Verified(replace(part, header=moved))
-    with pytest.raises(PeerViolation, match="holds other submissions"):
-        play(held)
+def test_a_dropped_submission_is_nobodys_whoever_says_so(held: Held) -> None:
+    both = servers(TASK)
+    both[B].link.tamper = lambda step, data: b"d" + data[1:] if step.startswith("proof/") else data
+    found = play(both, held, NAMES)
+    assert found[A].rejections == {
+        client_of(held[A][0]): Rejection.TRUNCATED,
+        BAD: Rejection.NORM_EXCEEDED,
+    }

@@ -25,6 +25,7 @@ from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.server_messages import Ask
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.protobuf import encode
@@ -51,8 +52,8 @@ class Collecting:
     def upload(self, half: Submission) -> None:
         upload(self.inboxes[half.role], half)
 
-    def take(self, role: Role) -> Callable[[Sequence[Submission]], None]:
-        def note(submissions: Sequence[Submission]) -> None:
+    def take(self, role: Role) -> Callable[[Sequence[AnySubmission]], None]:
+        def note(submissions: Sequence[AnySubmission]) -> None:
             assert all(s.role is role for s in submissions)
             assert role is A or all(s.body is not None for s in submissions)
             self.taken[role] += [s.context.client for s in submissions]

@@ -269,7 +269,7 @@ def test_by_gates_attempts_are_counted_and_nobody_is_asked(
     journal: Any = pair[0].store
     opened_often(journal)
     assert journal.versions.opened(3) == OPENED_CAP
-    shares, gates = (make_task(8, {"validation": check}) for check in ("crypten", "fss"))
+    shares, gates = (make_task(8, {"validation": check}) for check in ("crypten", "proof"))
     assert "were opened" in doubt(journal, shares, 4, 3)
     assert doubt(journal, gates, 4, 3) == ""
 

@@ -25,6 +25,7 @@ from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind, check_server_signed, sign_as_server
+from precad.common.proof_shape import P
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
@@ -159,6 +160,21 @@ def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: R
     with pytest.raises(PeerViolation, match="different models of version 4"):
         reconstruct(release.a, release.sent, theta)
     assert release.written.written == []
+
+
+@pytest.mark.parametrize("word", [P, P + 5, 2**64 - 1])
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_noisy_share_with_words_that_are_none_of_the_field_breaks_the_link(
+    make_task: Callable[..., Task], word: int, at: int
+) -> None:
+    release = Release(make_task(8, {"validation": "proof"}))
+    words, theta = np.zeros(release.task.dimension, dtype="<u8"), np.zeros(release.task.dimension)
+    words[at] = word
+    release.b.send("noisy-share", words.tobytes())
+    with pytest.raises(PeerViolation, match=f"word {at % 8} of the other server's noisy share"):
+        reconstruct(release.a, release.sent, theta)
+    assert release.written.written == []
+    assert not theta.any()
 
 
 def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:

@@ -12,21 +12,27 @@ from precad.aggregator.release import add_noise, aggregate, countersign, prepare
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Matched, Noised, Prepared, Sent, Summed
 from precad.aggregator.store import Store
+from precad.common.group import Group
 
 Theta = NDArray[np.float64]
 
 
 def the_way(
-    matched: Matched, noise: NoiseSource, store: Store, server: Aggregator, theta: Theta
+    matched: Matched,
+    noise: NoiseSource,
+    group: Group,
+    store: Store,
+    server: Aggregator,
+    theta: Theta,
 ) -> None:
     """As it is taken."""
-    noised = add_noise(aggregate(server, matched), noise)
+    noised = add_noise(aggregate(server, matched), noise, group)
     reconstruct(server, countersign(server, prepare(store, noised)), theta)
 
 
-def noises_what_nobody_validated(matched: Matched, noise: NoiseSource) -> None:
+def noises_what_nobody_validated(matched: Matched, noise: NoiseSource, group: Group) -> None:
     """A step that is skipped, as those below."""
-    add_noise(matched, noise)  # type: ignore[arg-type]
+    add_noise(matched, noise, group)  # type: ignore[arg-type]
 
 
 def prepares_without_noise(summed: Summed, store: Store) -> None:
@@ -49,11 +55,11 @@ def sends_what_nobody_countersigned(server: Aggregator, ready: Prepared, theta: 
     reconstruct(server, ready, theta)  # type: ignore[arg-type]
 
 
-def noises_twice(noised: Noised, noise: NoiseSource) -> None:
+def noises_twice(noised: Noised, noise: NoiseSource, group: Group) -> None:
     """And more than is accounted for."""
-    add_noise(noised, noise)  # type: ignore[arg-type]
+    add_noise(noised, noise, group)  # type: ignore[arg-type]
 
 
-def noises_what_was_sent(sent: Sent, noise: NoiseSource) -> None:
+def noises_what_was_sent(sent: Sent, noise: NoiseSource, group: Group) -> None:
     """What left is what is sent again."""
-    add_noise(sent, noise)  # type: ignore[arg-type]
+    add_noise(sent, noise, group)  # type: ignore[arg-type]

@@ -41,6 +41,7 @@ server_b = "b.example:7302"
 dealer = "dealer.example:7303"
 owners = { data = "ward.csv", model = "nets:Net" }
 """
+WITHOUT_DEALER = re.sub("dealer = .*\n", "", CONSORTIUM)
 PARTIES: dict[str, tuple[str, ...]] = {
     "server-a": ("server-a",),
     "server-b": ("server-b",),
@@ -81,6 +82,36 @@ def unpacked(agreed: Path, name: str) -> Path:
     # As the page says; Python's own way drops the folder's mode.
     subprocess.run(["tar", "-xzf", f"{name}-kit.tar.gz"], cwd=agreed, check=True)
     return agreed / name
+
+
+def without_dealer(agreed: Path) -> None:
+    """The owners prove their norms: two servers are all there is."""
+    task = agreed / "task.toml"
+    task.write_text((CHECKOUT / "deploy" / "proof" / "task.toml").read_text())
+    (agreed / "consortium.toml").write_text(
+        re.sub("^dealer.*\n", "", CONSORTIUM, flags=re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize("name", sorted(PARTIES.keys() - {"dealer"}))
+def test_without_a_dealer_no_kit_speaks_of_one(name: str, agreed: Path) -> None:
+    without_dealer(agreed)
+    folder = unpacked(agreed, name)
+    texts = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert [file for file, text in texts.items() if "dealer" in text.lower()] == []
+    if name in SETTINGS:
+        assert "dealer" not in SETTINGS[name].load(folder / "settings.toml").model_fields_set
+
+
+def test_what_a_task_without_a_dealer_has_none_of_is_refused(agreed: Path) -> None:
+    without_dealer(agreed)
+    assert 'validation = "proof" has no dealer' in kit(agreed, "dealer").stderr
+    (agreed / "consortium.toml").write_text(CONSORTIUM)
+    assert "remove it" in kit(agreed, "server-a").stderr
+    shutil.copy(CHECKOUT / "deploy" / "task.toml", agreed)
+    (agreed / "consortium.toml").write_text(WITHOUT_DEALER)
+    assert 'validation = "proof"' in kit(agreed, "server-a").stderr
+    assert not list(agreed.glob("*-kit.tar.gz"))
 
 
 @pytest.mark.parametrize("name", PARTIES)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.conftest import TaskMaker
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script, Sent
+from tests.rig.submissions import masked
 
 from precad.accounting.events import poisson_gaussian
 from precad.client.own_account import exact_epsilon
@@ -91,9 +92,9 @@ def test_every_attempt_of_a_version_shares_the_same_update_afresh(owner: MakeOwn
     found = by_version(one.script.sent)
     assert {version: len(updates) for version, updates in found.items()} == {0: 1, 1: 1}
     assert found[0] != found[1]
-    seeds = {each.pair[0].seed.reveal() for each in one.script.sent}
+    seeds = {masked(each.pair[0]).seed.reveal() for each in one.script.sent}
     nonces = {each.pair[0].context.nonce for each in one.script.sent}
-    salts = {each.pair[1].salt.reveal() for each in one.script.sent}
+    salts = {masked(each.pair[1]).salt.reveal() for each in one.script.sent}
     assert len(seeds) == len(nonces) == len(salts) == 4
     assert result.epsilon == pytest.approx(epsilon_of(one, 0, 0))
 

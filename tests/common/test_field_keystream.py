@@ -5,7 +5,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from precad.common.keystream import derive
-from precad.common.prime_field import FieldKeystream, P
+from precad.common.prime_field import FieldKeystream
+from precad.common.proof_shape import P
 from precad.common.secret import Secret
 
 KEY = Secret(bytes(range(32)))

@@ -5,17 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precad.common.group import FIELD, RING, Group
 from precad.common.kernel import built_library
 from precad.common.prime_field import (
     Arithmetic,
     FieldVector,
-    P,
     arithmetics,
     first_not_below,
     of_signed,
     root_of_unity,
     signed_of,
 )
+from precad.common.proof_shape import P
 
 ALL = arithmetics(built_library())
 EDGES = [0, 1, 2**32 - 1, 2**32, 2**32 + 1, (P - 1) // 2, (P + 1) // 2, P - 2**32, P - 1]
@@ -152,3 +153,40 @@ def test_the_compiled_functions_write_to_nothing_that_may_only_be_read() -> None
     for field in list(ALL.values())[:-1]:
         with pytest.raises(ValueError, match="aligned"):
             field.dot(words([1]), np.frombuffer(bytes(9), np.uint64, 1, 1))
+
+
+# --- a group of elements, as sums and noise have it ---------------------------------------------
+
+MODULI = {"ring": (RING, 2**64), "field": (FIELD, P)}
+of_each_group = pytest.mark.parametrize(("group", "modulus"), MODULI.values(), ids=MODULI)
+SIGNED = [0, 1, -1, 2**31, -(2**32), 2**62 - 1, -(2**62) + 1]
+
+
+@of_each_group
+def test_a_groups_sums_are_those_of_integers(group: Group, modulus: int) -> None:
+    """In place, over the edge of what is added at once."""
+    pairs = [(a, b) for a in SIGNED for b in SIGNED if abs(a + b) < 2**62 > abs(a - b)]
+    repeats = 1 + 2 * (1 << 16) // len(pairs)
+    a, b = (
+        group.encode(np.array([pair[i] for pair in pairs] * repeats, dtype=np.int64))
+        for i in (0, 1)
+    )
+    total = a.copy()
+    group.add(total, b)
+    assert [int(each) % 2**64 for each in total[: len(pairs)]] == [
+        (x + y) % modulus for x, y in pairs
+    ]
+    assert group.decode(total).tolist() == [x + y for x, y in pairs] * repeats
+    group.subtract(total, b)
+    assert (total == a).all()
+    group.subtract(total, b)
+    assert group.decode(total).tolist() == [x - y for x, y in pairs] * repeats
+
+
+@of_each_group
+def test_what_is_no_element_is_found(group: Group, modulus: int) -> None:
+    """The words of a peer's noisy share, as they crossed the wire."""
+    for bad in (P, P + 5, 2**64 - 1):
+        found = group.first_foreign(words([P - 1, 0, bad, bad]).view(np.int64))
+        assert found == (2 if bad >= modulus else None)
+    assert group.first_foreign(words([P - 1, 0]).view(np.int64)) is None

@@ -13,7 +13,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
 from precad.common.share.mask import commit, opens
-from precad.common.share.submission import Submission, body_bytes, body_hasher, shard
+from precad.common.share.submission import Submission, body_hasher, shard
 
 CONTEXT = SubmissionContext(
     Digest(b"\1" * 32), 5, 7, ClientId("ward-3"), Digest(b"\2" * 32), b"\3" * 32
@@ -51,10 +51,10 @@ def test_each_server_gets_its_seed_and_both_the_same_header() -> None:
     assert to_a.opens
     assert to_b.opens
     assert to_a.body is None
-    assert len(body_of(to_b)) == body_bytes(X.size) == 32 + 64
+    assert len(body_of(to_b)) == 32 + 64
     assert (reconstructed((to_a, to_b), X.size) == X).all()
     assert to_b.body is not None
-    hasher = body_hasher(to_b.context.digest, to_b.body.salt)
+    hasher = body_hasher(to_b.context.digest, to_b.body.prefix)
     hasher.update(words_of(to_b))
     assert hasher.digest() == to_b.header.body_digest.value
 
@@ -69,7 +69,7 @@ def test_nothing_random_is_used_twice() -> None:
             to_b.seed.reveal(),
             to_a.salt.reveal(),
             to_b.salt.reveal(),
-            to_b.body.salt.reveal(),
+            to_b.body.prefix.reveal(),
             words_of(to_b),
             to_a.context.nonce,
             to_a.header.commitment_a.value,
@@ -87,7 +87,7 @@ def test_a_submission_does_not_show_its_secrets() -> None:
         secrets = [submission.seed.reveal(), submission.salt.reveal()]
         if submission.body is not None:
             shown += repr(submission.body)
-            secrets += [submission.body.salt.reveal(), words_of(submission)]
+            secrets += [submission.body.prefix.reveal(), words_of(submission)]
         for secret in secrets:
             assert secret.hex() not in shown
             assert repr(secret)[2:-1] not in shown

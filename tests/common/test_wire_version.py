@@ -138,7 +138,11 @@ def test_servers_of_one_version_are_linked() -> None:
 
 def test_the_sentence_names_both_numbers_and_who_must_upgrade() -> None:
     check_version("the dealer", WIRE_VERSION)
-    for said, where in ((0, "at the dealer"), (1, "at the dealer"), (3, "on this side")):
+    for said, where in (
+        (0, "at the dealer"),
+        (1, "at the dealer"),
+        (WIRE_VERSION + 1, "on this side"),
+    ):
         with pytest.raises(PeerViolation) as refused:
             check_version("the dealer", said)
         assert str(refused.value) == (

@@ -4,8 +4,8 @@ On real processes a child wraps them before its command runs, and what it is to 
 in a file, read anew each time, so that a test changes it while all processes go on. In simulated
 time all parties are in one process, and what a method does depends on whose turn it is.
 
-Every server notes what it sends, and what it could say of the other's bits beforehand: its own
-keys' bits at the signed points, before it changes anything.
+Every server notes what it sends, and its own true words of every proof, before it changes anything:
+with the other's wires, which are uniform, they say all else that the other sends.
 """
 
 import functools
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, WIDTH, Deviation
+from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, Deviation
 
 from precad.aggregator import release as releasing
 from precad.aggregator.collect import Inbox
@@ -26,15 +26,18 @@ from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rpc.dealer_client import RemoteSquares, square_request_to_wire
 from precad.aggregator.training import training_loop
 from precad.aggregator.training.model_store import InMemory, ModelStore, StoredModel
-from precad.aggregator.validate.check_by_gates import ByGates
+from precad.aggregator.validate.check_by_proof import ByProof
 from precad.client.data_owner import DataOwner
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
+from precad.common.group import FIELD
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
-from precad.common.share.submission import Submission
+from precad.common.secret import Secret
+from precad.common.share.proof_submission import AnySubmission, ProofSubmission
 from precad.common.task import Task
 from precad.norm_check.dealing import Answers
 from precad.norm_check.dealt_triples import SquareRequest
+from precad.norm_check.norm_proof import ProofWords, Query
 
 Wrap = Callable[[Any, str, Any], None]
 """Puts something else in a class's or module's place, as ``setattr`` does."""
@@ -112,7 +115,7 @@ def install(cheat: OrderedCheat) -> None:
 def wrap(cheat: Cheat, put: Wrap = setattr) -> None:
     """All but the way to the dealer, which simulated servers have another one of."""
     _link(cheat, put)
-    _bits(cheat, put)
+    _words(cheat, put)
     _collection(cheat, put)
     _release(cheat, put)
 
@@ -146,29 +149,40 @@ def _link(cheat: Cheat, put: Wrap) -> None:
             original(self, step, each, last=last)
 
 
-def _bits(cheat: Cheat, put: Wrap) -> None:
-    @_wrapping(ByGates, "_evaluate", put)
-    def evaluate(original: Any, self: Any, submissions: Sequence[Submission]) -> bytes:
-        bits, change = bytearray(original(self, submissions)), cheat.now.own_bits
-        for number, submission in enumerate(submissions):
-            own = slice(number * WIDTH, (number + 1) * WIDTH)
-            cheat.note(evaluated=str(submission.context.digest), bits=bits[own].hex())
-            if change is not None:
-                bits[own] = change(bytes(bits[own]))
-                cheat.did()
-        return bytes(bits)
+def _words(cheat: Cheat, put: Wrap) -> None:
+    coins: dict[int, str] = {}
 
-    @_wrapping(ByGates, "decide", put)
-    def decide(original: Any, self: Any, batch: int, submissions: Sequence[Submission]) -> Any:
-        cheat.note(decides=[str(each.context.digest) for each in submissions])
-        if cheat.now.turned:
+    @_wrapping(ByProof, "_coin", put)
+    def coin(original: Any, self: Any, digests: Sequence[Digest]) -> Secret:
+        found: Secret = original(self, digests)
+        coins[id(self)] = found.reveal().hex()
+        cheat.note(coin=coins[id(self)], decides=[str(each) for each in digests])
+        return found
+
+    @_wrapping(ByProof, "_answer", put)
+    def answer(original: Any, self: Any, submission: ProofSubmission, query: Query) -> Any:
+        words: ProofWords = original(self, submission, query)
+        cheat.note(
+            answered=str(submission.header.whole_digest),
+            coin=coins[id(self)],
+            wires=[int(each) for each in words.wires],
+            value=words.value,
+            zero=words.zero,
+        )
+        if (change := cheat.now.own_value) is None:
+            return words
+        cheat.did()
+        return replace(words, value=change(words.value))
+
+    @_wrapping(ByProof, "take", put)
+    def take(original: Any, self: Any, submissions: Sequence[AnySubmission]) -> None:
+        if cheat.now.turned and len(submissions) > 1:
             cheat.did()
             submissions = submissions[::-1]
-        found = original(self, batch, submissions)
-        if cheat.now.hangs_up:
+        original(self, submissions)
+        if cheat.now.hangs_up and submissions:
             cheat.did()
             raise PeerUnavailable("this server has heard enough")
-        return found
 
 
 def _note_sets(cheat: Cheat, aggregator: Any, matched: Any) -> None:
@@ -188,7 +202,7 @@ def _collection(cheat: Cheat, put: Wrap) -> None:
     @_wrapping(Inbox, "close", put)
     def close(original: Any, self: Any) -> Any:
         collected = dict(original(self))
-        if cheat.now.denies and isinstance(collected.get(VICTIM), Submission):
+        if cheat.now.denies and not isinstance(collected.get(VICTIM), Rejection | None):
             cheat.did()
             collected[VICTIM] = Rejection.MALFORMED
         return collected
@@ -201,8 +215,8 @@ def _release(cheat: Cheat, put: Wrap) -> None:
         return original(aggregator, matched, validator)
 
     @_wrapping(training_loop, "add_noise", put)
-    def add_noise(original: Any, summed: Any, noise: Any) -> Any:
-        noised = original(summed, noise)
+    def add_noise(original: Any, summed: Any, *rest: Any) -> Any:
+        noised = original(summed, *rest)
         if not cheat.now.noiseless:
             return noised
         cheat.did()
@@ -224,7 +238,9 @@ def _release(cheat: Cheat, put: Wrap) -> None:
         original(self, step, out)
         if (own := held.pop(self, None)) is not None:
             # In place: this server itself reckons with what it now sends.
-            own[:] = POISON - np.frombuffer(out, dtype="<i8")
+            chosen = np.full(own.size, POISON, dtype=np.int64)
+            FIELD.subtract(chosen, np.frombuffer(out, dtype="<i8"))
+            own[:] = chosen
             cheat.did()
             self.send_piece(step, own.tobytes(), last=True)
 
@@ -268,9 +284,9 @@ def wrap_dealing(
             ask_dealer(self, each)
 
     @_wrapping(Answers, "put", put)
-    def answered(original: Any, self: Any, contexts: Sequence[bytes], answer: Any) -> None:
+    def answered(original: Any, self: Any, context: bytes, answer: Any) -> None:
         if not (cheat.now.deaf and isinstance(answer, PrecadError)):
-            original(self, contexts, answer)
+            original(self, context, answer)
 
 
 def candidate(task: Task, which: str) -> RingVector:

@@ -12,15 +12,13 @@ from typing import Any
 
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Role
+from precad.common.proof_shape import P
 from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
 from precad.common.wire.protobuf import decode, encode
 from precad.norm_check.dealt_triples import SquareRequest
-from precad.norm_check.norm_gates import submission_bytes
 
 VICTIM = ClientId("ward-0")
-GATES = 41
-WIDTH = submission_bytes(GATES)
 POISON = 2**40
 """Every coordinate of the noisy sum that a server chooses which speaks last."""
 
@@ -79,10 +77,19 @@ def edited(step: str, **fields: Any) -> Send:
     return edit
 
 
-def every_bit(data: bytes) -> Sequence[bytes]:
-    """All gates of all submissions otherwise."""
-    return [b"".join(bytes(255 - each for each in data[i : i + 5]) + data[i + 5 : i + WIDTH]
-                     for i in range(0, len(data), WIDTH))]  # fmt: skip
+def at_word(number: int, change: Callable[[int], int]) -> Send:
+    """One word of an answer otherwise: 0 is the first wire; −2 the last value, −1 the last zero."""
+
+    def changed(data: bytes) -> Sequence[bytes]:
+        at = 1 + 8 * number if number >= 0 else len(data) + 8 * number
+        word = change(int.from_bytes(data[at : at + 8], "little")).to_bytes(8, "little")
+        return [data[:at] + word + data[at + 8 :]]
+
+    return changed
+
+
+def one_more(word: int) -> int:
+    return (word + 1) % P
 
 
 def in_salt(send: Send) -> Send:
@@ -131,8 +138,8 @@ class Deviation:
     """The dealer, instead of one request."""
     deaf: bool = False
     """What the dealer refuses, it doesn't hear."""
-    own_bits: Callable[[bytes], bytes] | None = None
-    """What it takes for its own bits of a submission, in what it says and in its verdict."""
+    own_value: Callable[[int], int] | None = None
+    """What it takes for its own value of a proof, in what it says and in its verdict."""
     turned: bool = False
     """It decides on the submissions in the other order."""
     lists: bool = False
@@ -140,7 +147,7 @@ class Deviation:
     denies: bool = False
     """It says that it holds nothing good of the victim's, and acts so."""
     hangs_up: bool = False
-    """It ends the link as soon as it has heard the bits."""
+    """It ends the link as soon as it has heard the words."""
     noiseless: bool = False
     """It leaves its own noise out."""
     speaks_last: bool = False
@@ -158,6 +165,8 @@ IN_A_ROUND = (
     "held",
     "opened",
     "decide",
+    "proof-coin",
+    "proof",
     "valid-set",
     "head",
     "countersignature",
@@ -184,7 +193,7 @@ DEVIATIONS: dict[str, Deviation] = {
     **{f"{step} never": _of(step, SILENT) for step in (*IN_A_ROUND[2:], *BY_A, *BY_B)},
     **{
         f"{step} twice": _of(step, TWICE)
-        for step in ("cohort", "held", "decide", "valid-set", "noisy-share", "body")
+        for step in ("cohort", "held", "decide", "proof", "valid-set", "noisy-share", "body")
     },
     # Lists.
     "a stranger in the cohort": _of("cohort", edited("cohort", clients=[1, 9])),
@@ -208,19 +217,26 @@ DEVIATIONS: dict[str, Deviation] = {
     "a body one word short": _of("body", in_words(lambda data: [data[:-8]])),
     "a body one word long": _of("body", in_words(lambda data: [data + bytes(8)])),
     "a body of zeros": _of("body", in_words(lambda data: [bytes(len(data))])),
-    # Bits and words.
-    "the first gate's bit": _of("decide", flipped(0)),
-    "the norm's bit": _of("decide", flipped(GATES - 1)),
-    "its own word wrong": _of("decide", flipped(GATES)),
-    "every bit": _of("decide", every_bit),
-    "a bit behind the last": _of("decide", flipped(GATES + 1)),
+    # Bits.
     "bits one byte short": _of("decide", SHORT),
     "bits one byte long": _of("decide", LONG),
     "no bits": _of("decide", EMPTY),
-    "another word taken": Deviation(own_bits=lambda bits: flipped(GATES - 1)(bits)[0]),
-    "its own word called wrong": Deviation(own_bits=lambda bits: flipped(GATES)(bits)[0]),
+    # Words of proofs.
+    "a wire changed": _of("proof", at_word(0, one_more)),
+    "the last value changed": _of("proof", at_word(-2, one_more)),
+    "the last zero changed": _of("proof", at_word(-1, one_more)),
+    "a word of p": _of("proof", at_word(0, lambda _: P)),
+    "the largest word": _of("proof", at_word(-1, lambda _: 2**64 - 1)),
+    "words one byte short": _of("proof", SHORT),
+    "words one byte long": _of("proof", LONG),
+    "no words": _of("proof", EMPTY),
+    "the first part dropped": _of("proof", lambda data: [b"d" + data[1:]]),
+    "neither whole nor dropped": _of("proof", lambda data: [b"x" + data[1:]]),
+    "a coin one byte short": _of("proof-coin", SHORT),
+    "a coin one byte long": _of("proof-coin", LONG),
+    "another value taken": Deviation(own_value=one_more),
     "the other order": Deviation(turned=True),
-    "gone with the bits": Deviation(hangs_up=True),
+    "gone with the words": Deviation(hangs_up=True),
     # To the dealer.
     "another seed": Deviation(asks=lambda r: [replace(r, seed=Secret.random())]),
     "another salt": Deviation(asks=lambda r: [replace(r, salt=Secret.random())]),
@@ -244,7 +260,7 @@ FAULT, REFUSED, DONE = "a named fault", "a refused submission", "a round like an
 WITH_NOISE = ("no noise of its own", "the last word on the model", "noisy-share with a bit flipped")
 SHOWN = "another model shown"
 UNSEEN = {
-    # The other server's correlated randomness, which gates need none of.
+    # The other server's correlated randomness, which proofs need none of.
     "nonce with a bit flipped",
     # What nobody relies on: it is said when all is done.
     "kept with a bit flipped",
@@ -262,31 +278,34 @@ LOOSE = {
     "asked twice",
     "remembered with a bit flipped",
 }
-REFUSALS = {
-    "the victim's submission denied": 1,
-    "another word taken": 0,
-    "its own word called wrong": 0,
-}
+REFUSALS = {"the victim's submission denied": 1, "another value taken": 0}
 """How many submissions still count."""
-
-
-GATES_ALONE = {
-    "the first gate's bit",
-    "the norm's bit",
-    "its own word wrong",
-    "every bit",
-    "a bit behind the last",
-    "another word taken",
-    "its own word called wrong",
+OF_PROOFS = {
+    "the last value changed",
+    "the last zero changed",
+    "a wire changed",
+    "a word of p",
+    "the largest word",
+    "the first part dropped",
+    "neither whole nor dropped",
+    "another value taken",
     "the other order",
-    "gone with the bits",
+    "gone with the words",
 }
-"""About bits of the gates, in their order; ``decide`` is a message of another check too."""
+
+
+def _of_the_other_check(name: str, validation: str) -> bool:
+    """Whether nobody says or asks that under this check."""
+    steps = {"proof", "proof-coin"} if validation == "crypten" else {"decide", "body"}
+    deviation = DEVIATIONS[name]
+    if not steps.isdisjoint(deviation.sends or ()):
+        return True
+    return name in OF_PROOFS if validation == "crypten" else deviation.asks is not None
 
 
 def ends_of(deviation: str, validation: str) -> set[str]:
     """How it may end at the honest server."""
-    if validation != "fss":
+    if validation == "crypten":
         if deviation.startswith(("decide ", "bits ", "no bits")):
             # Whatever is opened wrong may hold, or not.
             return {FAULT, REFUSED, DONE}
@@ -316,8 +335,11 @@ def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]
               "somebody alike who wasn't offered"}  # fmt: skip
     only_b = {"digests offered that nobody signed", *(n for n in DEVIATIONS if "body" in n)}
     skip = (only_b if cheater is Role.SERVER_A else only_a) | {SHOWN}
-    if validation != "fss":
-        skip |= GATES_ALONE
+    skip |= {name for name in DEVIATIONS if _of_the_other_check(name, validation)}
+    if cheater is Role.SERVER_B:
+        # It reckons with another coin than it said, and so disagrees with itself alone: what the
+        # other says then is in tests/integration/validation/test_cheating_server.py.
+        skip |= {"proof-coin with a bit flipped", "the other order"}
     if not workers:
         skip |= {name for name in DEVIATIONS if name.startswith("pairs ")}
     return [name for name in DEVIATIONS if name not in skip and name.split(" ")[0] not in elsewhere]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tests.faults.deviations import GATES, fields_of
+from tests.faults.deviations import fields_of
 
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
@@ -26,17 +26,23 @@ from precad.aggregator.server_messages import (
     SetCheck,
     SignedMessage,
 )
+from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.prime_field import arithmetic
+from precad.common.proof_shape import P
 from precad.common.secret import Secret
 from precad.common.share.submission import body_hasher
 from precad.common.task import Task
 from precad.common.wire.protobuf import decode
+from precad.norm_check.norm_proof import ProofWords
 
 Note = Mapping[str, Any]
 CANDIDATES = {"ward-0": "nothing", "ward-1": "longest"}
 """Who holds which of two updates, as far apart as the bound allows (``cheat.candidate``)."""
 OWNERS = [ClientId(name) for name in CANDIDATES]
 COHORT = Places(OWNERS)
+COIN_BYTES = 32
+"""Of a commitment to a coin, and of a coin: nothing of an update is in either."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,9 @@ class Message:
     pieces: list[bytes]
     attempt: int
     contexts: list[str]
-    """Of the submissions that its last decision is about."""
+    """Digests of the submissions that its newest coin is about."""
+    coin: str
+    """The newest, in hexadecimal."""
 
     @property
     def payload(self) -> bytes:
@@ -58,9 +66,11 @@ class Message:
 def messages(notes: Sequence[Note], since: int = 0) -> Iterator[Message]:
     """Whole ones, of which this note or a later one is the last piece."""
     contexts: list[str] = []
+    coin = ""
     bodies: dict[str, list[bytes]] = defaultdict(list)
     for number, note in enumerate(notes):
-        contexts = note.get("decides", contexts)
+        if "decides" in note:
+            contexts, coin = note["decides"], note["coin"]
         if "sent" not in note:
             continue
         name, piece = note["sent"], bytes.fromhex(note["payload"])
@@ -72,7 +82,7 @@ def messages(notes: Sequence[Note], since: int = 0) -> Iterator[Message]:
                 continue
             pieces = bodies.pop(name)
         if number >= since:
-            yield Message(step, pieces, note["attempt"], contexts)
+            yield Message(step, pieces, note["attempt"], contexts, coin)
 
 
 class Known:
@@ -88,8 +98,8 @@ class Known:
         self.role = honest
         self.task = task
         self.coin_key = coin_key
-        self.bits: dict[str, bytes] = {}
-        """The bad server's own, by submission."""
+        self.words: dict[tuple[str, str], ProofWords] = {}
+        """The bad server's own, by submission and coin."""
         self.possible: dict[str, list[str]] = {}
         """Sets that may turn out valid, by their digests."""
         self.signed: set[str] = set()
@@ -101,8 +111,9 @@ class Known:
         """What the bad server and the owners noted: their signed headers lie at both servers."""
         for note in notes:
             match note:
-                case {"evaluated": context, "bits": bits}:
-                    self.bits[context] = bytes.fromhex(bits)
+                case {"answered": of, "coin": coin, "wires": wires, "value": value, "zero": zero}:
+                    own = ProofWords(np.array(wires, dtype=np.uint64), value, zero)
+                    self.words[of, coin] = own
                 case {"possible": digest, "clients": clients}:
                     self.possible[digest] = clients
                 case {"commitment": commitment, "context": context, "body": body}:
@@ -113,8 +124,10 @@ class Known:
 
     def lacks(self, heard: Sequence[Message], *, own_secret: bool) -> bool:
         """Whether the bad server hasn't got yet to what it would know without having heard it."""
-        decided = {context for each in heard if each.step == "decide" for context in each.contexts}
-        return not decided <= self.bits.keys() or not (
+        answered = {
+            (of, each.coin) for each in heard if each.step == "proof" for of in each.contexts
+        }
+        return not answered <= self.words.keys() or not (
             self.possible.keys() >= {each["digest"] for each in _sets(heard, own_secret=own_secret)}
         )
 
@@ -126,24 +139,38 @@ class Known:
             own_secret: whether the servers salt sets with one secret.
 
         Returns:
-            How many submissions' bits were in it.
+            How many submissions' words were in it.
         """
         for said in _sets(heard, own_secret=own_secret):
             assert said["count"] == len(self.possible[said["digest"]])
-        bits = 0
+        found = 0
         for each in heard:
             match each.step:
-                case "decide":
-                    own = b"".join(complement(self.bits[context]) for context in each.contexts)
-                    assert each.payload == own
-                    bits += len(each.contexts)
+                case "proof":
+                    self.answers(each)
+                    found += len(each.contexts)
+                case "proof-coin":
+                    assert len(each.payload) == COIN_BYTES
                 case "body":
                     self.body(each.pieces)
                 case "valid-set":
                     pass
                 case step:
                     self.foreseen(step, each.payload, each.attempt)
-        return bits
+        return found
+
+    def answers(self, said: Message) -> None:
+        """Value and zero of each follow from the wires and the bad server's own, true words."""
+        shape, math = shape_of(self.task), arithmetic()
+        size = words_bytes(shape)
+        assert len(said.payload) == size * len(said.contexts)
+        for number, of in enumerate(said.contexts):
+            data, own = said.payload[number * size :][:size], self.words[of, said.coin]
+            assert data[:1] == b"w"
+            words = np.frombuffer(data[1:], dtype="<u8").astype(np.uint64)
+            wires = math.add(words[: shape.columns], own.wires)
+            value = (math.dot(wires, wires) - own.value) % P
+            assert (int(words[-2]), int(words[-1])) == (value, -own.zero % P)
 
     def foreseen(self, step: str, payload: bytes, attempt: int) -> None:
         """A message that has no part of an update in it: every field of it is known."""
@@ -260,12 +287,3 @@ _FORESEEN: dict[str, Callable[[Known, bytes, int], None]] = {
     "model": _after_noise,
     "kept": _after_noise,
 }
-
-
-def complement(own: bytes) -> bytes:
-    """What the other server has where all gates hold and its word is right."""
-    bits = np.unpackbits(np.frombuffer(own, dtype=np.uint8))
-    other = 1 - bits
-    other[GATES] = 1
-    other[GATES + 1 :] = 0
-    return np.packbits(other).tobytes()

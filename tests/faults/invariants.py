@@ -11,6 +11,7 @@ from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.store import audit_ledger
 from precad.aggregator.store.schema import CHARGED, PENDING, AttemptState
 from precad.client.own_account import OwnAccount
+from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
 
@@ -132,7 +133,9 @@ def sums_are_those_of_the_charged(world: World, last: int | None = None) -> None
         if a[number][2] is not None and b[number][2] is not None:
             assert a[number][2] == b[number][2]
         share, other = (world.seen.shares[role][number] for role in SERVERS)
-        total = from_bytes(share) + from_bytes(other)
+        total, group = from_bytes(share), group_of(world.task)
+        group.add(total, from_bytes(other))
+        total = group.decode(total)
         for name in charges.get(number, ()):
             total = total - world.seen.updates[ClientId(name), number]
         found = [

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from precad.common.share.header import SignedHeader
+
 # Run as a file: the tests' folder isn't on the path then.
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -41,6 +43,7 @@ from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.absorb_bodies import Absorber
+from precad.aggregator.validate.check_by_proof import ByProof
 from precad.client import data_owner
 from precad.client import owner_settings as client_settings
 from precad.client.connection import Servers
@@ -122,11 +125,12 @@ def install(orders: Orders) -> None:
 
     def note_pair(pair: Any, *_rest: object) -> None:
         context, header = pair[0].context, pair[0].header
+        body = header.body_digest if isinstance(header, SignedHeader) else header.update_digest
         orders.note(
             submitted=context.attempt,
             context=str(context.digest),
             commitment=str(header.whole_digest),
-            body=str(header.body_digest),
+            body=str(body),
         )
 
     def note_delivered(pair: Any, *_rest: object) -> None:
@@ -159,10 +163,11 @@ def install(orders: Orders) -> None:
     wrap(PeerLink, "send", step_of, note_noisy_share)
     wrap(PeerLink, "receive", step_of)
     wrap(PeerLink, "receive_into", step_of)
-    for method in ("ask", "row_key", "share", "gate_keys"):
+    for method in ("ask", "row_key", "share"):
         wrap(RemoteSquares, method)
-    for method in ("absorb", "words", "points"):
+    for method in ("absorb", "words"):
         wrap(Absorber, method)
+    wrap(ByProof, "take")
     for method in ("claim", "freeze"):
         wrap(Enrolments, method)
     for method in ("begin", "abandon_open", "prepare", "countersign", "sent", "finish", "void"):

@@ -38,7 +38,7 @@ from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training import finish_round, reconcile, training_loop
 from precad.aggregator.validate import check_by_shares
 from precad.aggregator.validate.check_by_shares import all_signs
-from precad.aggregator.validate.in_process_validator import InProcess
+from precad.aggregator.validate.check_with_dealer import WithDealer
 from precad.aggregator.validate.validation import Verdicts
 from precad.aggregator.workers import worker_pairs
 from precad.client.pending_update import Pending
@@ -148,9 +148,9 @@ def server_b_adds_no_noise(patch: Patch) -> None:
 
     sums: list[Any] = []
 
-    def kept(summed: Any, noise: Any) -> Any:
+    def kept(summed: Any, *rest: Any) -> Any:
         sums[:] = [summed.share_sum.copy()]
-        return release.add_noise(summed, noise)
+        return release.add_noise(summed, *rest)
 
     patch.setattr(training_loop, "add_noise", kept)
     patch.setattr(training_loop, "prepare", unnoised)
@@ -199,7 +199,7 @@ def ignores_the_norm(patch: Patch) -> None:
 
 def keeps_the_invalid_in_the_sum(patch: Patch) -> None:
     """What didn't pass is rejected, and its share stays in the accumulator."""
-    patch.setattr(InProcess, "_take_out", lambda *_: None)
+    patch.setattr(WithDealer, "_take_out", lambda *_: None)
 
 
 # --- coin, counts, owners, workers --------------------------------------------------------------

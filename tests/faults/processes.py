@@ -18,7 +18,7 @@ from tests.conftest import task_values
 from tests.rig.waiting import until
 
 import precad
-from precad.cli.local_deployment import LocalDeployment
+from precad.cli.local_deployment import LocalDeployment, servers_of
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 
@@ -263,7 +263,7 @@ class FaultyDeployment(LocalDeployment):
     @property
     def parties(self) -> tuple[str, ...]:
         """Every process's name."""
-        return ("dealer", "server-b", "server-a", *(client.name for client in self.clients))
+        return (*servers_of(self.task), *(client.name for client in self.clients))
 
     def order(self, orders: Iterable[Order]) -> None:
         """Each party dies at its points, in this order."""

@@ -38,10 +38,11 @@ from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.proof_submission import AnySubmission, ForProof, ProofHeader
 from precad.common.wire.owner_notices import Notice, read_notice
 from precad.common.wire.serving import told
 from precad.common.wire.submission_messages import header_from_wire, header_to_wire
+from precad.norm_check.share_with_proof import share
 from precad.protos import precad_pb2 as pb
 
 if TYPE_CHECKING:
@@ -50,6 +51,18 @@ if TYPE_CHECKING:
 
 RECORDS = 10
 """That each client enrols."""
+
+
+MADE_UP = ForProof((Digest.of(b"o_A"), Digest.of(b"o_B")), Role.SERVER_A)
+"""What no server has stated: of owners who make it up."""
+
+
+def stated_in(pair: Pair) -> ForProof | None:
+    """What an owner's pair was made for; None where the task has no proofs."""
+    header = pair[0].header
+    return (
+        ForProof(header.openings, header.seed_holder) if isinstance(header, ProofHeader) else None
+    )
 
 
 class Calls:
@@ -154,13 +167,21 @@ class Calls:
         fresh = np.random.default_rng([self._world.seed, name, view.attempt, times])
         return fresh.integers(-(2**20), 2**20, self.task.dimension, dtype=np.int64)
 
-    def prepare(self, version: int, round_number: int, model: Digest, x: RingVector) -> Pair:
+    def prepare(
+        self,
+        version: int,
+        round_number: int,
+        model: Digest,
+        x: RingVector,
+        proof: ForProof | None = None,
+    ) -> Pair:
         """As `Servers.prepare`."""
-        return shard(
+        return share(
+            self.task,
             x,
             SubmissionContext(self.task.digest, version, round_number, self.client, model),
             signer(self.client),
-            words=self.task.words_in_headers,
+            proof or MADE_UP,
         )
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
@@ -185,7 +206,9 @@ class Calls:
         self._last = pair
         return receipts[Role.SERVER_A], receipts[Role.SERVER_B]
 
-    def _misdeed(self, random: Random, pair: Pair, uploads: list[Submission]) -> list[Submission]:
+    def _misdeed(
+        self, random: Random, pair: Pair, uploads: list[AnySubmission]
+    ) -> list[AnySubmission]:
         """Half a pair, halves of two pairs, the last attempt's, nothing at all; or as it is."""
         kind = random.randrange(6)
         if kind == 0:
@@ -196,6 +219,7 @@ class Calls:
                 pair[0].context.attempt,
                 pair[0].context.model,
                 np.ones(self.task.dimension, np.int64),
+                stated_in(pair),
             )
             return [pair[0], other[1]]
         if kind == 2:
@@ -204,14 +228,14 @@ class Calls:
             return [*self._last, *uploads]
         return uploads
 
-    def _replay(self, old: Submission) -> None:
+    def _replay(self, old: AnySubmission) -> None:
         try:
             receipt = self._upload(old)
         except PeerUnavailable:
             return
         assert receipt.rejection is Rejection.WRONG_ATTEMPT, "a replay was taken"
 
-    def _send(self, submission: Submission, deadline: float) -> Receipt:
+    def _send(self, submission: AnySubmission, deadline: float) -> Receipt:
         """As `Servers._send`."""
         world = self._world
         while True:
@@ -224,7 +248,7 @@ class Calls:
             except PeerUnavailable:
                 world.turns.sleep(0.5)
 
-    def _upload(self, submission: Submission) -> Receipt:
+    def _upload(self, submission: AnySubmission) -> Receipt:
         """As the servers' Submit."""
         role = submission.role
         server = self._server(role)

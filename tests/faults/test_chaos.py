@@ -6,7 +6,7 @@ import pytest
 from tests.faults.chaos import piece
 
 
-@pytest.mark.parametrize(("seed", "validation"), [(3, "crypten"), (4, "fss")])
+@pytest.mark.parametrize(("seed", "validation"), [(3, "crypten"), (4, "proof")])
 def test_whatever_goes_wrong_at_once_the_training_reaches_its_end(
     tmp_path: Path, seed: int, validation: str
 ) -> None:

@@ -16,7 +16,7 @@ on real processes is ``tests/soak/test_cheating_process.py``.
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,10 @@ from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
 from precad.common.encode import squared_norm
 from precad.common.errors import PrecadError
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.group import FIELD
+from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector, from_bytes
+from precad.common.share.header import SignedHeader
 from precad.common.task import Task
 from precad.dealer import local_dealing as local
 from precad.norm_check.dealt_triples import SquareRequest
@@ -61,7 +63,7 @@ A, B = SERVERS
 ENDLESS = 100_000
 PARTS = 4
 FAULTS = re.compile(r"training stopped: \S|; trying again for")
-OF_THE_CHECK = {"nonce", "decide", "valid-set"}
+OF_THE_CHECK = {"nonce", "decide", "valid-set", "body"}
 """Messages in whose making or reading the check of norms has a part."""
 MADE = re.compile(r"version \d+ is made: (\d+) of (\d+) submissions count")
 
@@ -89,11 +91,12 @@ class Candidate(Calls):
         with self.world.step("compute"):
             return candidate(self.task, CANDIDATES[self.client.name])
 
-    def prepare(self, version: int, round_number: int, model: Digest, x: RingVector) -> Pair:
+    def prepare(self, *shared: Any) -> Pair:
         """Its header will lie at both servers."""
-        pair = super().prepare(version, round_number, model, x)
+        pair = super().prepare(*shared)
         header = pair[0].header
-        signed = {"commitment": str(header.whole_digest), "body": str(header.body_digest)}
+        body = header.body_digest if isinstance(header, SignedHeader) else header.update_digest
+        signed = {"commitment": str(header.whole_digest), "body": str(body)}
         assert isinstance(self.world, CheatedWorld)
         self.world.known.take([signed | {"context": str(pair[0].context.digest)}])
         return pair
@@ -128,7 +131,7 @@ class CheatedWorld(World):
         self.cheater = cheater
         self.honest = B if cheater is A else A
         self.known = Known(self.honest, self.task, self.coin_key(self.honest))
-        self.bits = 0
+        self.words = 0
         """Of submissions, that the honest server said and the bad one had known."""
         self.said: list[str] = []
         """What anybody logged since the newest deviation began."""
@@ -218,9 +221,9 @@ class CheatedWorld(World):
         if self.newest:
             heard = list(messages(self.sent[self.honest]))
             own_secret = not self.newest.startswith("set-secret")
-            if self.task.validation == "fss":
+            if self.task.validation == "proof":
                 assert not self.known.lacks(heard, own_secret=own_secret)
-                self.bits += self.known.foresaw(heard, own_secret=own_secret)
+                self.words += self.known.foresaw(heard, own_secret=own_secret)
         self.said.clear()
         self.sent.clear()
         if not self._waiting:
@@ -257,7 +260,7 @@ class Lines(logging.Handler):
 
 @contextmanager
 def cheated(
-    seed: int, cheater: Role, deviations: Sequence[str], validation: str = "fss", lasts: int = 1
+    seed: int, cheater: Role, deviations: Sequence[str], validation: str = "proof", lasts: int = 1
 ) -> Iterator[CheatedWorld]:
     """Play all deviations and check what holds in the end."""
     log = logging.getLogger("precad")
@@ -292,7 +295,7 @@ def ask_dealer(conversation: Any, request: SquareRequest) -> None:
 
 
 def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
-    task = task_of("fss")
+    task = task_of("proof")
     norms = {which: squared_norm(candidate(task, which)) for which in CANDIDATES.values()}
     assert norms == {"nothing": 0, "longest": task.bound**2}
 
@@ -302,9 +305,9 @@ def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
 def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
     cheater: Role, part: int
 ) -> None:
-    deviations = deviations_of(cheater, "fss", workers=False)[part::PARTS]
+    deviations = deviations_of(cheater, "proof", workers=False)[part::PARTS]
     with cheated(part, cheater, deviations) as world:
-        assert world.bits > 0, "no deviation got as far as bits"
+        assert world.words > 0, "no deviation got as far as words"
 
 
 @pytest.mark.parametrize("cheater", SERVERS)
@@ -316,11 +319,18 @@ def test_under_the_other_check_too_whatever_a_server_says_ends_well(cheater: Rol
     deviations = [
         name
         for name in deviations_of(cheater, "crypten", workers=False)
-        if not OF_THE_CHECK.isdisjoint(DEVIATIONS[name].sends or ())
+        if DEVIATIONS[name].asks or not OF_THE_CHECK.isdisjoint(DEVIATIONS[name].sends or ())
     ]
     with cheated(6, cheater, deviations, "crypten") as world:
         assert {"decide never", "nonce with a bit flipped"} <= set(deviations)
-        assert world.bits == 0
+        assert world.words == 0
+
+
+def together(shares: Mapping[Role, RingVector]) -> RingVector:
+    """Both servers' noisy shares, as what they mean."""
+    total = shares[A].copy()
+    FIELD.add(total, shares[B])
+    return FIELD.decode(total)
 
 
 # --- what nobody can notice ----------------------------------------------------------------------
@@ -335,7 +345,7 @@ def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(cheater: Rol
     with cheated(7, cheater, ["no noise of its own"], lasts=3) as world:
         of_updates = sum(candidate(world.task, which) for which in CANDIDATES.values())
         drawn = {noise.tobytes() for noise in world.seen.noise[world.honest]}
-        noises = [shares[A] + shares[B] - of_updates for shares in world.noisy.values()]
+        noises = [together(shares) - of_updates for shares in world.noisy.values()]
         assert len([noise for noise in noises if noise.tobytes() in drawn]) == 3
 
 
@@ -349,7 +359,7 @@ def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_sa
     becomes is a function of that.
     """
     with cheated(8, cheater, ["the last word on the model"], lasts=4) as world:
-        chosen = [n for n, shares in world.noisy.items() if (shares[A] + shares[B] == POISON).all()]
+        chosen = [n for n, shares in world.noisy.items() if (together(shares) == POISON).all()]
         assert len(chosen) == 4
         charges = world.charges(world.honest)
         assert all(charges[number] == set(CANDIDATES) for number in chosen)

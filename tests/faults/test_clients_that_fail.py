@@ -5,6 +5,7 @@ In simulated time (``world.py``): deadlines are waited for, and take none.
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from tests.rig.submissions import body_of
 from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.training.event_log import Event, RoundDone
 from precad.aggregator.training.session import Phase
-from precad.aggregator.validate.in_process_validator import InProcess
+from precad.aggregator.training.training_loop import in_process
+from precad.aggregator.validate.check_with_dealer import WithDealer
+from precad.client.pending_update import Pair
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.owner_notices import RoundOpen
 from precad.common.wire.submission_messages import header_from_wire, header_to_wire
@@ -44,11 +47,11 @@ class Failing(Calls):
             if isinstance(notice, RoundOpen):
                 yield notice
 
-    def first(self) -> tuple[Submission, Submission]:
+    def first(self) -> Pair:
         """A's and B's half of what this client has for the first attempt; it isn't there then."""
         return next(self.pairs())
 
-    def pairs(self) -> Iterator[tuple[Submission, Submission]]:
+    def pairs(self) -> Iterator[Pair]:
         """The same of each attempt."""
         for event in self.opened():
             x: RingVector = self.fetch_model(event.version, event.model).astype("i8")
@@ -56,7 +59,7 @@ class Failing(Calls):
             self.world.seen.updates[self.client, event.attempt] = x
             yield pair
 
-    def break_off(self, half: Submission) -> None:
+    def break_off(self, half: AnySubmission) -> None:
         """Half of an upload, and the connection is gone."""
         server = self.world.servers[half.role]
         box, body = server.session.inbox, body_of(half)
@@ -246,7 +249,7 @@ def test_who_enrols_at_one_server_or_otherwise_at_the_other_is_left_out_also_aft
         assert done.valid == set(world.clients[1:])
 
 
-class Unmanned(InProcess):
+class Unmanned(WithDealer):
     """As pairs of workers that aren't there, or that are lost with what they have."""
 
     def __init__(self, lost_at: str, *arguments: Any) -> None:
@@ -275,8 +278,8 @@ def test_attempts_that_no_worker_was_there_for_opened_nothing(
     def validation(aggregator: Any, opened: Any) -> Any:
         if opened.attempt < without:
             world.seen.faults.append(f"attempt {opened.attempt}: no worker is there")
-            return Unmanned(lost_at, aggregator, opened.attempt, opened.counted)
-        return InProcess(aggregator, opened.attempt, opened.counted)
+            return Unmanned(lost_at, aggregator, opened.attempt, opened.counted, count())
+        return in_process(aggregator, opened)
 
     world.validation = validation
     world.play()

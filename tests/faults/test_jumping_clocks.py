@@ -39,7 +39,7 @@ def play(
     folder: Path, monkeypatch: pytest.MonkeyPatch, party: str, off: timedelta, lasts_s: float
 ) -> World:
     """A training in which this party's clock jumps after the second round, and back."""
-    task = small_task(ROUNDS, "fss")
+    task = small_task(ROUNDS, "crypten")
     # Longer than the jump: else servers stop, and are started again.
     task = task.model_copy(
         update={"deadlines": task.deadlines.model_copy(update={"outage": 2000.0})}
@@ -114,7 +114,7 @@ def test_a_finished_server_does_not_ask_the_clock_without_end(
 ) -> None:
     """B answers an A that comes back, for as long as it lives; its clock may be wrong then."""
     with quick_folder() as folder:
-        world = World(small_task(2, "fss"), folder, 3, faults=0, chance=0.0)
+        world = World(small_task(2, "proof"), folder, 3, faults=0, chance=0.0)
         world.run()
         server, asked = world.servers[Role.SERVER_B], Counter[str]()
 

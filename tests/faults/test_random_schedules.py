@@ -31,11 +31,11 @@ def test_whatever_happens_the_invariants_hold(play: Play, first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(4000, 4012, PER_TEST))
-def test_by_gates_the_same_invariants_hold(play: Play, first: int) -> None:
+def test_with_proofs_the_same_invariants_hold(play: Play, first: int) -> None:
     faults = 0
     for seed in range(first, first + PER_TEST):
         restores = ((), BOTH[:1], BOTH[1:])[seed % 3]
-        faults += len(play(seed, restores=restores, validation="fss").seen.faults)
+        faults += len(play(seed, restores=restores, validation="proof").seen.faults)
     assert faults > PER_TEST
 
 

@@ -24,8 +24,9 @@ from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerLink, Worke
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.secret import Secret
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
+from precad.norm_check.dealing import NoDealer
 from precad.protos import precad_pb2 as pb
 
 
@@ -76,14 +77,15 @@ class SimulatedWorkerLink(WorkerLink):
             self._worker.at_death.append(cable.break_at_death)
             yield Transport(world, cable, role)
 
-        dealing = DealerCalls(world, role)
-        dealing._epoch = int.from_bytes(begin.epoch, "big")
+        dealing = DealerCalls(world, role) if world.task.has_dealer else NoDealer()
+        if isinstance(dealing, DealerCalls):
+            dealing._epoch = int.from_bytes(begin.epoch, "big")
         said = Begin(begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces)
         self._part = Attempt(task, role, said, dealing, cast("Any", reach), self._report)
         self._part._orders = cast("Any", Orders(world.turns))
         world.turns.spawn(f"{self._worker.party}: attempt", self._worker, self._part.run)
 
-    def take(self, submission: Submission, *, counted: bool, batch: int) -> None:
+    def take(self, submission: AnySubmission, *, counted: bool, batch: int) -> None:
         self._part.put(Taken(submission, counted, batch))
 
     def decide(self) -> None:

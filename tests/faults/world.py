@@ -59,6 +59,7 @@ from precad.common.roster import Enrolment
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealing import NoDealer
 
 MODEL_FILES = (MODEL, "model.seal")
 LIMIT_S = 250.0
@@ -463,7 +464,7 @@ class World:
         link = self.dial if role is Role.SERVER_A else self.servers[role].wait_for_link
         transport = link(self.task.deadlines.peer)
         try:
-            yield transport, DealerCalls(self, role)
+            yield transport, DealerCalls(self, role) if self.task.has_dealer else NoDealer()
         finally:
             transport.close()
 

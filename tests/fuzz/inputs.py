@@ -8,8 +8,8 @@ from tests.fuzz.targets import TARGETS, seeds_of
 
 STREAMS = frozenset(
     {
-        *("submit-a", "submit-b", "submit-a-fss", "submit-b-fss", "squares", "square-replies"),
-        *("link", "client", "deal-words", "signature"),
+        *("submit-a", "submit-b", "submit-seed", "submit-body", "squares", "square-replies"),
+        *("link", "client", "client-with-proof", "proof-words", "deal-words", "signature"),
     }
 )
 """Targets whose input is a sequence of messages."""

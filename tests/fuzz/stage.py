@@ -28,11 +28,12 @@ from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
 from precad.client.pending_update import Pending
 from precad.common.errors import PeerUnavailable
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
+from precad.common.share.proof_submission import SERVERS
 from precad.common.task import Task
 from precad.common.wire.signed_statements import sign_body
 from precad.common.wire.submission_messages import BODY_WANTED
@@ -45,6 +46,8 @@ ROUND = 3
 VERSION = 2
 CLIENT = ClientId("ward-1")
 NOWHERE = "127.0.0.1:1"
+OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
+SEED_HOLDER = Role.SERVER_A
 
 
 class Aborted(Exception):
@@ -64,6 +67,15 @@ class FakeContext:
 
     def auth_context(self) -> dict[str, list[bytes]]:
         return {"x509_pem_cert": [self._certificate]}
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def done(self) -> bool:
+        return False
+
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        """A body is wanted."""
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> Never:
         raise Aborted(code, details)
@@ -94,7 +106,7 @@ def small_task(validation: str = "crypten") -> Task:
             },
             "training": {"learning_rate": 0.5, "rounds": 10},
             "enrolment": {"clients": 10, "max_expected_records": 100.0},
-            "deadlines": {"enrol": 0.01, "collect": 0.01, "work": 0.0},
+            "deadlines": {"enrol": 0.01, "collect": 600.0, "work": 0.0},
         }
     )
 
@@ -165,7 +177,7 @@ class Stage:
             "task": self.folder / "task.toml",
             "identity": self.folder / "keys" / role.value,
             "listen": NOWHERE,
-            "dealer": NOWHERE,
+            "dealer": NOWHERE if self.task.has_dealer else None,
             "state": self.folder / role.value,
         }
         settings: ServerSettings = (
@@ -190,16 +202,24 @@ class Stage:
         answer = handler(request, FakeContext(certificate))
         self.loop.run_until_complete(_exhaust(answer))
 
-    def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> None:
-        """One upload into an open round."""
+    def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> bool:
+        """One upload into an open round; whether it is held."""
         session = self.sessions[role]
-        session.inbox.open(ROUND, [CLIENT], session.model_store.current.digest, version=VERSION)
+        model = session.model_store.current.digest
+        holders = {} if self.task.proof is None else {CLIENT: SEED_HOLDER}
+        session.inbox.open(ROUND, [CLIENT], model, version=VERSION, seed_holders=holders)
+        # Fresh in every attempt, and what is sent here was made before.
+        opened = session.inbox._round
+        assert opened is not None
+        opened.opening = OPENINGS[SERVERS.index(role)]
         handler = self.aggregation[role].Submit
         try:
             self.call(lambda _, context: handler(streamed(messages), context), None, CLIENT.name)
+            held = CLIENT in opened.held
         finally:
             session.inbox.cancel()
         assert role is Role.SERVER_A or not list((self.folder / role.value / "spool").iterdir())
+        return held
 
     def dealer(self) -> DealingService:
         """A dealer's start of its own: it remembers what it dealt."""

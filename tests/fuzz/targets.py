@@ -21,7 +21,9 @@ import numpy as np
 from safetensors.numpy import save
 from tests.fuzz.stage import (
     CLIENT,
+    OPENINGS,
     ROUND,
+    SEED_HOLDER,
     VERSION,
     Aborted,
     D,
@@ -52,7 +54,7 @@ from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import history_start
 from precad.aggregator.store.summary import read_task
-from precad.aggregator.validate.check_by_gates import dealt_keys
+from precad.aggregator.validate.check_by_proof import ByProof
 from precad.aggregator.validate.validation import deal_request
 from precad.certify.curves import Floats
 from precad.certify.finished_runs import FinishedRun
@@ -83,29 +85,29 @@ from precad.common.identity.party_certificate import (
 )
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
+from precad.common.keystream import KEY_BYTES
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.share.header import Signature, SubmissionContext
-from precad.common.share.submission import shard
+from precad.common.share.proof_submission import AnySubmission, ForProof, ProofSubmission
 from precad.common.task import Task
 from precad.common.wire.calls import error_of
+from precad.common.wire.serving import NOT_NOW
 from precad.common.wire.signed_statements import check_opening, check_statement, sign_body
 from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.common.wire.version import WIRE_VERSION
 from precad.dealer.dealing_service import request_from_wire, square_requests_from_wire
 from precad.dealer.process import DealerSettings
-from precad.norm_check.comparison_keys import keys_from_bytes
 from precad.norm_check.dealing import Answers
 from precad.norm_check.dealt_triples import SquareRequest
-from precad.norm_check.distributed_comparison import evaluate, generate
-from precad.norm_check.norm_gates import deal_gates, evaluate_gates
+from precad.norm_check.share_with_proof import share
 from precad.protos import precad_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
 BUGS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
-"""How a call ends whose handler raised something unforeseen."""
+"""How a call ends whose handler raised something unforeseen; or as ``NOT_NOW``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Target:
         except PrecadError as error:
             _check_text(str(error))
         except Aborted as ended:
-            if ended.code in BUGS:
+            if ended.code in BUGS or ended.details == NOT_NOW:
                 raise
             _check_text(ended.details)
 
@@ -147,41 +149,35 @@ def _header(data: bytes) -> None:
         for role in (Role.SERVER_A, Role.SERVER_B):
             read = header_from_wire(message, role)
             assert read.header.whole_digest != read.context.digest
-            again = header_to_wire(read)
-            assert (again.HasField("word_a"), again.word_a, again.word_b) == (
-                message.HasField("word_b"),
-                message.word_a,
-                message.word_b,
-            )
+            assert header_from_wire(header_to_wire(read), role) == read
             read.opens  # noqa: B018 -- computing it must not raise
 
 
-def _submit(role: Role, validation: str = "crypten") -> Callable[[bytes], None]:
-    def parse(data: bytes) -> None:
+def _submit(role: Role, validation: str = "crypten") -> Callable[[bytes], bool]:
+    def parse(data: bytes) -> bool:
         pieces = [parsed(pb.SubmissionPiece, piece) for piece in split(data)]
-        if None not in pieces:
-            stage(validation).submit(role, pieces)
+        return None not in pieces and stage(validation).submit(role, pieces)
 
     return parse
 
 
-def _submissions(role: Role, validation: str = "crypten") -> list[bytes]:
+def _pair(validation: str = "crypten") -> tuple[AnySubmission, AnySubmission]:
+    """What an owner sends for the open attempt."""
     here = stage(validation)
-    pair = shard(
-        np.arange(D, dtype=np.int64),
-        SubmissionContext(
-            here.task.digest, VERSION, ROUND, CLIENT, here.sessions[role].model_store.current.digest
-        ),
-        here.signer,
-        words=here.task.words_in_headers,
-    )
-    own = pair[0] if role is Role.SERVER_A else pair[1]
+    model = here.sessions[Role.SERVER_A].model_store.current.digest
+    context = SubmissionContext(here.task.digest, VERSION, ROUND, CLIENT, model)
+    stated = ForProof(OPENINGS, SEED_HOLDER)
+    return share(here.task, np.arange(D, dtype=np.int64), context, here.signer, stated)
+
+
+def _submissions(role: Role, validation: str = "crypten") -> list[bytes]:
+    own = _pair(validation)[0 if role is Role.SERVER_A else 1]
     body = body_of(own)
     header = header_to_wire(own)
     whole = [
         pb.SubmissionPiece(header=header),
-        pb.SubmissionPiece(body=body[:40]),
-        pb.SubmissionPiece(body=body[40:]),
+        pb.SubmissionPiece(body=body[:70]),
+        pb.SubmissionPiece(body=body[70:]),
     ]
     return [
         join(*(piece.SerializeToString() for piece in whole[:count]))
@@ -228,16 +224,16 @@ def _deal_words(data: bytes) -> None:
 
 
 def _squares(data: bytes) -> None:
-    """A server's stream to a dealer of gates."""
+    """A server's stream to a dealer."""
     requests = [parsed(pb.SquareRequest, piece) for piece in split(data)]
     if None not in requests:
-        here = stage("fss")
+        here = stage()
         handler = here.dealer().Square
         here.call(lambda _, context: handler(streamed(requests), context), None, "server-a")
 
 
 def _square_requests() -> list[bytes]:
-    here = stage("fss")
+    here = stage()
     half = halves(here.task.digest, "x", here.task.dimension, ROUND).of[Role.SERVER_A]
     request = square_request_to_wire(half, bytes(16)).SerializeToString()
     return [join(request), join(request, request)]
@@ -256,32 +252,24 @@ _CONTEXT = b"\5" * 32
 def _square_replies(data: bytes) -> None:
     """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
     replies = [reply for piece in split(data) if (reply := parsed(pb.SquareReply, piece))]
-    task = stage("fss").task
+    task = stage().task
     answers, own = Answers(ROUND, 0.0), Secret(bytes(32))
     answers.expect(SquareRequest(task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
     for each in (each for reply in replies for each in reply.answers):
-        answers.put(each.contexts, answer_from_wire(each, gates=True))
-    answers.row_key(_CONTEXT)
-    dealt = answers.gate_keys(_CONTEXT)
-    keys = dealt_keys(dealt, [dealt.number], Role.SERVER_A, task)
-    points = np.zeros((1, task.projections + 1), dtype=np.int64)
-    assert evaluate_gates(keys, points, task.bound).max() <= 1
+        answers.put(each.context, answer_from_wire(each))
+    assert len(answers.row_key(_CONTEXT)) == KEY_BYTES
+    answers.share(_CONTEXT)
 
 
 def _square_answers() -> list[bytes]:
-    """A row key and keys of gates; each kind of answer."""
-    gates = stage("fss").task.projections + 1
-    offsets = np.arange(gates, dtype=np.int64)[None]
-    of_a, of_b = (each.to_bytes() for each in deal_gates(offsets, [Secret(b"context")]))
-    row_key = pb.SquareAnswer(contexts=[_CONTEXT], row_key=bytes(32))
+    """A row key and a share, and each other kind of answer in its place."""
+    row_key = pb.SquareAnswer(context=_CONTEXT, row_key=bytes(32))
     answers = [
-        pb.SquareAnswer(contexts=[_CONTEXT], gate_keys=of_a),
-        pb.SquareAnswer(contexts=[_CONTEXT], gate_keys=of_b),
-        pb.SquareAnswer(contexts=[_CONTEXT] * 2, gate_keys=of_a),
-        pb.SquareAnswer(contexts=[_CONTEXT], share=-5),
-        pb.SquareAnswer(contexts=[_CONTEXT], violation="no"),
-        pb.SquareAnswer(contexts=[_CONTEXT], unavailable="no"),
-        pb.SquareAnswer(contexts=[_CONTEXT]),
+        pb.SquareAnswer(context=_CONTEXT, share=-5),
+        pb.SquareAnswer(context=_CONTEXT[:-1], share=-5),
+        pb.SquareAnswer(context=_CONTEXT, violation="no"),
+        pb.SquareAnswer(context=_CONTEXT, unavailable="no"),
+        pb.SquareAnswer(context=_CONTEXT),
     ]
     first = pb.SquareReply(answers=[row_key]).SerializeToString()
     return [
@@ -300,7 +288,7 @@ class _Frames:
         self._frames = frames
 
     def put(self, frame: Frame) -> None:
-        raise AssertionError(frame)
+        """What is said back is nobody's."""
 
     def get(self, timeout_s: float) -> Frame:
         del timeout_s
@@ -317,6 +305,43 @@ def _link(data: bytes) -> None:
     link = PeerLink(_Frames(frames), stage().task.digest, max_message_bytes=64, timeout_s=1)
     while True:
         link.receive("cohort")
+
+
+@cache
+def _seed_part() -> ProofSubmission:
+    part = _pair("proof")[0]
+    assert isinstance(part, ProofSubmission)
+    return part
+
+
+@dataclass
+class _ServerA:
+    link: PeerLink
+    task: Task
+    role: Role = Role.SERVER_A
+
+
+def _proof_words(data: bytes) -> None:
+    """What server A makes of B's coin and words about one submission."""
+    task, own = stage("proof").task, _seed_part()
+    frames = [
+        Frame(task.digest, SETUP_ATTEMPT, step, number, piece, last=True)
+        for number, (step, piece) in enumerate(zip(_PROOF_STEPS, split(data), strict=False))
+    ]
+    link = PeerLink(_Frames(frames), task.digest, max_message_bytes=1 << 16, timeout_s=1)
+    with ByProof(_ServerA(link, task), ROUND, [CLIENT]) as check:
+        check.take([own])
+        assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
+
+
+_PROOF_STEPS = ("proof-coin/0", "proof/0")
+
+
+def _proof_word_seeds() -> list[bytes]:
+    proof = stage("proof").task.proof
+    assert proof is not None
+    words = bytes(8 * (proof.columns + 2))
+    return [join(bytes(32), b"w" + words), join(bytes(32), b"d" + words)]
 
 
 def _frames() -> list[bytes]:
@@ -458,7 +483,9 @@ def _signed_opening(data: bytes) -> None:
 def _signed_openings() -> list[bytes]:
     pen, digest = stage().sessions[Role.SERVER_A].signer, stage().task.digest.value
     body = pb.OpeningBody(task_digest=digest, client=CLIENT.name, version=1, attempt=2)
-    return [sign_body(pen, Role.SERVER_A, body).SerializeToString()]
+    stated = pb.OpeningBody(proof_opening=bytes(32), seed_holder="server-a")
+    stated.MergeFrom(body)
+    return [sign_body(pen, Role.SERVER_A, each).SerializeToString() for each in (body, stated)]
 
 
 def _peer_messages() -> list[bytes]:
@@ -511,7 +538,10 @@ _REPLIES: tuple[tuple[str, Any], ...] = (
 )
 
 
-def _client(data: bytes) -> None:
+_STATED: dict[str, Any] = {"proof_opening": bytes(32), "seed_holder": "server-b"}
+
+
+def _client(data: bytes, validation: str = "crypten") -> None:
     pieces = [*split(data), *[b""] * len(_REPLIES)]
     answers: dict[str, Any] = {}
     for (method, kind), piece in zip(_REPLIES, pieces, strict=False):
@@ -519,11 +549,11 @@ def _client(data: bytes) -> None:
     answers["FetchModel"] = [answers["FetchModel"]]
     notices = [parsed(pb.Notice, piece) for piece in pieces[len(_REPLIES) :] if piece]
     if None not in [*answers.values(), *answers["FetchModel"], *notices]:
-        stage().take_part(answers | {"Watch": notices})
+        stage(validation).take_part(answers | {"Watch": notices})
 
 
-def _conversations() -> list[bytes]:
-    here = stage()
+def _conversations(validation: str = "crypten") -> list[bytes]:
+    here = stage(validation)
     model = here.sessions[Role.SERVER_A].model_store.current.digest.value
     mine: dict[str, Any] = {"task_digest": here.task.digest.value, "client": CLIENT.name}
     described = pb.DescribeReply(
@@ -544,7 +574,14 @@ def _conversations() -> list[bytes]:
         pb.ModelDigestReply(model_digest=model),
         pb.ModelPiece(data=bytes(8 * D)),
         pb.Receipt(rejection="absent", detail="x"),
-        pb.OpeningBody(**mine, version=0, attempt=1, charges=1, model_digest=model),
+        pb.OpeningBody(
+            **mine,
+            **({} if here.task.proof is None else _STATED),
+            version=0,
+            attempt=1,
+            charges=1,
+            model_digest=model,
+        ),
         pb.StatementBody(**mine, version=0, model_digest=model, charged=[0, 0]),
     ]
     return [
@@ -580,13 +617,18 @@ def _accounts() -> list[bytes]:
 def _pending(data: bytes) -> None:
     # With a right digest behind it: chance never finds one.
     path = stage().file(data + hashlib.sha256(data).digest(), ".pending")
-    Pending(stage().task, CLIENT, path)
+    for check in ("crypten", "proof"):
+        Pending(stage(check).task, CLIENT, path)
 
 
 def _pending_seeds() -> list[bytes]:
-    path = stage().folder / "seed.pending"
-    Pending(stage().task, CLIENT, path).keep(3, np.arange(D, dtype=np.int64), _pair(), 0)
-    return [path.read_bytes()[:-32]]
+    found = []
+    for check in ("crypten", "proof"):
+        path, x = stage().folder / "seed.pending", np.arange(D, dtype=np.int64)
+        path.unlink(missing_ok=True)
+        Pending(stage(check).task, CLIENT, path).keep(3, x, _pair(check), 0)
+        found.append(path.read_bytes()[:-32])
+    return found
 
 
 def _error_text(data: bytes) -> None:
@@ -707,19 +749,6 @@ def _signatures() -> list[bytes]:
 
 def _token(data: bytes) -> None:
     token_digest(data.decode(errors="surrogateescape"))
-
-
-def _gate_keys(data: bytes) -> None:
-    """Either they are refused, or they are the one encoding of keys, and can be evaluated."""
-    keys = keys_from_bytes(data[1:], party=data[0] % 2 if data else 0, gates=2, bits=8)
-    assert keys.to_bytes() == data[1:]
-    evaluate(keys, np.zeros((1, 2), dtype="<u8"))
-
-
-def _gate_key_seeds() -> list[bytes]:
-    words = np.arange(10, dtype="<u8")
-    both = generate(bytes(16), words[:2], words[2:].reshape(2, 2, 2), 8)
-    return [bytes([keys.party]) + keys.to_bytes() for keys in both]
 
 
 # --- files of models, records, votes and runs ---------------------------------------------------
@@ -871,17 +900,20 @@ TARGETS: dict[str, Target] = {
     "submission-header": Target(
         _header,
         lambda: [
-            header_to_wire(_pair(words=words)[0]).SerializeToString() for words in (False, True)
+            header_to_wire(part).SerializeToString()
+            for check in ("crypten", "proof")
+            for part in _pair(check)
         ],
     ),
     "submit-a": Target(_submit(Role.SERVER_A), lambda: _submissions(Role.SERVER_A)),
     "submit-b": Target(_submit(Role.SERVER_B), lambda: _submissions(Role.SERVER_B)),
-    "submit-a-fss": Target(
-        _submit(Role.SERVER_A, "fss"), lambda: _submissions(Role.SERVER_A, "fss")
+    "submit-seed": Target(
+        _submit(Role.SERVER_A, "proof"), lambda: _submissions(Role.SERVER_A, "proof")
     ),
-    "submit-b-fss": Target(
-        _submit(Role.SERVER_B, "fss"), lambda: _submissions(Role.SERVER_B, "fss")
+    "submit-body": Target(
+        _submit(Role.SERVER_B, "proof"), lambda: _submissions(Role.SERVER_B, "proof")
     ),
+    "proof-words": Target(_proof_words, _proof_word_seeds),
     "squares": Target(_squares, _square_requests),
     "square-request": Target(
         _square_request, lambda: [split(each)[0] for each in _square_requests()[:1]]
@@ -943,6 +975,9 @@ TARGETS: dict[str, Target] = {
     "peer-messages": Target(_peer_message, _peer_messages),
     "peer-lists": Target(_lists, _list_seeds),
     "client": Target(_client, _conversations),
+    "client-with-proof": Target(
+        lambda data: _client(data, "proof"), lambda: _conversations("proof")
+    ),
     "statement": Target(_statement, _statements),
     "account": Target(_account, _accounts),
     "pending": Target(_pending, _pending_seeds),
@@ -963,7 +998,6 @@ TARGETS: dict[str, Target] = {
     "revocations": Target(_revocations, _identity_seeds(REVOCATION_FILE)),
     "signing-request": Target(_request, _request_seeds),
     "signature": Target(_signature, _signatures),
-    "gate-keys": Target(_gate_keys, _gate_key_seeds),
     "token": Target(_token, lambda: [new_token().encode()]),
     "model-file": Target(
         _file(lambda path: load_model(path, stage().task), ".safetensors"), _models
@@ -980,19 +1014,3 @@ TARGETS: dict[str, Target] = {
 def seeds_of(name: str) -> Sequence[bytes]:
     """A target's seeds, the same throughout the process."""
     return TARGETS[name].seeds()
-
-
-def _pair(*, words: bool = False) -> Any:
-    here = stage()
-    return shard(
-        np.zeros(D, dtype=np.int64),
-        SubmissionContext(
-            here.task.digest,
-            VERSION,
-            ROUND,
-            CLIENT,
-            here.sessions[Role.SERVER_A].model_store.current.digest,
-        ),
-        here.signer,
-        words=words,
-    )

@@ -22,6 +22,7 @@ from precad.simulation.partition import write_records
 # --- deploy/ -------------------------------------------------------------------------------------
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+PROOF = DEPLOY / "proof"
 CLIENTS = ("client-1", "client-2", "client-3")
 
 
@@ -52,6 +53,32 @@ def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
     assert held_out == len(load("digits").test_y)
     assert sum(sizes) == len(load("digits").train_y)
     assert max(sizes) * task.privacy.record_rate <= task.enrolment.max_expected_records
+
+
+def test_without_a_dealer_task_and_settings_are_the_same_besides() -> None:
+    own, shared = (Task.load(folder / "task.toml") for folder in (PROOF, DEPLOY))
+    differ = {"validation", "projections"}
+    assert own.model_dump(exclude=differ) == shared.model_dump(exclude=differ)
+    assert not own.has_dealer
+    for server in ("server-a", "server-b"):
+        plain, proof = (
+            tomllib.loads((of / f"{server}.toml").read_text()) for of in (DEPLOY, PROOF)
+        )
+        assert proof == {name: value for name, value in plain.items() if name != "dealer"}
+
+
+def test_without_a_dealer_every_part_has_that_task_and_the_dealer_is_never_started() -> None:
+    whole, proof = (
+        dict(re.findall(r"^  ([\w-]+):(.*?)(?=^  [\w-]|^\w|\Z)", text, re.MULTILINE | re.DOTALL))
+        for text in (text_of("docker-compose.yml"), text_of("deploy/compose/proof.yml"))
+    )
+    mount = "- ${TASK:-./deploy/proof/task.toml}:/precad/task.toml:ro\n"
+    with_task = {name for name, text in whole.items() if "/precad/task.toml" in text}
+    assert {name for name, text in proof.items() if mount in text or "*with_task" in text} == (
+        with_task - {"dealer"}
+    )
+    assert proof["dealer"].split() == ["profiles:", "[dealer]"]
+    assert not [name for name, text in whole.items() if "dealer: {condition" in text]
 
 
 @pytest.mark.parametrize("server", ["a", "b"])

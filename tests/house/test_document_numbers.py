@@ -17,57 +17,69 @@ from scipy.stats import norm
 from tests.house.test_documents import ROOT, flat, text_of
 from tests.rig import noise_run
 
+from precad.accounting.adversaries import Run
 from precad.accounting.exact import record_epsilon
-from precad.accounting.guarantees import advantages
+from precad.accounting.guarantees import LOG_ADVANTAGE, USES, advantages, honest_rejection
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.event_log import KEPT_EVENTS
 from precad.aggregator.training.model_store import KEPT_MODELS
+from precad.aggregator.validate.check_by_proof import words_bytes
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
 from precad.common.encode import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.errors import Rejection
 from precad.common.identity.authority import PARTY_DAYS
 from precad.common.keystream import KEY_BYTES
+from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, P, ProofShape
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import EIGHTHS, GRID_OCTAVES
 from precad.common.share.mask import SALT_BYTES
 from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
 from precad.common.task_schema import MAX_FRACTIONAL_BITS
 from precad.common.wire.connections import PER_CLIENT, STRANGERS
-from precad.norm_check.comparison_keys import (
-    LEAST_BITS,
-    MOST_BITS,
-    TERMINATED,
-    VERSION,
-    gate_bytes,
-    keys_bytes,
-)
-from precad.norm_check.norm_gates import submission_bytes
+from precad.common.wire.version import WIRE_VERSION
 
 TASK = Task.load(ROOT / "deploy" / "task.toml")
 ROWS = Task.model_fields["projections"].default
 LIMITS = {type(m).__name__: m for m in Task.model_fields["projections"].metadata}
-GATES = ROWS + 1
-LEVELS = MOST_BITS - TERMINATED
 HONEST = 2 * exp(-(TAU**2))
 """Most that an honest row fails with."""
-HIDDEN = log2(100 * GATES * (LEVELS + 1))
-"""Seeds of a batch of 100 submissions that one server doesn't know: on every level, and a root."""
-VECTORS: dict[str, Any] = json.loads((ROOT / "tests/vectors/gates.json").read_text("utf-8"))
-GOLDILOCKS = 2**64 - 2**32 + 1
+PROOF = Run(
+    record_rate=0.1,
+    client_rate=1.0,
+    noise_multiplier=1.0,
+    rounds=1000,
+    attempts=1000,
+    projections=LEAST_ROWS,
+    malicious_server=True,
+)
 
 
-def berry_esseen(times: float) -> float:
-    """Both ends' distance from the normal distribution, for N = times·β, entries up to 2τβ."""
-    return 2 * 0.56 * 2 * sqrt(2) * TAU / times
+def berry_esseen(times: float, width: int = TAU) -> float:
+    """Both ends' distance from the normal distribution, for N = times·β, |X_j| ≤ 2·width·β."""
+    return 2 * 0.56 * 2 * sqrt(2) * width / times
 
 
-def row_bound(times: float) -> float:
-    """Upper bound of Pr[|z| ≤ τβ]."""
-    return float(2 * norm.cdf(sqrt(2) * TAU / times) - 1) + berry_esseen(times)
+def row_bound(times: float, width: int = TAU) -> float:
+    """Upper bound of Pr[|z| ≤ width·β]."""
+    return float(2 * norm.cdf(sqrt(2) * width / times) - 1) + berry_esseen(times, width)
 
 
-def least_sound_length() -> int:
-    return next(times for times in range(1, 100) if row_bound(times) < 1 / 2)
+def least_sound_length(width: int = TAU) -> int:
+    return next(times for times in range(1, 100) if row_bound(times, width) < 1 / 2)
+
+
+def sizes(dimension: int) -> str:
+    """The row of part 4's table, for β from 2^20 to 2^25."""
+    least, most = (ProofShape(dimension, bound) for bound in (2**20, 2**25))
+
+    def both(low: float, high: float) -> str:
+        return f"{low:,.0f}" if round(low) == round(high) else f"{low:,.0f}–{high:,.0f}"
+
+    columns = both(least.columns, most.columns)
+    more = both(*(8 * (each.body_words - dimension) / 1000 for each in (least, most)))
+    exchanged = 2 * words_bytes(most) / 1000
+    between = f"{exchanged:.0f}" if exchanged > 20 else f"{exchanged:.1f}"
+    return f"| {most.points:,} | {columns} | {more} | {between} |"
 
 
 def clipped_too_long() -> float:
@@ -111,44 +123,45 @@ PHRASES = {
         ),
         f"(N = {least_sound_length()}β would still do",
         f"{100 * clipped_too_long():.0f} % of the vectors",
-        f"vector [1, 2^48, 0, …] has squared norm {(1 + 2**96) % GOLDILOCKS}",
+        f"vector [1, 2^48, 0, …] has squared norm {(1 + 2**96) % P}",
         f"whose norm is {65536 * sqrt(1000):,.0f}",
+        f"under `proof` {(2**63 - 1) // (4 * HALF_WIDTHS * MAX_BOUND):,} |",
+        f"with at least {LEAST_ROWS} of part 1's rows",
+        f"With B = {HALF_WIDTHS}β",
+        f"2k·e^−64, {2 * LEAST_ROWS * exp(-(HALF_WIDTHS**2)):.1e} at k = {LEAST_ROWS}",
+        f"‖X‖ ≥ {least_sound_length(HALF_WIDTHS)}β.",
+        f"+ {berry_esseen(1, 1):.3f}·r, below",
+        f"{row_bound(69, HALF_WIDTHS) + 5e-5:.4f} where",
+        *(sizes(10**power) for power in range(4, 8)),
+        sizes(650),
     ],
     "docs/protocol.md": [
         f"the last {KEPT_EVENTS} events",
         f"the newest {KEPT_MODELS} models",
         f"two seeds of {KEY_BYTES} bytes",
+        f"The wire version is {WIRE_VERSION}.",
         *(f"| {state.value} |" for state in AttemptState),
     ],
     "docs/enrolment.md": [
         f"one of {GRID_OCTAVES * len(EIGHTHS) + 1} rates",
         f"and p/{2**GRID_OCTAVES}, the floor",
     ],
-    "docs/function-secret-sharing.md": [
-        f"mod 2^n, n from {LEAST_BITS} to {MOST_BITS}",
-        f"on 64 bits has {LEVELS} levels and takes {gate_bytes()} bytes",
-        # A root, 64 correction words, a control word and a value bit in a byte.
-        f"it would be {16 + 64 * 16 + 8 + 1:,}.",
-        f"| version | {VERSION} |",
-        f"ends early | {TERMINATED} |",
-        f"as expected: {GATES} for each submission",
-        (
-            f"{keys_bytes(0)} bytes and {gate_bytes()} a gate: {keys_bytes(GATES):,} bytes for a "
-            "submission alone"
-        ),
-        f"exchange {submission_bytes(GATES)} bytes a submission",
-        f"submissions has 2^{HIDDEN:.1f} of them: 2^−{126 - 80 - HIDDEN:.0f} for",
-        (
-            f"batches of {len(VECTORS['good'][0]['gates'])} gates on 64 bits and "
-            f"{len(VECTORS['good'][1]['gates'])} on 8,"
-        ),
-        f"and {len(VECTORS['bad'])} changes of a key",
+    "docs/cheating-server.md": [
+        f"most 2k·e^−64 a submission, {2 * LEAST_ROWS * exp(-(HALF_WIDTHS**2)):.1e}.",
+        f"A submission has {USES} such uses",
+        f"advantages = M·{USES}·2^−{-LOG_ADVANTAGE}",
+        f"{USES * 2.0**LOG_ADVANTAGE:.1e} a submission.",
+        f"add {honest_rejection(4.0, PROOF) + advantages(4.0, PROOF):.1e} to δ",
+        f"{words_bytes(ProofShape(10**6, MAX_BOUND)):,} bytes at d = 1,000,000",
+        f"{words_bytes(ProofShape(10**4, MAX_BOUND)):,} at d = 10,000",
     ],
+    "docs/runbooks/upgrade.md": [f"({WIRE_VERSION} since this one)"],
+    "CHANGELOG.md": [f"wire version, which is {WIRE_VERSION}:"],
     "docs/privacy-accounting.md": [
         f"at least {MIN_NOISE_UNITS:,.0f} units; the denominator",
         f"exact {', '.join(f'{published_epsilon(sigma):.3f}' for sigma in (1.0, 1.5, 2.0))}; real",
         f"{(1 + exp(4)) * 1000 * ROWS * HONEST:.2g} for ε = 4, n = 1,000 and k = {ROWS}",
-        f"{advantages(4.0, 1000, ROWS):.2g} for 1,000 attempts at ε = 4 and k = {ROWS}",
+        f"{advantages(4.0, PROOF):.2g} for 1,000 attempts at ε = 4",
     ],
     "docs/certificates.md": [f"(b = rows, {ROWS} by default)"],
     "docs/decisions/range-test.md": [
@@ -208,7 +221,7 @@ def test_the_benchmarks_tables_are_those_of_their_documents() -> None:
     checks = runpy.run_path(str(ROOT / "benchmarks" / "checks.py"))
     assert checks["tables"](result("checks")) in text_of(ROOT / "docs/cheating-server.md")
     # A submission takes at most 64 bytes between the servers besides its body.
-    assert 0 < checks["between_servers"](result("checks"), "fss") <= 64
+    assert 0 < checks["between_servers"](result("checks"), "proof") <= 2_200
 
 
 def test_the_noises_figures_are_of_a_whole_run_that_fits() -> None:

@@ -91,6 +91,16 @@ def test_every_link_leads_to_a_file_and_a_section() -> None:
     assert wrong_in(broken()) == {}
 
 
+def test_the_documents_stay_short() -> None:
+    """What must be read is worth reading: whoever adds a page makes its room."""
+
+    def words(page: Path) -> int:
+        return len(re.sub(r"<!--.*?-->", "", text_of(page), flags=re.DOTALL).split())
+
+    assert sum(map(words, (ROOT / "docs").rglob("*.md"))) <= 62_900
+    assert words(ROOT / "README.md") <= 900
+
+
 def test_the_index_links_every_document_of_its_folder() -> None:
     index = ROOT / "docs" / "index.md"
     linked = {

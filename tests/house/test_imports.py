@@ -22,7 +22,7 @@ ALLOWED = {
     "server_a": {"aggregator", "norm_check"},
     "server_b": {"aggregator", "norm_check"},
     "dealer": {"norm_check", "protos"},
-    "client": {"accounting", "protos"},
+    "client": {"accounting", "norm_check", "protos"},
     "simulation": {"accounting", "client"},
     "audit": {"accounting", "client", "simulation", "certify"},
     # The command line starts every part.
@@ -168,15 +168,6 @@ def test_no_part_imports_what_the_wheel_lacks() -> None:
     assert all((Path(__file__).parents[2] / folder).is_dir() for folder in outside)
 
 
-def test_function_secret_sharing_knows_nothing_of_norms() -> None:
-    ground = tuple(f"precad.common.{name}" for name in ("errors", "keystream", "secret"))
-    own = ("comparison_keys", "distributed_comparison")
-    known = (*ground, *(f"precad.norm_check.{name}" for name in own))
-    files = sources(*(f"norm_check/{name}.py" for name in own))
-    stray = importers(files, lambda m: within(m, ("precad",)) and not within(m, known))
-    assert stray == []
-
-
 def test_mathematics_imports_no_network_and_no_storage() -> None:
     assert importers(sources(*PURE), lambda module: within(module, IMPURE)) == []
 
@@ -191,7 +182,7 @@ def test_only_services_and_stubs_touch_messages() -> None:
     ("modules", "impure"),
     [
         ("common.encode common.share common.model common.task", IMPURE),
-        ("norm_check.norm_gates certify accounting.guarantees aggregator.noise", IMPURE),
+        ("norm_check.norm_proof certify accounting.guarantees aggregator.noise", IMPURE),
         # The servers' messages are protobuf.
         ("aggregator.validate", ("grpc", "sqlalchemy")),
         # It keeps what it does in a store.

@@ -25,7 +25,7 @@ from precad.common.task import Task
 pytestmark = pytest.mark.usefixtures("either_kernel")
 
 D = 6
-CHECKS = ("crypten", "fss")
+CHECKS = ("crypten", "proof")
 Maker = Callable[..., Task]
 Updates = dict[ClientId, NDArray[np.int64]]
 
@@ -178,7 +178,8 @@ def test_a_body_of_the_wrong_length_is_refused_and_nobody_elses_affair(
 ) -> None:
     task = make_task(D, {"validation": check})
     good = extremes(task)[0]
-    ones = [np.ones(d, dtype=np.int64) for d in (D + 1, D - 1, 0)]
+    shortest = 0 if task.proof is None else 1
+    ones = [np.ones(d, dtype=np.int64) for d in (D + 1, D - 1, shortest)]
     updates = named([good, *ones, good])
     finished = play(task, updates)
     assert finished.valid == (ClientId("c0"), ClientId("c4"))

@@ -165,10 +165,10 @@ def test_the_limit_that_show_prints_lasts_to_the_end(made: Path, tmp_path: Path,
 def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
     made: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "gates.toml"
-    assert new(path, *NET, *WISHES, "--validation", "fss").exit_code == 0
+    path = tmp_path / "proof.toml"
+    assert new(path, *NET, *WISHES, "--validation", "proof").exit_code == 0
     task, other = Task.load(path), Task.load(made)
-    assert (task.validation, other.validation) == ("fss", "crypten")
+    assert (task.validation, other.validation) == ("proof", "crypten")
     said = [
         " ".join(runner.invoke(app, ["task", "show", str(each)]).stdout.split())
         for each in (path, made)
@@ -177,6 +177,12 @@ def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
     assert words in said[0]
     assert words not in said[1]
     assert "Nothing is claimed against a server that cheats" in said[1]
+    # A longer update, and what an owner uploads: the proof too.
+    assert "passes with probability 2^−40 in all, for attackers who compute 2^60 hashes" in said[0]
+    assert "passes with probability 2^−40 a submission" in said[1]
+    assert task.proof is not None
+    assert f"An owner uploads {64 + 8 * task.proof.body_words:,} bytes" in said[0]
+    assert f"An owner uploads {32 + 8 * task.dimension:,} bytes" in said[1]
     document = json.loads(runner.invoke(app, ["task", "show", str(path), "--json"]).stdout)
     *planned, capped = document["statements"]
     assert len(planned) == 3

@@ -18,6 +18,11 @@ class Named:
 
 
 RELEASE = ("tests/aggregator/test_release_heads.py",)
+STREAM = ("tests/common/test_field_keystream.py",)
+PROOF = ("tests/norm_check/test_norm_proof.py",)
+SUBMISSION = ("tests/norm_check/test_proof_submission.py",)
+CHECK = ("tests/aggregator/test_check_by_proof.py",)
+DOOR = ("tests/aggregator/test_proofs_at_the_door.py",)
 REPORT = ("tests/integration/store/test_report.py",)
 SURVIVORS = (
     Named(
@@ -37,8 +42,8 @@ SURVIVORS = (
     Named(
         "k instead of 2k tests in δ'",
         "accounting/guarantees.py",
-        'tests = 2 * checks.count("projections", projections)',
-        'tests = 1 * checks.count("projections", projections)',
+        'tests = 2 * checks.count("projections", run.projections)',
+        'tests = 1 * checks.count("projections", run.projections)',
         ("tests/accounting/test_guarantees.py",),
     ),
     Named(
@@ -97,5 +102,117 @@ SURVIVORS = (
         "else said.rejection_delta",
         REPORT,
     ),
+    Named(
+        "a word that is too large is reduced",
+        "common/prime_field.py",
+        "found[each] = self._drawn(again, start + int(each), 1)[0]",
+        "found[each] -= np.uint64(P)",
+        STREAM,
+    ),
+    Named(
+        "a word that is too large makes place for the next one",
+        "common/prime_field.py",
+        "found[each] = self._drawn(again, start + int(each), 1)[0]",
+        "found[each] = self._drawn(0, start + int(each) + again, 1)[0]",
+        STREAM,
+    ),
+    Named(
+        "the masking row follows from the seed",
+        "norm_check/share_with_proof.py",
+        "mask_seed = Secret.random(KEY_BYTES)",
+        "mask_seed = seed",
+        ("tests/norm_check/test_what_a_proof_shows.py",),
+    ),
+    Named(
+        "one challenge for the bits stands for both",
+        "norm_check/norm_proof.py",
+        ".words(2 * shape.bits).reshape(2, -1)",
+        ".words(shape.bits)[None].repeat(2, axis=0)",
+        PROOF,
+    ),
+    Named(
+        "a point with t^N = −1 isn't drawn again",
+        "norm_check/norm_proof.py",
+        "if pow(int(words[0]), 2 * shape.points, P) != 1:",
+        "if pow(int(words[0]), shape.points, P) != 1:",
+        PROOF,
+    ),
+    Named(
+        "both holders add the constants",
+        "norm_check/norm_proof.py",
+        "found = [norm - share.holds_constants * shape.bound**2]",
+        "found = [norm - shape.bound**2]",
+        PROOF,
+    ),
+    Named(
+        "rows aren't bound to the seed",
+        "common/share/proof_submission.py",
+        '_hashed("proof-rows", self.ctx, self.commitment, self.update_digest)',
+        '_hashed("proof-rows", self.ctx, self.update_digest)',
+        SUBMISSION,
+    ),
+    Named(
+        "a word of a body may be p or more",
+        "common/share/proof_submission.py",
+        "if first_not_below(words) is not None:",
+        "if first_not_below(words[:0]) is not None:",
+        SUBMISSION,
+    ),
+    Named(
+        "a word of the other server may be p or more",
+        "aggregator/validate/check_by_proof.py",
+        "if first_not_below(words) is not None:",
+        "if first_not_below(words[:0]) is not None:",
+        CHECK,
+    ),
+    Named(
+        "a word of a noisy share may be p or more",
+        "aggregator/release.py",
+        "first_foreign(words)) is not None",
+        "first_foreign(words[:0])) is not None",
+        RELEASE,
+    ),
+    Named(
+        "a header is answered in every turn",
+        "aggregator/validate/check_by_proof.py",
+        "if self._answered & headers or len(headers) < len(batch):",
+        "if len(headers) < len(batch):",
+        CHECK,
+    ),
+    Named(
+        "a header that was signed anew is answered again",
+        "aggregator/validate/check_by_proof.py",
+        "headers = {each.header.signed for each in batch}",
+        "headers = {each.header.whole_digest.value for each in batch}",
+        CHECK,
+    ),
+    Named(
+        "A may open another coin than it committed to",
+        "aggregator/validate/check_by_proof.py",
+        "if not hmac.compare_digest(committed(of_a), commitment):",
+        "if not hmac.compare_digest(commitment, commitment):",
+        CHECK,
+    ),
+    Named(
+        "the coin isn't bound to the batch",
+        "aggregator/validate/check_by_proof.py",
+        "parts = task.value, batch.value, self._attempt, self._turn, opening",
+        "parts = task.value, self._attempt, self._turn, opening",
+        CHECK,
+    ),
+    Named(
+        "a kept header is taken after the server was put back",
+        "aggregator/collect/inbox.py",
+        "if header.openings[SERVERS.index(self._role)] != current.opening:",
+        "if header.openings[SERVERS.index(self._role)] == Digest(bytes(32)):",
+        DOOR,
+    ),
+    Named(
+        "a seed may come to either server",
+        "aggregator/collect/inbox.py",
+        "if header.seed_holder is not current.seed_holders.get(header.context.client):",
+        "if header.seed_holder not in SERVERS:",
+        DOOR,
+    ),
 )
-"""The review's, but for the client's word under `validation = "fss"`."""
+"""Of the first review, and of the proof's rules."""

@@ -2,25 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.prime_field import (
     FieldKeystream,
     FieldVector,
-    P,
     arithmetic,
     of_signed,
     root_of_unity,
+    signed_of,
 )
+from precad.common.proof_shape import P, ProofShape
 from precad.common.secret import Secret
+from precad.common.share.proof_submission import SERVERS
 from precad.norm_check.norm_proof import (
-    ProofShape,
     ProofShare,
     ProofWords,
     Query,
@@ -36,6 +35,7 @@ from precad.norm_check.random_rows import Rows
 D = 48
 BETA = 30 * 2**10
 SHAPE = ProofShape(D, BETA)
+BOUNDS = [1, 2, 3, 7, 8, 9, 2**20 - 1, 2**20, 2**20 + 1, 2**25 - 1, 2**25]
 ROOT = 2**48
 """ROOT² = −1 in the field."""
 Change = Callable[[FieldVector], FieldVector]
@@ -77,11 +77,7 @@ def transcript(
     made = Transcript(shape, x, x, x, x, number)
     z = projected(shape, x, made.rows)
     squared = arithmetic().dot(x, x)
-    if bits is None:
-        signed = np.array([int(each) if each < P // 2 else int(each) - P for each in z])
-        written = bits_of(shape, signed, squared)
-    else:
-        written = bits(z, squared)
+    written = bits_of(shape, signed_of(z), squared) if bits is None else bits(z, squared)
     mask = FieldKeystream(made.rows, "test/mask").words(shape.columns)
     values = prove(shape, x, written, made.mu, mask)
     return replace(made, bits=written, mask=mask, values=values)
@@ -98,9 +94,9 @@ def words_of(made: Transcript, query: Query, pieces: int = 17) -> tuple[ProofWor
     other = {name: math.subtract(getattr(made, name), share) for name, share in own.items()}
     for held, holds in ((own, True), (other, False)):
         z = projected(made.shape, held["x"], made.rows)
-        share = ProofShare(held["bits"], held["mask"], held["values"], z, holds)
+        beside = held["bits"], held["mask"], held["values"], z, holds
         parts = iter(np.split(held["x"], range(pieces, made.shape.dimension, pieces)))
-        found.append(answer(query, parts, share, made.mu))
+        found.append(answer(query, parts, partial(ProofShare, *beside), made.mu))
     return found[0], found[1]
 
 
@@ -142,7 +138,7 @@ def test_honest_updates_pass(x: FieldVector) -> None:
         assert accepted(made, pieces=pieces)
 
 
-@pytest.mark.parametrize("beta", [1, 2, 3, 7, 8, 9, 2**20 - 1, 2**25])
+@pytest.mark.parametrize("beta", BOUNDS)
 @pytest.mark.parametrize("dimension", [1, 7, 650])
 def test_the_bound_itself_passes_and_one_more_does_not(beta: int, dimension: int) -> None:
     shape = ProofShape(dimension, beta)
@@ -195,8 +191,7 @@ def test_one_word_that_is_no_bit_is_refused_though_its_number_is_right(bad: int)
     """The next bit is lowered by as much as the first is raised."""
 
     def written(z: FieldVector, squared: int) -> FieldVector:
-        signed = np.array([int(each) if each < P // 2 else int(each) - P for each in z])
-        found = bits_of(SHAPE, signed, squared)
+        found = bits_of(SHAPE, signed_of(z), squared)
         more = (bad - int(found[0])) % P
         half = more * pow(2, -1, P)
         found[0], found[1] = bad, (int(found[1]) - half) % P
@@ -277,41 +272,73 @@ def test_a_proof_that_adds_a_multiple_of_x_to_the_n_minus_1_is_refused() -> None
     assert not accepted(replace(made, values=values))
 
 
-def test_padding_that_is_not_zero_is_refused() -> None:
-    """A prover whose last row of the update goes on behind d."""
-    longer = ProofShape(D + 1, BETA)
-    assert (longer.columns, longer.points) == (SHAPE.columns, SHAPE.points)
-    made = transcript(of_norm(BETA * 0.9, 3))
-    values = prove(longer, np.append(made.x, np.uint64(1)), made.bits, made.mu, made.mask)
+@pytest.mark.parametrize("where", ["update", "bits"])
+def test_padding_that_is_not_zero_is_refused(where: str) -> None:
+    """A prover whose last row goes on behind d, or behind the last bit."""
+    # The sizes differ in nothing else: a dimension, or a slack bit, more.
+    shape, x = SHAPE, of_norm(BETA * 0.9, 3)
+    made = transcript(x)
+    if where == "update":
+        longer = ProofShape(D + 1, BETA)
+        values = prove(longer, np.append(x, np.uint64(1)), made.bits, made.mu, made.mask)
+    else:
+        assert shape.bits % shape.columns
+        more = np.append(made.bits, np.uint64(1))
+        mu = np.concatenate([made.mu, np.ones((2, 1), dtype=np.uint64)], axis=1)
+        values = prove(shape, x, more, mu, made.mask)
     assert not accepted(replace(made, values=values))
 
 
+def off_by_one(made: Transcript, number: int) -> tuple[Transcript, int]:
+    """The same with that relation off, and no other one; and by how much."""
+    if number in (1, 2):
+        # An output of the bits' rows: what h says of μ∘e alone.
+        at = 1 + SHAPE.update_rows + (number - 1) * SHAPE.bit_rows
+        return replace(made, values=changed(made.values, at)), 1
+    # A bit turned, and everything proved honestly about what stands there now.
+    row = number - 3
+    at = SHAPE.rows * len(SHAPE.weights) if number == 0 else row * len(SHAPE.weights)
+    bits = made.bits.copy()
+    bits[at] = 1 - int(bits[at])
+    values = prove(SHAPE, made.x, bits, made.mu, made.mask)
+    more = int(bits[at]) - int(made.bits[at])
+    return replace(made, bits=bits, values=values), more if number == 0 else -more
+
+
 def test_each_relation_alone_decides() -> None:
-    """Every ρ but one is 0: the update whose relation it is is refused, by that one."""
+    """The sum of relations is off by that one's ρ, and the submission is refused."""
     made = transcript(of_norm(BETA * 0.9, 3))
-    wrong = replace(made, bits=changed(made.bits, 0))
-    outputs = replace(made, values=changed(made.values, 1))
-    for number, lie in ((0, outputs), (1, wrong), (2, wrong), (3, wrong), (4, made)):
-        rho = np.zeros(SHAPE.challenges, dtype=np.uint64)
-        rho[number] = 1
-        own, other = words_of(lie, Query.at(SHAPE, 12345, rho))
-        assert (own.zero + other.zero) % P != 0 or lie is made
-        own, other = words_of(made, Query.at(SHAPE, 12345, rho))
-        assert (own.zero + other.zero) % P == 0
-    for row in range(SHAPE.rows):
-        rho = np.zeros(SHAPE.challenges, dtype=np.uint64)
-        rho[3 + row] = 1
-        at = row * len(SHAPE.weights) + 1
-        lie = replace(made, bits=changed(made.bits, at))
-        own, other = words_of(lie, Query.at(SHAPE, 12345, rho))
-        assert (own.zero + other.zero) % P == P - 2
+    rho = FieldKeystream(made.rows, "rho").words(SHAPE.challenges)
+    query = Query.at(SHAPE, 12345, rho)
+    own, other = words_of(made, query)
+    assert (own.zero + other.zero) % P == 0
+    for number in range(SHAPE.challenges):
+        wrong, by = off_by_one(made, number)
+        own, other = words_of(wrong, query)
+        assert (own.zero + other.zero) % P == by * int(rho[number]) % P, number
+        assert not accepts(own, other)
+        # Whose ρ is 0 is the one that nobody sees: no relation hides behind another.
+        without = rho.copy()
+        without[number] = 0
+        own, other = words_of(wrong, Query.at(SHAPE, 12345, without))
+        assert (own.zero + other.zero) % P == 0, number
 
 
-@pytest.mark.parametrize("z", [-8 * BETA, -1, 0, 8 * BETA - 1])
-def test_projections_within_the_width_are_written_exactly(z: int) -> None:
-    written = bits_of(SHAPE, np.full(SHAPE.rows, z), 0)[: len(SHAPE.weights)]
-    assert set(written.tolist()) <= {0, 1}
-    assert int(written.astype(object) @ np.array(SHAPE.weights, dtype=object)) == z + 8 * BETA
+@pytest.mark.parametrize("z", [8 * BETA - 1, 8 * BETA, 8 * BETA + 1, 16 * BETA])
+def test_each_row_decides_for_itself_where_its_projection_is_beyond_the_width(z: int) -> None:
+    """One coordinate: rows whose entry is 1 have z, −z or 0, and −8β ≤ z < 8β passes alone."""
+    for value in (z, -z):
+        made = transcript(field(value))
+        signed = [
+            int(e) - P if int(e) > P // 2 else int(e) for e in projected(SHAPE, made.x, made.rows)
+        ]
+        assert set(signed) == {value, 0, -value}
+        for row, of_row in enumerate(signed):
+            rho = np.zeros(SHAPE.challenges, dtype=np.uint64)
+            rho[3 + row] = 1
+            own, other = words_of(made, Query.at(SHAPE, 12345, rho))
+            passes = (own.zero + other.zero) % P == 0
+            assert passes is (-8 * BETA <= of_row < 8 * BETA)
 
 
 @pytest.mark.parametrize("z", [-8 * BETA - 1, 8 * BETA, 2**40])
@@ -329,111 +356,29 @@ def test_a_point_that_is_a_root_of_unity_is_redrawn_alike_and_refused() -> None:
     assert Query.at(SHAPE, root_of_unity(4 * SHAPE.points), field()).t
 
 
+@pytest.mark.parametrize("order", [1, 2, SHAPE.points, 2 * SHAPE.points])
 def test_the_query_is_drawn_again_where_its_point_is_a_root(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, order: int
 ) -> None:
+    """T^N = 1 and t^N = −1 alike, at both servers."""
+
     drawn = FieldKeystream.words
 
     def words(self: FieldKeystream, count: int, start: int = 0) -> FieldVector:
         found = drawn(self, count, start)
         if count == 1 + SHAPE.challenges and not seen:
             seen.append(int(found[1]))
-            found[0] = root_of_unity(SHAPE.points)
+            found[0] = root_of_unity(order)
         return found
 
     seen: list[int] = []
+    drawn_first = Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32)))
     monkeypatch.setattr(FieldKeystream, "words", words)
-    query = Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32)))
-    assert seen
-    assert int(query.rho[0]) != seen[0]
-
-
-@pytest.mark.parametrize(
-    ("dimension", "points", "columns"),
-    [(650, 64, 112), (10**4, 128, 128), (10**5, 256, 424), (10**6, 1024, 984)],
-)
-def test_sizes_are_those_of_the_table(dimension: int, points: int, columns: int) -> None:
-    shape = ProofShape(dimension, 2**25)
-    assert (shape.points, shape.columns) == (points, columns)
-    assert shape.used < shape.points
-
-
-@pytest.mark.parametrize(
-    ("dimension", "bound", "rows", "named"),
-    [
-        (8, 5, 99, "projections"),
-        (8, 0, 100, "client_clip"),
-        (8, 2**25 + 1, 100, "client_clip"),
-        (0, 5, 100, "dimension"),
-        (2**33, 2**25, 100, "dimension"),
-    ],
-)
-def test_sizes_without_a_sound_proof_are_refused(
-    dimension: int, bound: int, rows: int, named: str
-) -> None:
-    with pytest.raises(Misconfiguration, match=named):
-        ProofShape(dimension, bound, rows)
-
-
-def test_answers_are_those_of_polynomials_in_big_integers() -> None:
-    """Independent of the product: interpolation over all integers, one column at a time."""
-    shape = ProofShape(5, 9)
-    x = of_signed(np.array([3, -4, 0, 5, -2], dtype=np.int64))
-    made = transcript(x, 5, shape)
-    query = Query.at(shape, 987654321, FieldKeystream(made.rows, "rho").words(shape.challenges))
-    own, other = words_of(made, query, pieces=3)
-    omega, rows = root_of_unity(shape.points), circuit(shape, made)
-    points = [pow(omega, m, P) for m in range(shape.points)]
-    at_t = [interpolated(points, column, query.t) for column in zip(*rows, strict=True)]
-    wires = (own.wires.astype(object) + other.wires.astype(object)) % P
-    assert wires.tolist() == at_t
-    assert (own.value + other.value) % P == sum(each**2 for each in at_t) % P
-    second = root_of_unity(2 * shape.points)
-    for k in (0, 3, shape.points - 1):
-        point = pow(second, 2 * k + 1, P)
-        squares = [interpolated(points, c, point) ** 2 for c in zip(*rows, strict=True)]
-        assert int(made.values[1 + shape.used + k]) == sum(squares) % P
-    assert accepts(own, other)
-
-
-def circuit(shape: ProofShape, made: Transcript) -> list[list[int]]:
-    """All N rows, in Python's integers."""
-    found = [[int(each) for each in made.mask]]
-    vectors = [[int(each) for each in made.x]]
-    vectors += [[int(m) * int(e) % P for m, e in zip(mu, made.bits, strict=True)] for mu in made.mu]
-    for vector in vectors:
-        padded = vector + [0] * (-len(vector) % shape.columns)
-        ends = range(0, len(padded) + 1, shape.columns)
-        found += [padded[start:stop] for start, stop in pairwise(ends)]
-    return found + [[0] * shape.columns] * (shape.points - len(found))
-
-
-def interpolated(points: list[int], values: tuple[int, ...], t: int) -> int:
-    """The value at t of the polynomial through these points."""
-    total = 0
-    for i, (point, value) in enumerate(zip(points, values, strict=True)):
-        if not value:
-            continue
-        term = value
-        for j, other in enumerate(points):
-            if i != j:
-                term = term * (t - other) * pow(point - other, -1, P) % P
-        total += term
-    return total % P
-
-
-def test_what_one_server_answers_is_uniform_whatever_it_holds() -> None:
-    """Two candidate updates, one share each chosen alike: the masking row hides f_i(t)."""
-    query = Query.drawn(SHAPE, Secret(b"\x03" * 32), Digest(bytes(32)))
-    found: list[NDArray[np.float64]] = []
-    for x in (field(), field(BETA)):
-        honest, tops = transcript(x), []
-        for seed in range(150):
-            mask = FieldKeystream(Secret(seed.to_bytes(32, "big")), "u").words(SHAPE.columns)
-            made = replace(honest, mask=mask)
-            own, other = words_of(made, query, pieces=D)
-            tops += ((own.wires.astype(object) + other.wires.astype(object)) % P / P).tolist()
-        found.append(np.array(tops, dtype=np.float64))
-    for each in found:
-        assert abs(each.mean() - 0.5) < 0.015
-        assert abs((each**2).mean() - 1 / 3) < 0.015
+    found = []
+    for _ in SERVERS:
+        seen.clear()
+        found.append(Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32))))
+        assert seen == [int(drawn_first.rho[0])]
+    assert found[0].t == found[1].t != drawn_first.t
+    assert found[0].rho.tolist() == found[1].rho.tolist()
+    assert not (found[0].rho == drawn_first.rho).any()

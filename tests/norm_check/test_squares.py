@@ -276,15 +276,15 @@ def test_a_conversation_that_ends_in_the_middle_takes_its_halves_along() -> None
 def test_answers_that_nobody_asked_for_or_twice_are_the_dealers_violation() -> None:
     answers, both = Answers(0, 60.0, LonelyClock()), halves(TASK, "x", D)
     with pytest.raises(PeerViolation, match="isn't asked"):
-        answers.put([both.context], 1)
+        answers.put(both.context, 1)
     answers.expect(both.of[A])
     key = Secret.random()
     refusals = PeerUnavailable("no"), PeerUnavailable("no")
     pairs: list[tuple[Answer, Answer]] = [(key, Secret.random()), (5, 5), refusals]
     for first, second in pairs:
-        answers.put([both.context], first)
+        answers.put(both.context, first)
         with pytest.raises(PeerViolation, match="twice"):
-            answers.put([both.context], second)
+            answers.put(both.context, second)
     assert (answers.row_key(both.context), answers.share(both.context)) == (key, 5)
 
 
@@ -293,7 +293,7 @@ def test_a_row_key_of_another_length_is_the_dealers_violation(length: int) -> No
     answers, both = Answers(0, 60.0, LonelyClock()), halves(TASK, "x", D)
     answers.expect(both.of[A])
     with pytest.raises(PeerViolation, match=f"row key of {length} bytes"):
-        answers.put([both.context], Secret(bytes(length)))
+        answers.put(both.context, Secret(bytes(length)))
 
 
 # --- what stays ---------------------------------------------------------------------------------

@@ -9,11 +9,14 @@ from numpy.typing import NDArray
 from tests.rig.keys import signer
 from tests.rig.submissions import reconstructed, words_of
 
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
+from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import from_bytes, signed
 from precad.common.share.header import SubmissionContext
+from precad.common.share.proof_submission import SERVERS, ForProof
 from precad.common.share.submission import PIECE_BYTES, Submission, shard
+from precad.norm_check.share_with_proof import share_with_proof
 
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 2**32])
 vectors = st.lists(words, min_size=1, max_size=40).map(lambda x: np.array(x, dtype=np.int64))
@@ -47,6 +50,20 @@ def test_body_and_masks_add_up(x: NDArray[np.int64], context: SubmissionContext)
     for parts in zip(a_a.tolist(), a_b.tolist(), b.tolist(), x.tolist(), strict=True):
         assert signed(sum(parts[:3])) == parts[3]
     assert (reconstructed((to_a, to_b), x.size) == x).all()
+
+
+@given(vectors, contexts, st.sampled_from(SERVERS))
+def test_a_seed_and_a_body_add_up_in_the_field(
+    x: NDArray[np.int64], context: SubmissionContext, holder: Role
+) -> None:
+    """Whatever x is: also beyond what has a proof that passes, and beyond p/2."""
+    stated = ForProof((context.task, context.model), holder)
+    shape = ProofShape(x.size, 1)
+    pair = share_with_proof(x, shape, context, stated, signer(context.client))
+    assert [part.awaits_body for part in pair] == [part.role is not holder for part in pair]
+    found = reconstructed(pair, x.size).tolist()
+    assert [each % P for each in found] == [each % P for each in x.tolist()]
+    assert all(abs(each) <= P // 2 for each in found)
 
 
 @settings(max_examples=5)

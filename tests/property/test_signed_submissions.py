@@ -326,7 +326,7 @@ def assembled(pairs: Sequence[Submission], whose: Mapping[str, int]) -> Submissi
     salt_h, body = (pairs[whose[field]].body for field in ("salt_h", "body"))
     assert isinstance(salt_h, HeldBody)
     assert isinstance(body, HeldBody)
-    return replace(submission, body=HeldBody(salt_h.salt, body.words))
+    return replace(submission, body=HeldBody(salt_h.prefix, body.words))
 
 
 def door(whose: Mapping[str, int]) -> Rejection | None:

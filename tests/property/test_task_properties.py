@@ -15,6 +15,7 @@ from tests.rig.memory import in_memory
 from precad.aggregator.store.summary import read_task
 from precad.cli.local_deployment import to_toml
 from precad.common.errors import Misconfiguration
+from precad.common.proof_shape import P
 from precad.common.task import MAX_BOUND, Task
 
 positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
@@ -45,6 +46,7 @@ def values(draw: Any, sizes: Any = positive) -> dict[str, Any]:
         "enrolment": {"clients": clients, "max_expected_records": draw(positive)},
         "fractional_bits": draw(st.integers(1, 52)),
         "projections": draw(st.integers(40, 256)),
+        "validation": draw(st.sampled_from(["crypten", "proof"])),
     }
 
 
@@ -59,6 +61,10 @@ def test_every_task_is_made_or_refused_by_a_known_field(data: dict[str, Any]) ->
     # What headroom promises (docs/soundness.md, "Headroom").
     assert 1 <= task.bound <= MAX_BOUND
     assert 14 * task.bound * task.dimension < 2**63
+    if task.proof is not None:
+        # No true sum of a row that passes wraps, and rows can't be ground.
+        assert 4 * 8 * task.bound * task.dimension < P
+        assert task.projections >= 100
     assert task.noise_units >= 1024
     assert task.enrolment.clients * task.bound + 20 * task.noise_units < 2**62
     assert all(math.isfinite(x) for x in (task.noise_units, task.sensitivity_ratio))
@@ -89,6 +95,7 @@ def refusal_of(data: dict[str, Any]) -> Misconfiguration | None:
 @given(values(usual))
 def test_the_canonical_form_reads_back_the_same(data: dict[str, Any]) -> None:
     data["fractional_bits"], data["privacy"]["noise_multiplier"] = 20, 1e3
+    data["projections"] = max(100, data["projections"])
     task = Task.parse(data)
     again = read_task(task.canonical)
     assert again.digest == task.digest
@@ -105,7 +112,7 @@ CHANGES = (
     ("name", "other"),
     ("fractional_bits", 19),
     ("projections", 41),
-    ("validation", "fss"),
+    ("validation", "proof"),
     ("model.architecture", "mlp"),
     ("model.initial", "uniform"),
     ("model.initial_seed", 1),

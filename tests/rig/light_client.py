@@ -12,10 +12,10 @@ from typing import Self
 from tests.rig.waiting import DEADLINE_S
 
 from precad.client.connection import Receipt, Servers
+from precad.client.pending_update import Pair
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.ring import RingVector
-from precad.common.share.submission import Submission
 from precad.common.wire.owner_notices import Notice, RoundOpen, RoundOver
 
 
@@ -100,9 +100,10 @@ class LightClient:
         """Share ``x`` (``[d] int64``) honestly, whatever it is. Returns A's and B's receipt."""
         return self.servers.submit(self.prepare(event, x))
 
-    def prepare(self, event: RoundOpen, x: RingVector) -> tuple[Submission, Submission]:
+    def prepare(self, event: RoundOpen, x: RingVector) -> Pair:
         """A's and B's half of ``submit``'s submission."""
-        return self.servers.prepare(event.version, event.attempt, event.model, x)
+        stated = self.servers.stated_for_proof(event.attempt)
+        return self.servers.prepare(event.version, event.attempt, event.model, x, stated)
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
         self._changed.wait_for(lambda: ready() or self._ended is not None, timeout_s)

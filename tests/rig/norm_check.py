@@ -1,26 +1,54 @@
-"""The norm check by function secret sharing, played in one process by client, dealer and servers.
+"""Proofs of norms, played in one process by a client and two servers, with deviations.
 
-What each party computes is precad's; what it would send is bytes.
+What each party computes is precad's own; a client that cheats changes words before they are
+signed, a server what it sends.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from tests.rig.submissions import Pair, words_of
 
-from precad.common.identifiers import ClientId, Digest
-from precad.common.ring import RingVector, dot, from_bytes, signed
-from precad.common.secret import Secret
-from precad.common.share.header import Signature, SubmissionContext
-from precad.common.share.mask import norm_offset, norm_point, norm_word
-from precad.common.share.submission import shard
+from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.validate.check_by_proof import ByProof
+from precad.aggregator.validate.validation import Verdicts
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.prime_field import FieldVector, arithmetic
+from precad.common.proof_shape import P, ProofShape
+from precad.common.ring import RingVector
+from precad.common.share.header import Signature, Signer, SubmissionContext
+from precad.common.share.proof_submission import (
+    SERVERS,
+    ForProof,
+    ProofHeader,
+    ProofSubmission,
+    Share,
+    body_hasher,
+    halves,
+    proof_hasher,
+)
+from precad.common.share.submission import HeldBody
 from precad.common.task import Task
-from precad.norm_check.comparison_keys import DcfKeys, keys_from_bytes
-from precad.norm_check.distributed_comparison import Bits
-from precad.norm_check.norm_gates import deal_gates, evaluate_gates, gate_context, pack, verdicts
+from precad.norm_check.norm_proof import (
+    ProofShare,
+    ProofWords,
+    Query,
+    answer,
+    bit_challenges,
+    projections,
+)
 from precad.norm_check.random_rows import Rows
+from precad.norm_check.share_with_proof import share_with_proof
+
+A, B = SERVERS
+TASK, WARD = Digest(b"t" * 32), ClientId("ward-0")
+OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
+SEGMENTS = ("update", "bits", "proof")
+"""Of a body, in their order."""
+Pair = tuple[ProofSubmission, ProofSubmission]
+Tamper = Callable[[str, bytes], bytes]
 
 
 class Unchecked:
@@ -30,106 +58,171 @@ class Unchecked:
         return Signature(Digest.of(signed).value, (b"certificate",))
 
 
-@dataclass(frozen=True)
-class Signed:
-    """A client's submission: one for each server, and its words as both servers have them."""
-
-    pair: Pair
-    words: tuple[int, int]
-
-    @property
-    def b(self) -> RingVector:
-        return from_bytes(words_of(self.pair[1]))
-
-    @property
-    def square(self) -> int:
-        a = self.mask(0) + self.mask(1)
-        return dot(a, a)
-
-    def mask(self, server: int) -> RingVector:
-        return self.pair[server].mask().words(self.b.size)
-
-    def word_mask(self, server: int) -> int:
-        return self.pair[server].word_mask
-
-    def word_right(self, server: int) -> bool:
-        """What a server says of its own word."""
-        crossed = dot(self.b, self.mask(server))
-        return self.words[server] == norm_word(crossed, self.word_mask(server))
+UNCHECKED = Unchecked()
 
 
-def client(task: Task, x: RingVector, lies: tuple[int, int] = (0, 0)) -> Signed:
-    """A submission of ``x`` whose words are off by ``lies``."""
-    pair = shard(
-        x,
-        SubmissionContext(task.digest, 0, 0, ClientId("ward-1"), Digest.of(b"model")),
-        Unchecked(),
-        words=True,
-    )
-    words = pair[0].header.words
-    assert words is not None
-    word_a, word_b = (signed(word + lie) for word, lie in zip(words, lies, strict=True))
-    return Signed(pair, (word_a, word_b))
+def resigned(header: ProofHeader, pen: Signer = UNCHECKED) -> ProofHeader:
+    """The same with a signature over what it says now."""
+    return replace(header, signature=pen.sign(header.signed))
 
 
-@dataclass(frozen=True)
-class Dealt:
-    """What each server gets from the dealer."""
-
-    row_keys: list[Secret]
-    keys: tuple[bytes, bytes]
-
-    def keys_of(self, server: int, gates: int) -> DcfKeys:
-        return keys_from_bytes(self.keys[server], party=server, gates=gates)
+def other(role: Role) -> Role:
+    return B if role is A else A
 
 
-def dealer(task: Task, submissions: Sequence[Signed]) -> Dealt:
-    """Sees contexts, commitments and seeds; never b, h or the words."""
-    offsets, contexts, row_keys = [], [], []
-    for each in submissions:
-        row_key = Secret.random()
-        masks = each.mask(0) + each.mask(1)
-        offset = norm_offset(each.square, each.word_mask(0), each.word_mask(1))
-        offsets.append(np.append(projected(task, row_key, masks), np.int64(offset)))
-        of_a, of_b = each.pair
-        contexts.append(gate_context(of_a.context.digest, of_a.seed, of_b.seed, row_key))
-        row_keys.append(row_key)
-    to_a, to_b = deal_gates(np.stack(offsets), contexts)
-    return Dealt(row_keys, (to_a.to_bytes(), to_b.to_bytes()))
+def changed(vector: FieldVector, at: int, by: int = 1) -> FieldVector:
+    """One word is another one of the field."""
+    found = vector.copy()
+    found[at] = (int(found[at]) + by) % P
+    return found
 
 
-def points(task: Task, submissions: Sequence[Signed], dealt: Dealt) -> RingVector:
-    """``[n, k + 1] int64``: from bodies and signed headers alone, the same at both servers."""
-    found = []
-    for each, row_key in zip(submissions, dealt.row_keys, strict=True):
-        c = norm_point(*each.words, dot(each.b, each.b), task.bound)
-        found.append(np.append(projected(task, row_key, each.b), np.int64(c)))
-    return np.stack(found)
+def update(shape: ProofShape, norm: float | None = None, seed: int = 1) -> RingVector:
+    """Of that norm, nearly β unless another is given; at most it."""
+    v = np.random.default_rng(seed).standard_normal(shape.dimension)
+    wanted = shape.bound * 0.99 if norm is None else norm
+    return np.trunc(v / np.linalg.norm(v) * wanted).astype(np.int64)
 
 
-def bits_of(task: Task, server: int, submissions: Sequence[Signed], dealt: Dealt) -> Bits:
-    """A server's shares of all gates, ``[n, k + 1] uint8``."""
-    keys = dealt.keys_of(server, len(submissions) * (task.projections + 1))
-    return evaluate_gates(keys, points(task, submissions, dealt), task.bound)
+def context(task: Digest = TASK, client: ClientId = WARD, attempt: int = 3) -> SubmissionContext:
+    return SubmissionContext(task, attempt, attempt, client, Digest(b"m" * 32), bytes(32))
 
 
-def play(task: Task, submissions: Sequence[Signed]) -> NDArray[np.bool_]:
-    """Both servers' verdicts, which must be the same."""
-    dealt = dealer(task, submissions)
-    of_a, of_b = (
-        pack(
-            bits_of(task, server, submissions, dealt),
-            np.array([each.word_right(server) for each in submissions]),
-        )
-        for server in (0, 1)
-    )
-    gates = task.projections + 1
-    at_a, at_b = verdicts(of_a, of_b, gates), verdicts(of_b, of_a, gates)
-    assert np.array_equal(at_a, at_b)
-    return at_a
+def shared(
+    shape: ProofShape,
+    x: RingVector | None = None,
+    holder: Role = A,
+    of: SubmissionContext | None = None,
+) -> Pair:
+    """What the seed's holder gets, and what the body's."""
+    given = update(shape) if x is None else x
+    stated = ForProof(OPENINGS, holder)
+    to_a, to_b = share_with_proof(given, shape, of or context(), stated, Unchecked())
+    return (to_a, to_b) if holder is A else (to_b, to_a)
 
 
-def projected(task: Task, row_key: Secret, words: RingVector) -> RingVector:
-    rows = Rows(row_key, task.dimension, task.projections)
-    rows.absorb(words)
-    return rows.z()
+def segments(shape: ProofShape, body: ProofSubmission) -> dict[str, FieldVector]:
+    """A body's words by their names, each as an own array."""
+    assert isinstance(body.body, HeldBody)
+    words = np.frombuffer(body.body.words, dtype="<u8")
+    ends = shape.dimension, shape.dimension + shape.bits
+    return {name: part.copy() for name, part in zip(SEGMENTS, np.split(words, ends), strict=True)}
+
+
+def written_of(shape: ProofShape, pair: Pair) -> FieldVector:
+    """The bits, opened."""
+    seed, body = pair
+    assert seed.seed is not None
+    own = seed.header.stream(seed.seed, "e").words(shape.bits)
+    return arithmetic().add(own, segments(shape, body)["bits"])
+
+
+def with_segments(body: ProofSubmission, parts: dict[str, FieldVector]) -> ProofSubmission:
+    """The same header with other words."""
+    assert body.body is not None
+    words = np.concatenate([parts[name] for name in SEGMENTS])
+    return replace(body, body=HeldBody(body.body.prefix, words.astype("<u8").data.cast("B")))
+
+
+def signed_again(pair: Pair, parts: dict[str, FieldVector], pen: Signer = UNCHECKED) -> Pair:
+    """Other words in the body, hashed and signed by a client that means to send them."""
+    seed, body = pair
+    assert body.body is not None
+    ctx, (salt, mask_seed) = body.header.ctx, halves(body.body.prefix)
+    hashers = {name: body_hasher(name, ctx, salt) for name in ("update", "bits")}
+    hashers["proof"] = proof_hasher(ctx, salt, mask_seed)
+    for name, words in parts.items():
+        hashers[name].update(words.astype("<u8").tobytes())
+    digests: dict[str, Any] = {
+        f"{name}_digest": Digest(each.digest()) for name, each in hashers.items()
+    }
+    header = resigned(replace(body.header, **digests), pen)
+    return replace(seed, header=header), replace(with_segments(body, parts), header=header)
+
+
+def answer_of(part: ProofSubmission, shape: ProofShape, query: Query) -> ProofWords:
+    """What the server that holds this part says."""
+    share, rows = Share(part, shape), Rows(part.header.rows_key, shape.dimension, shape.rows)
+
+    def pieces() -> Iterator[FieldVector]:
+        for piece in share.update():
+            rows.absorb(piece.view(np.int64))
+            yield piece
+
+    def beside() -> ProofShare:
+        constants = not part.awaits_body
+        return ProofShare(*share.beside(), projections(rows), holds_constants=constants)
+
+    return answer(query, pieces(), beside, bit_challenges(shape, part.header.bits_key))
+
+
+# Two servers.
+
+
+class Link(PeerLink):
+    """Changes what this server sends, where it is told to, and nothing else."""
+
+    tamper: Tamper | None = None
+
+    def send(self, step: str, payload: bytes | memoryview) -> None:
+        sent = bytes(payload)
+        super().send(step, sent if self.tamper is None else self.tamper(step, sent))
+
+
+@dataclass
+class Server:
+    """As much of one as the check asks for."""
+
+    role: Role
+    task: Task
+    link: Link
+
+
+def servers(task: Task) -> dict[Role, Server]:
+    """Both, joined."""
+    ends = zip(SERVERS, memory_pair(), strict=True)
+    return {
+        role: Server(role, task, Link(end, task.digest, max_message_bytes=1 << 20, timeout_s=60))
+        for role, end in ends
+    }
+
+
+def noted(*some: Server) -> list[tuple[str, bytes]]:
+    """All that these servers send from now on, as it is."""
+    found: list[tuple[str, bytes]] = []
+
+    def note(step: str, data: bytes) -> bytes:
+        found.append((step, data))
+        return data
+
+    for server in some:
+        server.link.tamper = note
+    return found
+
+
+def play(
+    both: dict[Role, Server],
+    held: dict[Role, list[ProofSubmission]],
+    counted: Sequence[ClientId],
+    batches: Sequence[slice] = (slice(None),),
+) -> dict[Role, Verdicts]:
+    """Both take what they hold, batch by batch, and decide; raises what one of them raised."""
+
+    def side(role: Role) -> Verdicts:
+        with ByProof(both[role], 3, counted) as check:
+            try:
+                check.ready()
+                for batch in batches:
+                    check.take(held[role][batch])
+            except BaseException:
+                # So that the other one doesn't wait for what won't come.
+                both[role].link.send("gone", b"")
+                raise
+            return check.decide()
+
+    with ThreadPoolExecutor(2) as threads:
+        running = {role: threads.submit(side, role) for role in SERVERS}
+        failed = [e for each in running.values() if (e := each.exception()) is not None]
+        for error in sorted(failed, key=lambda each: "'gone'" in str(each)):
+            raise error
+        return {role: each.result() for role, each in running.items()}

@@ -31,7 +31,7 @@ from precad.common.identity.signatures import CertificateSigner, ServerVerifier
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import shard
+from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
 from precad.common.wire.owner_notices import (
     Notice,
@@ -41,6 +41,7 @@ from precad.common.wire.owner_notices import (
     TrainingPaused,
 )
 from precad.common.wire.signed_statements import read_statement, sign_body
+from precad.norm_check.share_with_proof import share
 from precad.protos import precad_pb2 as pb
 
 ME = ClientId("ward-1")
@@ -286,14 +287,22 @@ class ScriptedServers:
         self._script.change(role, body)
         return sign_body(_pen(role), role, body).SerializeToString()
 
-    def prepare(self, version: int, attempt: int, model: Digest, x: RingVector) -> Pair:
+    def prepare(
+        self,
+        version: int,
+        attempt: int,
+        model: Digest,
+        x: RingVector,
+        proof: ForProof | None = None,
+    ) -> Pair:
         """As `Servers.prepare`."""
         self._script.on_step("prepare")
-        return shard(
+        return share(
+            self.task,
             x,
             SubmissionContext(self.task.digest, version, attempt, self.client, model),
             signer(self.client),
-            words=self.task.words_in_headers,
+            proof,
         )
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:

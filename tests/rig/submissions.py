@@ -8,11 +8,14 @@ import numpy as np
 from tests.rig.keys import signer
 
 from precad.aggregator.collect import Inbox
+from precad.common.group import FIELD, RING
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.proof_shape import ProofShape
 from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.share.header import SignedHeader, Signer, SubmissionContext, signed_bytes
 from precad.common.share.mask import SALT_BYTES
+from precad.common.share.proof_submission import AnySubmission, ProofSubmission, Share
 from precad.common.share.submission import HeldBody, Submission, shard
 from precad.common.task import Task
 
@@ -22,30 +25,32 @@ MODEL = Digest(b"\2" * 32)
 
 
 def pair_of(
-    task: Task,
-    client: ClientId = ONE,
-    attempt: int = 3,
-    *,
-    x: RingVector | None = None,
-    words: bool = False,
+    task: Task, client: ClientId = ONE, attempt: int = 3, *, x: RingVector | None = None
 ) -> Pair:
     """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
     return shard(
         np.arange(task.dimension, dtype=np.int64) if x is None else x,
         SubmissionContext(task.digest, 2, attempt, client, MODEL),
         signer(client),
-        words=words,
     )
 
 
-def words_of(submission: Submission) -> bytes:
-    """b, whole; empty where the submission has no body."""
-    return b"" if submission.body is None else b"".join(submission.body_pieces())
+def masked(submission: AnySubmission) -> Submission:
+    """It is one of the check by shares."""
+    assert isinstance(submission, Submission)
+    return submission
 
 
-def body_of(submission: Submission) -> bytes:
-    """salt_h ‖ b as on the wire; empty where the submission has no body."""
-    return b"" if submission.body is None else submission.body.salt.reveal() + words_of(submission)
+def words_of(submission: AnySubmission) -> bytes:
+    """A body's words, whole; empty where the submission has no body."""
+    return b"" if submission.body is None else b"".join(submission.body.pieces())
+
+
+def body_of(submission: AnySubmission) -> bytes:
+    """Prefix and words as on the wire; empty where the submission has no body."""
+    if submission.body is None:
+        return b""
+    return submission.body.prefix.reveal() + words_of(submission)
 
 
 def with_body(submission: Submission, body: bytes) -> Submission:
@@ -53,26 +58,31 @@ def with_body(submission: Submission, body: bytes) -> Submission:
     return replace(submission, body=HeldBody(Secret(body[:SALT_BYTES]), body[SALT_BYTES:]))
 
 
-def expanded(submission: Submission, dimension: int) -> RingVector:
-    """This server's share of x, ``[d] int64``: a_A at A, b + a_B at B."""
+def expanded(submission: AnySubmission, dimension: int) -> RingVector:
+    """This server's share of x, ``[d] int64``: a_A at A, b + a_B at B; with proofs in the field."""
+    if isinstance(submission, ProofSubmission):
+        pieces = list(Share(submission, ProofShape(dimension, 1)).update())
+        return np.concatenate(pieces).view(np.int64)
     mask = submission.mask().words(dimension)
     return mask if submission.role is Role.SERVER_A else mask + from_bytes(words_of(submission))
 
 
-def reconstructed(pair: Pair, dimension: int) -> RingVector:
+def reconstructed(pair: tuple[AnySubmission, AnySubmission], dimension: int) -> RingVector:
     """x, ``[d] int64``."""
-    return np.add(*(expanded(each, dimension) for each in pair))
+    one, other = (expanded(each, dimension) for each in pair)
+    group = FIELD if isinstance(pair[0], ProofSubmission) else RING
+    total = one.copy()
+    group.add(total, other)
+    return group.decode(total)
 
 
 def signed_anew(header: SignedHeader, signer: Signer) -> SignedHeader:
     """The same header with a good signature over what it says now."""
     digests = header.commitment_a, header.commitment_b, header.body_digest
-    return replace(
-        header, signature=signer.sign(signed_bytes(header.context, *digests, words=header.words))
-    )
+    return replace(header, signature=signer.sign(signed_bytes(header.context, *digests)))
 
 
-def upload(inbox: Inbox, submission: Submission, cuts: Sequence[int] = ()) -> None:
+def upload(inbox: Inbox, submission: AnySubmission, cuts: Sequence[int] = ()) -> None:
     """Send it whole, the body cut into pieces at ``cuts``. Raises RejectedSubmission."""
     taking = inbox.start(replace(submission, body=None))
     body = body_of(submission)

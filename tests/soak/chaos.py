@@ -1,7 +1,7 @@
 """Chaos for hundreds of versions, simulated and at the doors of real processes.
 
     python -m tests.soak.chaos --versions 300 --output benchmarks/results/chaos.json
-    python -m tests.soak.chaos --validation fss --output benchmarks/results/chaos_fss.json
+    python -m tests.soak.chaos --validation proof --output benchmarks/results/chaos_proof.json
 
 Pieces of 20 versions in simulated time (`tests/faults/chaos.py`). Beside each a training of six
 versions on real processes, with hundreds of idle connections, bad calls of every kind, a record
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--versions", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--validation", choices=("crypten", "fss"), default="crypten")
+    parser.add_argument("--validation", choices=("crypten", "proof"), default="crypten")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}

@@ -11,7 +11,7 @@ from tests.soak.doors import CONNECTIONS, DEATHS, besieged
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 
 
-@pytest.mark.parametrize(("seed", "validation"), [(5, "crypten"), (6, "fss")])
+@pytest.mark.parametrize(("seed", "validation"), [(5, "crypten"), (6, "proof")])
 def test_whatever_goes_wrong_at_once_a_longer_training_reaches_its_end(
     tmp_path: Path, seed: int, validation: str
 ) -> None:

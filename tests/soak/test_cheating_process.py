@@ -58,7 +58,9 @@ class Site:
     """
 
     def __init__(self, folder: Path, forks: Forks, cheater: str) -> None:
-        self.deployment = FaultyDeployment(folder, forks, ENDLESS, validation="fss", poisoned=True)
+        self.deployment = FaultyDeployment(
+            folder, forks, ENDLESS, validation="proof", poisoned=True
+        )
         self.cheater = cheater
         self.honest = B if cheater == A else A
         self._seen = 0
@@ -220,11 +222,11 @@ def named(deviation: str) -> Iterator[None]:
 def test_whatever_a_server_does_it_hears_what_it_could_have_computed(site: Site, part: int) -> None:
     site.start()
     bits = 0
-    for deviation in deviations_of(Role(site.cheater), "fss", workers=True)[part::PARTS]:
+    for deviation in deviations_of(Role(site.cheater), "proof", workers=True)[part::PARTS]:
         with named(deviation):
             ended = site.play(deviation)
             bits += site.nothing_new(deviation)
-            assert ended in ends_of(deviation, "fss"), f"{ended}\n{site.said()}"
+            assert ended in ends_of(deviation, "proof"), f"{ended}\n{site.said()}"
             if deviation in REFUSALS:
                 assert f"{REFUSALS[deviation]} of 2 submissions count" in site.said()
             site.goes_on()

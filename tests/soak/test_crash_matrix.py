@@ -86,17 +86,15 @@ ROUND_STEPS = {
     ),
 }
 """What a server does in a round: parts, that run beside one another."""
-GATE_STEPS = (
-    "after RemoteSquares.ask",
-    "after RemoteSquares.row_key",
-    "after Absorber.absorb",
-    "before RemoteSquares.gate_keys",
-    "after RemoteSquares.gate_keys",
-    "after Absorber.points",
+PROOF_STEPS = (
+    "after ByProof.take",
+    "before PeerLink.send/proof-coin",
+    "after PeerLink.send/proof-coin",
+    "after PeerLink.receive/proof-coin",
+    "before PeerLink.send/proof",
+    "after PeerLink.send/proof",
+    "after PeerLink.receive/proof",
     "after Versions.count_opened",
-    "before PeerLink.send/decide",
-    "after PeerLink.send/decide",
-    "after PeerLink.receive/decide",
     "before PeerLink.send/valid-set",
 )
 CONNECTION_STEPS = (
@@ -234,17 +232,16 @@ def test_killed_at_any_step_the_training_goes_on(deploy: Deploy, group: str) -> 
 
 
 @pytest.mark.parametrize("party", SERVER_ROLES)
-def test_by_gates_killed_at_any_step_of_validation_the_training_goes_on(
+def test_with_proofs_killed_at_any_step_of_validation_the_training_goes_on(
     deploy: Deploy, party: str
 ) -> None:
     """All other steps are the same code, under either check."""
-    deployment = deploy(ENDLESS, validation="fss")
+    deployment = deploy(ENDLESS, validation="proof")
     deployment.start_all()
     deployment.strike(())
-    for step in GATE_STEPS:
+    for step in PROOF_STEPS:
         deployment.strike([Order.parse(f"{party} {step}")])
-    deployment.strike([Order.parse("dealer after DealerRole.ask")])
-    assert len(deployment.restarts) == len(GATE_STEPS) + 1
+    assert len(deployment.restarts) == len(PROOF_STEPS)
     kill_all(deployment)
     check(deployment)
 

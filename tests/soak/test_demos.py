@@ -75,23 +75,21 @@ def test_a_run_with_an_objective_ends_with_one_report_of_all_three_robustnesses(
     assert (run.folder / "certificate.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_by_gates_the_same_is_rejected_and_a_malicious_server_is_accounted_for(
+def test_with_proofs_the_same_is_rejected_and_a_malicious_server_is_accounted_for(
     tmp_path: Path,
 ) -> None:
     rounds, clients = 3, 3
     run = demo(
         tmp_path / "run",
         *("--dataset", "breast-cancer", "--rounds", rounds, "--clients", clients),
-        *("--attack", "wraparound", "--validation", "fss"),
+        *("--attack", "wraparound", "--validation", "proof"),
     )
     check_every_run(run, rounds=rounds, clients=clients, attackers=1)
     said = run.summary
-    assert said["validation"] == "fss"
+    assert said["validation"] == "proof"
     assert said["rejected"] == {"norm-exceeded": rounds}
     # Everybody is drawn in every round: the cap is what was counted.
     assert said["epsilon_exact_malicious_server"] == said["epsilon_exact_server"]
     assert "one malicious server" in run.stderr
-    # 39 KB of keys a submission, the row key and two names, to each server alike.
-    for role in ("server-a", "server-b"):
-        keys = said["bytes"][f"dealer to {role}"] / (rounds * clients)
-        assert 39_056 < keys < 39_056 + 256
+    assert not any("dealer" in link for link in said["bytes"])
+    assert not (run.folder / "logs" / "dealer.log").exists()

@@ -27,13 +27,13 @@ __all__ = ["calm"]
 def test_whatever_happens_the_invariants_hold(play: Play, first: int) -> None:
     restores = ((), BOTH[:1], BOTH[1:], BOTH)
     for seed in range(first, first + PER_TEST):
-        validation = ("crypten", "fss")[seed % 5 == 0]
+        validation = ("crypten", "proof")[seed % 5 == 0]
         play(seed, restores=restores[seed // 4 % 4], validation=validation)
 
 
 @pytest.mark.parametrize("seed", range(100, 110))
 @pytest.mark.parametrize("party", [A, B, WARD])
-@pytest.mark.parametrize("validation", ["crypten", "fss"])
+@pytest.mark.parametrize("validation", ["crypten", "proof"])
 def test_a_party_that_dies_at_any_step_in_other_orders_of_turns(
     play: Play, calm: World, party: str, validation: str, seed: int
 ) -> None:
@@ -44,8 +44,10 @@ def test_a_party_that_dies_at_any_step_in_other_orders_of_turns(
 
 
 def by_both(line: str) -> bool:
-    """Whether gates have this step too."""
-    return not any(step in line for step in ("all-reduce", "dealer.deal", "store.attempts.spend"))
+    """Whether proofs have this step too."""
+    return not any(
+        step in line for step in ("all-reduce", "dealer", "store.attempts.spend", "body", "decide")
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -26,7 +26,7 @@ POINTS = (
     "PeerLink.send/countersignature",
     "PeerLink.send/noisy-share",
 )
-GATE_POINTS = ("RemoteSquares.gate_keys", "PeerLink.send/decide", "PeerLink.send/valid-set")
+PROOF_POINTS = ("PeerLink.send/proof-coin", "PeerLink.send/proof", "PeerLink.send/valid-set")
 """All other steps are the same code, under either check."""
 
 
@@ -58,7 +58,7 @@ def cut_and_heal(
     assert deployment.restarts == []
 
 
-@pytest.mark.parametrize(("validation", "points"), [("crypten", POINTS), ("fss", GATE_POINTS)])
+@pytest.mark.parametrize(("validation", "points"), [("crypten", POINTS), ("proof", PROOF_POINTS)])
 def test_the_link_between_the_servers_is_cut(
     tmp_path: Path, forks: Forks, closing: ExitStack, validation: str, points: Sequence[str]
 ) -> None:
@@ -76,20 +76,14 @@ def test_the_link_between_the_servers_is_cut(
     check(deployment)
 
 
-@pytest.mark.parametrize(
-    ("validation", "point"),
-    [("crypten", "RemoteDealer.deal"), ("fss", "RemoteSquares.gate_keys")],
-)
 @pytest.mark.parametrize("cut_off", [("server-a",), ("server-b",), ("server-a", "server-b")])
 def test_the_way_to_the_dealer_is_cut(
     tmp_path: Path,
     forks: Forks,
     closing: ExitStack,
     cut_off: Sequence[str],
-    validation: str,
-    point: str,
 ) -> None:
-    deployment = FaultyDeployment(tmp_path, forks, ENDLESS, validation=validation)
+    deployment = FaultyDeployment(tmp_path, forks, ENDLESS)
     closing.callback(kill_all, deployment)
     proxies = []
     for party in cut_off:
@@ -107,7 +101,7 @@ def test_the_way_to_the_dealer_is_cut(
         for proxy in proxies:
             proxy.heal()
 
-    order = Order(cut_off[0], "pause-before", point)
+    order = Order(cut_off[0], "pause-before", "RemoteDealer.deal")
     cut_and_heal(deployment, order, cut, heal)
     kill_all(deployment)
     check(deployment)

@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 from blake3 import blake3
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from google.protobuf.message import DecodeError
 
-from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import dot, from_bytes, to_bytes
+from precad.common.ring import to_bytes
 from precad.common.secret import Secret
 from precad.common.share.header import Signature, SignedHeader, SubmissionContext
-from precad.common.share.mask import commit, mask_stream, norm_word, opens, word_mask
-from precad.common.share.submission import Submission, body_hasher
-from precad.common.wire.submission_messages import header_from_wire, header_to_wire
-from precad.protos import precad_pb2 as pb
+from precad.common.share.mask import commit, mask_stream, opens
+from precad.common.share.submission import body_hasher
 
 VECTORS = json.loads(Path(__file__).with_name("submission.json").read_text(encoding="utf-8"))
 GIVEN, MADE = VECTORS["given"], VECTORS["made"]
@@ -133,20 +129,6 @@ def test_body() -> None:
     assert blake3(data).hexdigest() == MADE["body_digest"]
 
 
-@pytest.mark.parametrize("letter", ROLES)
-def test_words_are_masked_by_the_first_word_of_a_key_by_hkdf(letter: str) -> None:
-    names = made("ctx", "commitment_a", "commitment_b")
-    mask = word_mask(
-        GOOD.secret(f"seed_{letter}"), ROLES[letter], *(Digest(value) for value in names)
-    )
-    info = spelled("norm-word", f"server-{letter}".encode(), *names)
-    (seed,) = given(f"seed_{letter}")
-    key = hmac.digest(hmac.digest(bytes(32), seed, "sha256"), info + b"\1", "sha256")
-    assert mask == struct.unpack("<q", key[:8])[0] == MADE[f"word_mask_{letter}"]
-    crossed = dot(from_bytes(B), np.array(MADE[f"mask_{letter}"], dtype=np.int64))
-    assert norm_word(crossed, mask) == MADE[f"word_{letter}"]
-
-
 def test_what_is_signed_and_what_is_compared() -> None:
     header = GOOD.header(B)
     assert header.signed.hex() == MADE["signed"]
@@ -186,48 +168,3 @@ def test_what_must_not_open(bad: dict[str, Any]) -> None:
 def test_a_changed_body_is_not_the_one_that_was_signed() -> None:
     for change in (B[:-1], B + b"\0", B[::-1], bytes([B[0] ^ 1]) + B[1:], b""):
         assert str(GOOD.body_digest(change)) != MADE["body_digest"]
-
-
-# --- with words ----------------------------------------------------------------------------------
-
-WITH_WORDS = VECTORS["with_words"]
-
-
-def read(wire: str) -> Submission:
-    return header_from_wire(pb.SubmissionHeader.FromString(bytes.fromhex(wire)), Role.SERVER_A)
-
-
-def test_a_header_with_words_is_signed_and_compared_with_them() -> None:
-    words = MADE["word_a"] % 2**64, MADE["word_b"] % 2**64
-    digests = made("commitment_a", "commitment_b", "body_digest")
-    expected = spelled("submission-signature-with-words", *context_parts(), *digests, *words)
-    assert expected.hex() == WITH_WORDS["signed"]
-    header = read(WITH_WORDS["wire_a"]).header
-    assert header.words == (MADE["word_a"], MADE["word_b"])
-    assert header.signed == expected
-    assert str(header.whole_digest) == WITH_WORDS["whole_digest"] != MADE["whole_digest"]
-
-
-def test_a_header_with_words_on_the_wire() -> None:
-    submission = read(WITH_WORDS["wire_a"])
-    assert header_to_wire(submission).SerializeToString().hex() == WITH_WORDS["wire_a"]
-    assert submission.opens
-    assert submission.word_mask == MADE["word_mask_a"]
-
-
-@pytest.mark.parametrize("bad", WITH_WORDS["bad"], ids=lambda bad: bad["what"].replace(" ", "-"))
-def test_a_header_with_other_words_is_none_that_was_signed(bad: dict[str, Any]) -> None:
-    match bad["fails"]:
-        case "unreadable":
-            with pytest.raises(DecodeError):
-                read(bad["wire_a"])
-        case "malformed":
-            with pytest.raises(RejectedSubmission, match="one word of the norm") as refused:
-                read(bad["wire_a"])
-            assert refused.value.reason is Rejection.MALFORMED
-        case "not-signed":
-            header = read(bad["wire_a"]).header
-            assert header.signed.hex() != WITH_WORDS["signed"]
-            assert str(header.whole_digest) != WITH_WORDS["whole_digest"]
-        case other:
-            raise AssertionError(other)

@@ -26,13 +26,14 @@ import numpy as np
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.vectors import is_sum, vectors
 from precad.client.connection import Receipt, Servers
+from precad.client.pending_update import Pair
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import dialling
 from precad.common.ring import RingVector
-from precad.common.share.submission import Submission
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.owner_notices import RoundOpen, RoundOver, read_notice
 from precad.protos import precad_pb2 as pb
@@ -204,7 +205,7 @@ def _take_part(event: RoundOpen, servers: Servers, x: RingVector) -> dict[str, f
     }
 
 
-def _send_to_b(event: RoundOpen, servers: Servers, x: RingVector) -> Submission:
+def _send_to_b(event: RoundOpen, servers: Servers, x: RingVector) -> AnySubmission:
     """As ``_take_part``, to server B alone; returns server A's half."""
     _fetch(event, servers)
     for_a, for_b = _prepare(event, servers, x)
@@ -212,7 +213,7 @@ def _send_to_b(event: RoundOpen, servers: Servers, x: RingVector) -> Submission:
     return for_a
 
 
-def _send_half(servers: Servers, half: Submission) -> None:
+def _send_half(servers: Servers, half: AnySubmission) -> None:
     _require_taken(servers, servers.submit_half(half, ANSWER_S))
 
 
@@ -228,8 +229,9 @@ def _fetch(event: RoundOpen, servers: Servers) -> None:
             return
 
 
-def _prepare(event: RoundOpen, servers: Servers, x: RingVector) -> tuple[Submission, Submission]:
-    return servers.prepare(event.version, event.attempt, event.model, x)
+def _prepare(event: RoundOpen, servers: Servers, x: RingVector) -> Pair:
+    stated = servers.stated_for_proof(event.attempt)
+    return servers.prepare(event.version, event.attempt, event.model, x, stated)
 
 
 def _require_taken(servers: Servers, receipt: Receipt) -> None:

@@ -72,7 +72,7 @@ class Precad:
     name = "precad"
 
     def __init__(self, deployment: LocalDeployment, clients: Part, lines: Lines) -> None:
-        servers = {name: deployment.processes[name].pid for name in SERVERS}
+        servers = {name: deployment.processes[name].pid for name in deployment.servers}
         self.processes = servers | {"clients": clients.pid}
         self._deployment, self._clients = deployment, clients
         self._wire = Wire(lines, {at: name for name, at in deployment.addresses.items()})

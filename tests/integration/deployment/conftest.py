@@ -165,11 +165,11 @@ def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> I
         yield made
 
 
-@pytest.fixture(params=["crypten", "fss"])
+@pytest.fixture(params=["crypten", "proof"])
 def by_either_check(
     request: pytest.FixtureRequest, tmp_path: Path, make_task: TaskMaker
 ) -> Iterator[Running]:
-    """``running``, and one whose norms are checked by gates."""
+    """``running``, and one whose owners prove their norms."""
     if request.param == "crypten":
         yield request.getfixturevalue("running")
         return

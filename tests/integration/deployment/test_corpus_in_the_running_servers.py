@@ -15,6 +15,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import dialling
+from precad.common.proof_shape import P
 from precad.common.ring import RingVector
 from precad.common.wire.version import USER_AGENT, WIRE_VERSION
 
@@ -85,6 +86,13 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
         (unit(d, beta) + unit(d, 1, at=1), NORM_EXCEEDED),
         (unit(d, 2 * beta), NORM_EXCEEDED),
         (np.full(d, 2 * beta // math.isqrt(d), dtype=np.int64), NORM_EXCEEDED),
+        # 2^48 is a root of −1 modulo p, so this has a squared norm of 0 there; p/2 and p/3 wrap.
+        (unit(d, 2**48) + unit(d, 1, at=1), NORM_EXCEEDED),
+        (unit(d, P // 2), NORM_EXCEEDED),
+        (unit(d, P // 2) + unit(d, -(P // 2), at=5), NORM_EXCEEDED),
+        (unit(d, P // 3) + unit(d, -(P // 3), at=5), NORM_EXCEEDED),
+        (unit(d, 16 * beta), NORM_EXCEEDED),
+        (np.full(d, 69 * beta // math.isqrt(d), dtype=np.int64), NORM_EXCEEDED),
     ]
     # All 64: tests/integration/validation.
     for i in (0, 1, 7, 8, 15, 16, 31, 32, 33, 48, 62, 63):

@@ -28,6 +28,7 @@ with LocalDeployment(Path(sys.argv[1]), Task.parse(tomllib.loads(sys.argv[2])), 
         time.sleep(600)
     except SystemExit:
         time.sleep(float(sys.argv[3]))
+        raise
 """
 TASK = """
 name = "ended"

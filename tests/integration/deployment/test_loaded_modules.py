@@ -120,7 +120,7 @@ def test_servers_of_a_task_without_crypten_load_no_torch(
 ) -> None:
     """More than half of what a server holds."""
     with listed(tmp_path) as read:
-        deployment = one_round(tmp_path / "deployment", {"validation": "fss"})
+        deployment = one_round(tmp_path / "deployment", {"validation": "proof"})
         for name in ("server-b", "server-a"):
             deployment.start_server(name)
     with deployment:
@@ -141,7 +141,7 @@ def test_servers_of_a_task_without_crypten_load_no_torch(
         assert statuses == {"server-a": 0, "server-b": 0}
         modules = read(deployment)
     for name in ("server-a", "server-b"):
-        assert "precad.norm_check.distributed_comparison" in modules[name]
+        assert "precad.aggregator.validate.check_by_proof" in modules[name]
         assert not {"torch", "crypten"} & set(modules[name])
         assert unneeded(modules[name], "server") == []
 

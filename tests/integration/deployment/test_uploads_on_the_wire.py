@@ -16,13 +16,13 @@ from tests.rig.light_client import LightClient
 from tests.rig.submissions import body_of
 
 from precad.client.connection import Receipt
+from precad.client.pending_update import Pair
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.submission import Submission
 from precad.common.wire.owner_notices import RoundOpen
 from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running
 
 COUNTED = "counted"
-Pair = tuple[Submission, Submission]
 Receipts = tuple[Receipt, Receipt]
 
 
@@ -54,7 +53,7 @@ class Cast:
         return x
 
     def pair(self, client: LightClient, event: RoundOpen, value: int = 1) -> Pair:
-        return client.servers.prepare(event.version, event.attempt, event.model, self.one(value))
+        return client.prepare(event, self.one(value))
 
     def send(self, name: str, client: LightClient, pair: Pair) -> None:
         self.receipts[name] = client.servers.submit(pair)

@@ -42,7 +42,6 @@ def deployment(
         8,
         {
             **logistic(3),
-            "validation": "fss",
             "training.rounds": 1000,
             "enrolment.clients": CLIENTS,
             **{f"deadlines.{name}": seconds for name, seconds in deadlines.items()},

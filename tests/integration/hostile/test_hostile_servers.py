@@ -107,11 +107,11 @@ def at_the_end(pair: Pair) -> None:
 WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
     "a server of the first wire version": (
         lambda pair: setattr(pair.a, "wire_version", 0),
-        r"speaks wire version 1, this side 2: upgrade precad at server A",
+        r"speaks wire version 1, this side 3: upgrade precad at server A",
     ),
     "a server of a newer wire version": (
-        lambda pair: setattr(pair.b, "wire_version", 3),
-        r"erver B speaks wire version 3, this side 2: upgrade precad on this side",
+        lambda pair: setattr(pair.b, "wire_version", 4),
+        r"erver B speaks wire version 4, this side 3: upgrade precad on this side",
     ),
     "a digest that differs between A and B": (
         lambda pair: setattr(pair.b, "digest", Digest(b"\5" * 32)),

@@ -26,6 +26,7 @@ from precad.aggregator.training.event_log import EventLog, RoundOpened
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
 from precad.client.connection import Receipt, Servers
+from precad.client.pending_update import Pair
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import (
     Rejection,
@@ -36,7 +37,6 @@ from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
-from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 
@@ -127,9 +127,10 @@ class Deployed:
         """The first owner's, for what its SDK wouldn't send."""
         return open_channel(self.addresses[role], self.owners[ONE], role)
 
-    def pair(self, servers: Servers) -> tuple[Submission, Submission]:
+    def pair(self, servers: Servers) -> Pair:
         x = np.arange(self.task.dimension, dtype=np.int64)
-        return servers.prepare(0, 0, self.sessions[A].model_store.current.digest, x)
+        model = self.sessions[A].model_store.current.digest
+        return servers.prepare(0, 0, model, x, servers.stated_for_proof(0))
 
     def outcome(self) -> dict[ClientId, Rejection | str]:
         """The round's end on both servers, which must be the same."""

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deployed, reasons
-from tests.rig.submissions import signed_anew
+from tests.rig.submissions import masked, signed_anew
 
 from precad.common.errors import (
     BudgetExceeded,
@@ -36,7 +36,7 @@ def test_the_key_that_signed_must_be_the_connections(
     Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
     second = CertificateSigner(Identity.load(tmp_path / "second"))
     with deployed.connect(ONE) as servers:
-        a, b = deployed.pair(servers)
+        a, b = map(masked, deployed.pair(servers))
         header = signed_anew(a.header, second)
         pair = (replace(a, header=header), replace(b, header=header))
         receipts = servers.submit(pair)

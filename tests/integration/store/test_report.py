@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sqlalchemy import create_engine, text
 from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare
 from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
 
-from precad.accounting.adversaries import MALICIOUS_SERVER
+from precad.accounting.adversaries import MALICIOUS_SERVER, Run
 from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import advantages, honest_rejection
@@ -365,7 +366,7 @@ def test_a_bound_is_rounded_away_from_what_it_bounds_and_no_protection_is_called
     assert "is not protected" in guarantee_sentence(none)
 
 
-@pytest.mark.parametrize("validation", ["crypten", "fss"])
+@pytest.mark.parametrize("validation", ["crypten", "proof"])
 def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
     validation: str,
     make_task: Any,
@@ -384,12 +385,13 @@ def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
     store.close()
     found = facts(tmp_path, tmp_path / "x.json").guarantees
     malicious = [each.against == MALICIOUS_SERVER for each in found]
-    assert malicious == [False] * 3 + [True] * (validation == "fss")
+    assert malicious == [False] * 3 + [True] * (validation == "proof")
     for each, broken in zip(found, malicious, strict=True):
         epsilon = math.inf if each.epsilon is None else each.epsilon
-        tested = task.training.attempts  # In the one round that was released.
-        added = honest_rejection(epsilon, tested, task.projections)
-        added += advantages(epsilon, tested, task.projections) if broken else 0.0
+        # In the one round that was released.
+        run = replace(Run.of(task), attempts=task.training.attempts)
+        added = honest_rejection(epsilon, run)
+        added += advantages(epsilon, run) if broken else 0.0
         assert each.added_delta == pytest.approx(added, rel=1e-9, abs=0)
 
 

@@ -4,7 +4,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.rig.keys import signatures, signer, verifier
-from tests.rig.submissions import body_of
+from tests.rig.submissions import body_of, masked
 from tests.rig.views import SERVERS, DealerView, View, Watched
 
 from precad.aggregator import protocol as page
@@ -27,10 +27,11 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.share.header import Verifier
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.gate_batches import Deliver
+from precad.dealer.mask_squares import Deliver
 from precad.norm_check.dealing import Answer
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
@@ -61,8 +62,7 @@ class _Overheard:
     server: View = field(compare=False)
     dealer: DealerView = field(compare=False)
 
-    def __call__(self, contexts: Sequence[bytes], answer: Answer) -> None:
-        context = contexts[0]
+    def __call__(self, context: bytes, answer: Answer) -> None:
         match answer:
             case Secret():
                 self.server.row_keys[context] = answer.reveal()
@@ -70,7 +70,7 @@ class _Overheard:
             case int():
                 self.server.shares_of_r[context] = answer
                 self.dealer.shares_of_r.setdefault(context, {})[self.role] = answer
-        self.deliver(contexts, answer)
+        self.deliver(context, answer)
 
 
 class _Logs(logging.Handler):
@@ -156,11 +156,11 @@ def _play(
             self._view = views[role]
             super().__init__(role, task, verifier, folder / role.value)
 
-        def start(self, submission: Submission) -> Any:
-            self._view.headers.append(submission)
+        def start(self, submission: AnySubmission) -> Any:
+            self._view.headers.append(masked(submission))
             return super().start(submission)
 
-        def close(self) -> Mapping[ClientId, Submission | Rejection]:
+        def close(self) -> Mapping[ClientId, AnySubmission | Rejection]:
             collected = super().close()
             for client, item in collected.items():
                 if isinstance(item, Submission):

@@ -1,7 +1,7 @@
 """What each party holds alone is uniform on the ring, whatever the update."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ def squared(dealer: DealerRole, pair: Pair) -> tuple[list[bytes], list[int]]:
         c_a, c_b = header.commitment_a.value, header.commitment_b.value
         half = SquareRequest(DIGEST, 0, ctx, c_a, c_b, each.seed, each.salt)
 
-        def deliver(_: Sequence[bytes], answer: Any, role: Role = each.role) -> None:
+        def deliver(_: bytes, answer: Any, role: Role = each.role) -> None:
             if isinstance(answer, Secret):
                 keys.append(answer.reveal())
             else:

@@ -1,4 +1,4 @@
-"""Two real CrypTen parties in two threads, over a link in memory; and the check by gates."""
+"""Two real CrypTen parties in two threads, over a link in memory; and the check of proofs."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,19 +16,24 @@ from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.common.errors import PeerUnavailable, Rejection
+from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.header import Signature, SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.local_dealing import LocalDealing
+from precad.norm_check.dealing import NoDealer
+from precad.norm_check.share_with_proof import share
 
 T = TypeVar("T")
 Play = Callable[[Role, PeerLink], T]
 Validate = Callable[..., tuple[Rejection | None, ...]]
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+Halves = dict[Role, dict[ClientId, AnySubmission]]
+OPENINGS = Digest.of(b"o_A"), Digest.of(b"o_B")
 TASK = Digest.of(b"test")
 PATIENCE_S = 60.0
 
@@ -59,34 +64,30 @@ class Unchecked:
         return Signature(Digest.of(signed).value, (b"certificate",))
 
 
-def submissions_of(
-    task: Task, vectors: Sequence[RingVector], *, attempt: int = 0
-) -> dict[Role, dict[ClientId, Submission]]:
+def submissions_of(task: Task, vectors: Sequence[RingVector], *, attempt: int = 0) -> Halves:
     """Each server's halves, by client, in order."""
-    halves: dict[Role, dict[ClientId, Submission]] = {role: {} for role in SERVERS}
+    halves: Halves = {role: {} for role in SERVERS}
     for number, x in enumerate(vectors):
         client = ClientId(f"client-{number:04d}")
-        pair = shard(
-            x,
-            SubmissionContext(task.digest, 0, attempt, client, Digest.of(b"model")),
-            Unchecked(),
-            words=task.words_in_headers,
-        )
+        context = SubmissionContext(task.digest, 0, attempt, client, Digest.of(b"model"))
+        stated = ForProof(OPENINGS, SERVERS[number % 2])
+        pair = share(task, x, context, Unchecked(), stated)
         for role, half in zip(SERVERS, pair, strict=True):
             halves[role][client] = half
     return halves
 
 
-def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole) -> Aggregator:
+def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole | None) -> Aggregator:
     """A server that can aggregate, and nothing else."""
     nothing = cast("Any", None)
+    dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, 20.0)
     return Aggregator(
         task=task,
         role=role,
         roster=nothing,
         link=link,
-        dealing=LocalDealing(dealer, role, 20.0),
-        dealer_key=dealer.key_for(role),
+        dealing=dealing,
+        dealer_key=dealing.join(),
         set_secret=Secret(bytes(32)),
         nonces=bytes(64),
         signatures=nothing,
@@ -99,13 +100,13 @@ def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole) ->
 
 def aggregate_both(
     task: Task,
-    halves: dict[Role, dict[ClientId, Submission]],
+    halves: Halves,
     *,
     attempt: int = 0,
     counted: Collection[ClientId] | None = None,
 ) -> tuple[Summed, Summed]:
     """What both servers end with, of submissions that both hold."""
-    dealer = DealerRole.of(task)
+    dealer = DealerRole.of(task) if task.has_dealer else None
 
     def play(role: Role, link: PeerLink) -> Summed:
         link.begin_attempt(attempt)
@@ -135,7 +136,9 @@ def validate_both(
     for x, why in zip(vectors, verdicts, strict=True):
         if why is None:
             total += x
-    assert (at_a.share_sum + at_b.share_sum).tolist() == total.tolist()
+    summed, group = at_a.share_sum, group_of(task)
+    group.add(summed, at_b.share_sum)
+    assert group.decode(summed).tolist() == total.tolist()
     return verdicts
 
 
@@ -159,22 +162,23 @@ def task_of(dimension: int, *, client_clip: float = 30.0, fractional_bits: int =
     )
 
 
-def by_gates(task: Task) -> Task:
+def with_proofs(task: Task) -> Task:
     """The same task with the other check."""
-    return Task.parse(task.model_dump(mode="python") | {"validation": "fss"})
+    values = task.model_dump(mode="python", exclude={"projections"})
+    return Task.parse(values | {"validation": "proof"})
 
 
-def validate_by_gates(
+def validate_with_proofs(
     task: Task, vectors: Sequence[RingVector], *, attempt: int = 0
 ) -> tuple[Rejection | None, ...]:
-    """The same by function secret sharing."""
-    return validate_both(by_gates(task), vectors, attempt=attempt)
+    """The same by the owners' own proofs."""
+    return validate_both(with_proofs(task), vectors, attempt=attempt)
 
 
-@pytest.fixture(name="validate_both", params=["comparisons", "gates"])
+@pytest.fixture(name="validate_both", params=["comparisons", "proofs"])
 def validate_both_fixture(request: pytest.FixtureRequest) -> Validate:
     """Two checks of one norm: what one says of a corpus, the other must."""
-    return {"comparisons": validate_both, "gates": validate_by_gates}[request.param]
+    return {"comparisons": validate_both, "proofs": validate_with_proofs}[request.param]
 
 
 @pytest.fixture

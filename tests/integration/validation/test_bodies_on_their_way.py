@@ -2,26 +2,31 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
 from tests.integration.validation.conftest import (
     SERVERS,
+    Halves,
     aggregate_both,
     aggregator_of,
     play_both,
     submissions_of,
     task_of,
+    with_proofs,
 )
+from tests.rig.submissions import masked
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.validate.absorb_bodies import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
-from precad.common.identifiers import Digest, Role
+from precad.common.group import group_of
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
-from precad.common.share.submission import PIECE_BYTES, Body, Submission
+from precad.common.share.submission import PIECE_BYTES, Body
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 
@@ -29,6 +34,9 @@ A, B = SERVERS
 DIMENSION = PIECE_BYTES // 8 * 2 + 65
 """Two whole pieces and one more."""
 STEP = "body/test"
+EITHER_CHECK = pytest.mark.parametrize(
+    "either", [task_of(DIMENSION), with_proofs(task_of(DIMENSION))], ids=["shares", "proofs"]
+)
 
 
 @pytest.fixture
@@ -45,7 +53,7 @@ class Unreadable:
     """A body whose file goes bad after some bytes, at each reading in turn."""
 
     def __init__(self, whole: Body, after: list[int]) -> None:
-        self.salt = whole.salt
+        self.prefix = whole.prefix
         self._whole = whole
         self._after = iter(after)
 
@@ -67,13 +75,13 @@ def test_both_absorb_the_pieces_of_the_body(task: Task, vectors: list[RingVector
     (client,) = halves[A]
 
     def play(role: Role, link: PeerLink) -> RingVector:
-        mine = halves[role][client]
+        mine = masked(halves[role][client])
         pieces = forward(link, STEP, mine) if role is B else receive(link, STEP, mine, DIMENSION)
         return np.concatenate(list(pieces))
 
     at_a, at_b = play_both(play, task=task.digest)
     assert at_a.tolist() == at_b.tolist()
-    masks = sum(halves[role][client].mask().words(DIMENSION) for role in SERVERS)
+    masks = sum(masked(halves[role][client]).mask().words(DIMENSION) for role in SERVERS)
     assert (at_a + masks).tolist() == vectors[0].tolist()
 
 
@@ -116,14 +124,14 @@ def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
     (client,) = halves[A]
 
     def play(role: Role, link: PeerLink) -> None:
-        mine = halves[role][client]
+        mine = masked(halves[role][client])
         if role is A:
             for _ in receive(link, STEP, mine, DIMENSION):
                 pass
             return
         assert mine.body is not None
-        body = [bytes(piece) for piece in mine.body_pieces()]
-        *pieces, last = meddle([mine.body.salt.reveal(), *body, b"w"])
+        body = [bytes(piece) for piece in mine.body.pieces()]
+        *pieces, last = meddle([mine.body.prefix.reveal(), *body, b"w"])
         for piece in pieces:
             link.send_piece(STEP, piece, last=False)
         link.send_piece(STEP, last, last=True)
@@ -132,35 +140,47 @@ def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
         play_both(play, task=task.digest)
 
 
-def spoilt(submission: Submission, *after: int) -> Submission:
-    assert submission.body is not None
-    return replace(submission, body=Unreadable(submission.body, [*after]))
+def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
+    """Its body goes bad, wherever it is: there."""
+    (role,) = (role for role in SERVERS if halves[role][client].body is not None)
+    half = halves[role][client]
+    assert half.body is not None
+    halves[role][client] = replace(half, body=Unreadable(half.body, [*after]))
+    return role
 
 
+def summed_up(task: Task, summed: tuple[Summed, Summed]) -> list[int]:
+    """What both servers' sums make together."""
+    total, group = summed[0].share_sum.copy(), group_of(task)
+    group.add(total, summed[1].share_sum)
+    return cast("list[int]", group.decode(total).tolist())
+
+
+@EITHER_CHECK
 @pytest.mark.parametrize("later", [0, 2 * PIECE_BYTES], ids=["still", "and further then"])
 @pytest.mark.parametrize("after", [0, PIECE_BYTES, 2 * PIECE_BYTES])
-def test_a_body_that_b_can_not_read_again_costs_that_client_alone(
-    after: int, later: int, task: Task, vectors: list[RingVector]
+def test_a_body_that_can_not_be_read_again_costs_that_client_alone(
+    after: int, later: int, either: Task, vectors: list[RingVector]
 ) -> None:
-    halves = submissions_of(task, vectors)
+    task, halves = either, submissions_of(either, vectors)
     first, second, third = halves[B]
-    halves[B][second] = spoilt(halves[B][second], after, max(after, later))
+    spoil(halves, second, after, max(after, later))
     at_a, at_b = aggregate_both(task, halves)
     for summed in (at_a, at_b):
         assert summed.counted.valid == (first, third)
         assert summed.counted.rejections == {second: Rejection.TRUNCATED}
-    expected = (vectors[0] + vectors[2]).tolist()
-    assert (at_a.share_sum + at_b.share_sum).tolist() == expected
+    assert summed_up(task, (at_a, at_b)) == (vectors[0] + vectors[2]).tolist()
 
 
+@EITHER_CHECK
 def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
-    task: Task, vectors: list[RingVector]
+    either: Task, vectors: list[RingVector]
 ) -> None:
     """Never a sum with a piece of somebody who doesn't count."""
-    halves = submissions_of(task, vectors)
+    task, halves = either, submissions_of(either, vectors)
     _, second, _ = halves[B]
-    halves[B][second] = spoilt(halves[B][second], 2 * PIECE_BYTES, PIECE_BYTES)
-    dealer = DealerRole(task.digest, task.dimension)
+    spoilt = spoil(halves, second, 2 * PIECE_BYTES, PIECE_BYTES)
+    dealer = DealerRole(task.digest, task.dimension) if task.has_dealer else None
     errors: dict[Role, str] = {}
 
     def play(role: Role, link: PeerLink) -> None:
@@ -173,13 +193,16 @@ def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
             errors[role] = str(error)
 
     play_both(play, task=task.digest)
-    assert "taken out of the sum" in errors[B]
-    assert "hung up" in errors[A]
+    other = A if spoilt is B else B
+    assert "taken out of the sum" in errors[spoilt]
+    assert "hung up" in errors[other]
 
 
+@EITHER_CHECK
 def test_who_is_not_counted_is_validated_and_not_summed(
-    task: Task, vectors: list[RingVector]
+    either: Task, vectors: list[RingVector]
 ) -> None:
+    task = either
     too_long = vectors[1].copy()
     too_long[0] = 2**40
     halves = submissions_of(task, [vectors[0], too_long, vectors[2]])
@@ -189,4 +212,4 @@ def test_who_is_not_counted_is_validated_and_not_summed(
         assert summed.counted.valid == (first,)
         assert summed.counted.rejections == {second: Rejection.NORM_EXCEEDED}
     assert third not in at_a.counted.valid
-    assert (at_a.share_sum + at_b.share_sum).tolist() == vectors[0].tolist()
+    assert summed_up(task, (at_a, at_b)) == vectors[0].tolist()

@@ -1,55 +1,63 @@
-"""One server departs from the protocol, the other and the dealer don't (docs/cheating-server.md).
+"""One server departs from the protocol of proofs, the other doesn't (docs/cheating-server.md).
 
 Whatever it does, everything that the honest server sends before its noisy share it could have
-computed itself, and it ends in a named fault or a refused submission.
+computed itself, and it ends in a named fault or a refused submission. Its words can be computed
+from the wires, which are uniform: value and zero follow from the cheater's own, true words.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from tests.faults.turns import Life, Turns, TurnsClock
 from tests.integration.validation.conftest import (
+    OPENINGS,
     SERVERS,
+    Halves,
+    Unchecked,
     aggregator_of,
-    by_gates,
+    play_both,
     submissions_of,
     task_of,
+    with_proofs,
 )
-from tests.rig.submissions import words_of
 
+from precad.aggregator.collect import Inbox
 from precad.aggregator.peer_link import Frame, PeerLink
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Opened, Summed
-from precad.aggregator.validate.check_by_gates import ByGates
-from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
+from precad.aggregator.validate.check_by_proof import ByProof, shape_of, words_bytes
+from precad.common.errors import PeerUnavailable, PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.keystream import encode_context
+from precad.common.prime_field import FieldVector, arithmetic, of_signed
+from precad.common.proof_shape import P
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.submission import HeldBody, Submission
+from precad.common.share.header import SubmissionContext
+from precad.common.share.proof_submission import ForProof, ProofSubmission
 from precad.common.task import Task
-from precad.dealer import gate_batches as gates
-from precad.dealer.dealer_role import DealerRole
-from precad.dealer.local_dealing import LocalDealing
-from precad.norm_check.dealing import DealerConversation, GateKeys
-from precad.norm_check.dealt_triples import SquareRequest
-from precad.norm_check.norm_gates import submission_bytes
+from precad.norm_check.norm_proof import (
+    ProofShare,
+    ProofWords,
+    Query,
+    answer,
+    bit_challenges,
+    bits_of,
+)
+from precad.norm_check.random_rows import Rows
+from precad.norm_check.share_with_proof import share_with_proof
 
 A, B = SERVERS
-TIMEOUT_S = 60.0
-GATES = 41
-WIDTH = submission_bytes(GATES)
-Halves = dict[Role, dict[ClientId, Submission]]
+COIN, WORDS = "proof-coin/0", "proof/0"
+Change = Callable[[bytes], bytes]
 
 
 @pytest.fixture
 def task() -> Task:
-    return by_gates(task_of(64, client_clip=30.1))
+    return with_proofs(task_of(64, client_clip=30.1))
 
 
 def updates(task: Task) -> list[RingVector]:
@@ -60,191 +68,168 @@ def updates(task: Task) -> list[RingVector]:
     return [one, other, np.ones(task.dimension, dtype=np.int64)]
 
 
-# --- a server with changes ----------------------------------------------------------------------
-
-
-@dataclass
+@dataclass(frozen=True)
 class Cheat:
-    """What one server does otherwise; by default nothing."""
+    """What a server sends in place of one message; counted from 0 within its step."""
 
-    frame: Callable[[Frame], Frame | None] = lambda frame: frame
-    """What it sends instead of a frame."""
-    request: Callable[[SquareRequest], SquareRequest] = lambda request: request
-    """What it asks the dealer for instead."""
-    half: Callable[[Submission], Submission] = lambda half: half
-    """What it takes for its half of each submission."""
+    step: str = ""
+    number: int = 0
+    change: Change = lambda data: data
     turned: bool = False
-    """It goes through the submissions in the other order."""
+    """It takes the submissions in the other order."""
 
 
-@dataclass
 class Wire:
-    """One end of the link in simulated time; all that this server sent is kept."""
+    """A transport whose owner's messages are changed, or seen."""
 
-    turns: Turns
-    change: Callable[[Frame], Frame | None]
-    other: "Wire | None" = None
-    incoming: deque[Frame] = field(default_factory=deque)
-    sent: list[Frame] = field(default_factory=list)
-    hung_up: bool = False
+    def __init__(self, end: Any, cheat: Cheat | None) -> None:
+        self._end, self._cheat = end, cheat
+        self._numbers: dict[str, int] = {}
+        self.sent: list[tuple[str, bytes]] = []
 
     def put(self, frame: Frame) -> None:
-        changed = self.change(frame)
-        if changed is not None and self.other is not None:
-            self.sent.append(changed)
-            self.other.incoming.append(changed)
+        number = self._numbers.get(frame.step, 0)
+        self._numbers[frame.step] = number + 1
+        payload, cheat = bytes(frame.payload), self._cheat
+        self.sent.append((frame.step, payload))
+        if cheat is not None and (cheat.step, cheat.number) == (frame.step, number):
+            payload = cheat.change(payload)
+        said = Frame(frame.task, frame.attempt, frame.step, frame.sequence, payload, frame.last)
+        self._end.put(said)
 
     def get(self, timeout_s: float) -> Frame:
-        assert self.other is not None
-        other = self.other
-        self.turns.wait(lambda: bool(self.incoming) or other.hung_up, timeout_s)
-        if not self.incoming:
-            raise PeerUnavailable("the other server hung up, or sent nothing in time")
-        return self.incoming.popleft()
+        return cast("Frame", self._end.get(timeout_s))
 
     def require_alive(self) -> None:
-        """Nobody waits for anything but frames here."""
+        self._end.require_alive()
 
 
-class Asking:
-    """A server's way to the dealer, on which it changes what it asks; it sees what it is dealt."""
-
-    def __init__(self, dealing: LocalDealing, change: Callable[[SquareRequest], Any]) -> None:
-        self._dealing = dealing
-        self._change = change
-
-    def deal(self, request: Any) -> RingVector:
-        return self._dealing.deal(request)
-
-    @contextmanager
-    def squares(self, attempt: int) -> Iterator[DealerConversation]:
-        with self._dealing.squares(attempt) as conversation:
-            change, ask = self._change, conversation.ask
-
-            class Changed:
-                def ask(self, request: SquareRequest) -> None:
-                    for each in (
-                        (changed,)
-                        if isinstance(changed := change(request), SquareRequest)
-                        else changed
-                    ):
-                        ask(each)
-
-                def __getattr__(self, name: str) -> Any:
-                    return getattr(conversation, name)
-
-            changed: DealerConversation = Changed()
-            yield changed
-
-
-@dataclass(frozen=True)
+@dataclass
 class Played:
-    """What came of it at the honest server, and what went over the link."""
+    """How it ended for the honest server, and what both put on the wire."""
 
-    outcome: Summed | Exception
-    """The honest server's."""
-    sent: list[Frame]
-    """By the honest server."""
-    own_bits: list[bytes]
-    """What the cheat's own keys gave it at the signed points, submission by submission."""
-
-    @property
-    def bits(self) -> list[bytes]:
-        """Each message of the honest server that holds its bits."""
-        return [bytes(frame.payload) for frame in self.sent if frame.step.startswith("decide/")]
-
-    @property
-    def rejections(self) -> dict[ClientId, Rejection]:
-        assert isinstance(self.outcome, Summed), self.outcome
-        return dict(self.outcome.counted.rejections)
+    summed: Summed | None
+    error: Exception | None
+    honest: list[tuple[str, bytes]]
+    cheater: list[tuple[str, bytes]]
+    """What it would have said, before it changed it."""
 
 
 def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
-    """One attempt; the other server follows the protocol."""
-    dealer, turns = DealerRole.of(task), Turns(0, limit_s=1e6)
-    clock = TurnsClock(turns, 0)
-    wires = {role: Wire(turns, cheat.frame if role is cheater else lambda f: f) for role in SERVERS}
-    wires[A].other, wires[B].other = wires[B], wires[A]
-    noted: list[bytes] = []
-    unchanged = ByGates._evaluate
+    wires: dict[Role, Wire] = {}
 
-    def evaluate(self: ByGates, submissions: Sequence[Submission]) -> bytes:
-        bits = unchanged(self, submissions)
-        if submissions[0].role is cheater:
-            width = len(bits) // len(submissions)
-            noted.extend(bits[start : start + width] for start in range(0, len(bits), width))
-        return bits
-
-    outcomes: dict[Role, Summed | Exception] = {}
-
-    def serve(role: Role) -> Summed:
-        link = PeerLink(wires[role], task.digest, max_message_bytes=1 << 20, timeout_s=TIMEOUT_S)
+    def at(role: Role, link: PeerLink) -> Summed | Exception:
+        wire = wires[role] = Wire(link._transport, cheat if role is cheater else None)
+        link._transport = wire
         link.begin_attempt(0)
-        held = dict(halves[role])
-        dealing: Any = LocalDealing(dealer, role, TIMEOUT_S, clock)
-        if role is cheater:
-            if cheat.turned:
-                held = dict(reversed(held.items()))
-            held = {client: cheat.half(half) for client, half in held.items()}
-            dealing = Asking(dealing, cheat.request)
-        aggregator = replace(aggregator_of(task, role, link, dealer), dealing=dealing)
-        clients = tuple(sorted(held))
+        mine = halves[role]
+        if role is cheater and cheat.turned:
+            mine = dict(reversed(mine.items()))
+        clients = tuple(mine)
         opened = Opened(0, 0, clients, Digest.of(b"model"), frozenset(clients))
-        return aggregate(aggregator, Matched(opened, held, {}))
-
-    def run(role: Role) -> None:
         try:
-            outcomes[role] = serve(role)
-        except Exception as error:  # noqa: BLE001 -- each test says which it must be
-            outcomes[role] = error
-        wires[role].hung_up = True
+            return aggregate(aggregator_of(task, role, link, None), Matched(opened, mine, {}))
+        except Exception as error:  # noqa: BLE001 -- looked at below
+            return error
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ByGates, "_evaluate", evaluate)
-        for role in SERVERS:
-            turns.spawn(role.value, Life(role.value), partial(run, role))
-        turns.run(lambda: len(outcomes) == len(SERVERS))
     honest = B if cheater is A else A
-    return Played(outcomes[honest], wires[honest].sent, noted)
+    outcomes = dict(zip(SERVERS, play_both(at, task=task.digest), strict=True))
+    found = outcomes[honest]
+    return Played(
+        found if isinstance(found, Summed) else None,
+        found if isinstance(found, Exception) else None,
+        wires[honest].sent,
+        wires[cheater].sent,
+    )
 
 
-def complement(own: bytes) -> bytes:
-    """What the other server has where all gates hold and its word is right."""
-    bits = np.unpackbits(np.frombuffer(own, dtype=np.uint8))
-    other = 1 - bits
-    other[GATES] = 1
-    other[GATES + 1 :] = 0
-    return np.packbits(other).tobytes()
+def messages(sent: Sequence[tuple[str, bytes]], step: str) -> list[bytes]:
+    return [payload for named, payload in sent if named == step]
 
 
-def assert_nothing_new(played: Played) -> None:
-    """The honest server's messages are what the cheat could have computed, or none of bits."""
-    for heard in played.bits:
-        assert heard == b"".join(complement(own) for own in played.own_bits)
-    allowed = ("decide/", "body/", "valid-set")
-    assert {f.step for f in played.sent if not f.step.startswith(allowed)} == set()
+def words_in(data: bytes, task: Task) -> list[ProofWords]:
+    """What one server's message says of each submission."""
+    size, columns = words_bytes(shape_of(task)), shape_of(task).columns
+    found = []
+    for start in range(0, len(data), size):
+        assert data[start : start + 1] == b"w"
+        words = np.frombuffer(data[start + 1 : start + size], dtype="<u8").astype(np.uint64)
+        found.append(ProofWords(words[:columns], int(words[-2]), int(words[-1])))
+    return found
 
 
-def decide_frames(change: Callable[[bytes], bytes | None]) -> Callable[[Frame], Frame | None]:
-    def changed(frame: Frame) -> Frame | None:
-        if not frame.step.startswith("decide/"):
-            return frame
-        payload = change(bytes(frame.payload))
-        return None if payload is None else replace(frame, payload=payload)
+def require_nothing_new(task: Task, halves: Halves, cheater: Role, played: Played) -> None:
+    """What the honest server said of its words follows from what the cheater truly holds.
+
+    The coin is that of both servers' words as they crossed; the cheater's true words are computed
+    from its own halves at the honest server's query.
+    """
+    sent = messages(played.honest, WORDS)
+    if not sent:
+        return
+    coins = messages(played.honest, COIN)
+    assert len(coins) == (2 if cheater is B else 1)
+    said = words_in(sent[0], task)
+    honest = B if cheater is A else A
+    digests = [each.header.whole_digest for each in halves[honest].values()]
+    batch = Digest.of(encode_context("proof-batch", *(each.value for each in digests)))
+    coin = coin_of(played, cheater, batch)
+    truth = [
+        answered(task, cheater, half, Query.drawn(shape_of(task), coin, digest))
+        for half, digest in zip(halves[cheater].values(), digests, strict=True)
+    ]
+    assert all(follows(one, other) for one, other in zip(said, truth, strict=True))
+
+
+def coin_of(played: Played, cheater: Role, batch: Digest) -> Secret:
+    """The joint one, of both servers' bytes."""
+    honest, theirs = messages(played.honest, COIN), messages(played.cheater, COIN)
+    of_a, of_b = (theirs[1], honest[0]) if cheater is A else (honest[1], theirs[0])
+    joint = encode_context("proof-joint-coin", of_a, of_b, batch.value)
+    return Secret(Digest.of(joint).value)
+
+
+def answered(task: Task, role: Role, half: Any, query: Query) -> ProofWords:
+    server = cast("Any", SimpleNamespace(task=task, role=role, link=None))
+    words = ByProof(server, 0, ())._answer(half, query)
+    assert words is not None
+    return words
+
+
+def follows(honest: ProofWords, own: ProofWords) -> bool:
+    wires = arithmetic().add(honest.wires, own.wires)
+    value = (arithmetic().dot(wires, wires) - own.value) % P
+    return (honest.value, honest.zero) == (value, -own.zero % P)
+
+
+def at_word(place: int, change: Callable[[int], int]) -> Change:
+    """One word of the first submission's otherwise; −2 is the value, −1 the zero."""
+
+    def changed(data: bytes) -> bytes:
+        size = WIDTH
+        words = np.frombuffer(data[1:size], dtype="<u8").copy()
+        words[place] = np.uint64(change(int(words[place])))
+        return data[:1] + words.tobytes() + data[size:]
 
     return changed
 
 
-def flipped(place: int) -> Callable[[bytes], bytes]:
-    def flip(data: bytes) -> bytes:
-        changed = bytearray(data)
-        changed[place // 8] ^= 0x80 >> place % 8
-        return bytes(changed)
-
-    return flip
-
-
-# --- what an honest server says -----------------------------------------------------------------
+WIDTH = words_bytes(shape_of(with_proofs(task_of(64, client_clip=30.1))))
+REFUSED: dict[str, Change] = {
+    "a wire": at_word(0, lambda word: (word + 1) % P),
+    "the last wire": at_word(-3, lambda word: (word + P // 2) % P),
+    "the value": at_word(-2, lambda word: (word + 1) % P),
+    "the zero": at_word(-1, lambda word: (word + 1) % P),
+    "all zeros": lambda data: data[:1] + bytes(WIDTH - 1) + data[WIDTH:],
+}
+FAULTS: dict[str, tuple[str, int, Change]] = {
+    "a word of p": (WORDS, 0, at_word(3, lambda _: P)),
+    "the largest word": (WORDS, 0, at_word(-1, lambda _: 2**64 - 1)),
+    "a byte short": (WORDS, 0, lambda data: data[:-1]),
+    "a byte long": (WORDS, 0, lambda data: data + b"\0"),
+    "no words": (WORDS, 0, lambda _: b""),
+    "no verdict": (WORDS, 0, lambda data: b"x" + data[1:]),
+}
 
 
 @pytest.mark.parametrize("cheater", SERVERS)
@@ -252,238 +237,176 @@ def flipped(place: int) -> Callable[[bytes], bytes]:
 def test_a_server_that_only_looks_hears_what_it_could_have_computed(
     task: Task, cheater: Role, candidate: int
 ) -> None:
-    vectors = updates(task)
-    halves = submissions_of(task, [vectors[candidate], vectors[2]])
+    every = updates(task)
+    halves = submissions_of(task, [every[candidate], every[2]])
     played = play(task, halves, cheater, Cheat())
-    assert played.rejections == {}
-    assert_nothing_new(played)
-    assert [len(each) for each in played.bits] == [2 * WIDTH] == [12]
-
-
-LIES: dict[str, Callable[[bytes], bytes | None]] = {
-    "first gate": flipped(0),
-    "last gate": flipped(GATES - 1),
-    "own word": flipped(GATES),
-    "all": lambda data: bytes(255 - each for each in data[:5]) + data[5:],
-    "the second submission": flipped(8 * WIDTH),
-}
+    assert played.summed is not None
+    assert played.summed.counted.rejections == {}
+    require_nothing_new(task, halves, cheater, played)
 
 
 @pytest.mark.parametrize("cheater", SERVERS)
 @pytest.mark.parametrize("candidate", [0, 1])
-@pytest.mark.parametrize("lie", LIES)
-def test_bits_that_lie_refuse_a_submission_and_tell_nothing(
+@pytest.mark.parametrize("lie", REFUSED)
+def test_words_that_lie_refuse_a_submission_and_tell_nothing(
     task: Task, cheater: Role, candidate: int, lie: str
 ) -> None:
-    vectors = updates(task)
-    halves = submissions_of(task, [vectors[candidate], vectors[2]])
-    played = play(task, halves, cheater, Cheat(frame=decide_frames(LIES[lie])))
-    assert_nothing_new(played)
-    assert len(played.bits) == 1
-    # The sets differ now, which both see before any sum goes on.
-    assert isinstance(played.outcome, PeerViolation)
-
-
-MALFORMED: dict[str, Callable[[bytes], bytes]] = {
-    "short": lambda data: data[:-1],
-    "long": lambda data: data + b"\0",
-    "empty": lambda _: b"",
-    "a bit behind the last": flipped(GATES + 1),
-}
+    every = updates(task)
+    halves = submissions_of(task, [every[candidate], every[2]])
+    played = play(task, halves, cheater, Cheat(WORDS, 0, REFUSED[lie]))
+    require_nothing_new(task, halves, cheater, played)
+    # The cheater itself takes the first for valid: the servers' sets differ, and nothing leaves.
+    assert isinstance(played.error, PeerViolation | PeerUnavailable)
 
 
 @pytest.mark.parametrize("cheater", SERVERS)
-@pytest.mark.parametrize("fault", MALFORMED)
-def test_bits_that_are_not_bits_are_the_other_servers_fault(
+@pytest.mark.parametrize("fault", FAULTS)
+def test_words_that_are_no_words_are_the_other_servers_fault(
     task: Task, cheater: Role, fault: str
 ) -> None:
-    cheat = Cheat(frame=decide_frames(MALFORMED[fault]))
-    played = play(task, submissions_of(task, updates(task)), cheater, cheat)
-    assert_nothing_new(played)
-    assert isinstance(played.outcome, PeerViolation)
+    every = updates(task)
+    halves = submissions_of(task, [every[0], every[2]])
+    played = play(task, halves, cheater, Cheat(*FAULTS[fault]))
+    require_nothing_new(task, halves, cheater, played)
+    assert isinstance(played.error, PeerViolation)
 
 
-@pytest.mark.parametrize("cheater", SERVERS)
-def test_silence_is_the_other_servers_fault(task: Task, cheater: Role) -> None:
-    def silent(frame: Frame) -> Frame | None:
-        return frame if frame.step.startswith("body/") else None
-
-    played = play(task, submissions_of(task, updates(task)), cheater, Cheat(frame=silent))
-    assert_nothing_new(played)
-    assert isinstance(played.outcome, PeerUnavailable)
-
-
-# --- before bits --------------------------------------------------------------------------------
-
-
-def body_frames(change: Callable[[bytes], bytes]) -> Callable[[Frame], Frame | None]:
-    """In pieces of b; not the salt, nor the last word."""
-
-    def changed(frame: Frame) -> Frame | None:
-        is_piece = frame.step.startswith("body/") and len(frame.payload) > 32
-        return replace(frame, payload=change(bytes(frame.payload))) if is_piece else frame
-
-    return changed
-
-
-def forwarded_salt(frame: Frame) -> Frame:
-    is_salt = frame.step.startswith("body/") and len(frame.payload) == 32
-    return replace(frame, payload=bytes(32)) if is_salt else frame
-
-
-BODIES: dict[str, Callable[[Frame], Frame | None]] = {
-    "one bit": body_frames(flipped(77)),
-    "one word short": body_frames(lambda data: data[:-8]),
-    "one word long": body_frames(lambda data: data + bytes(8)),
-    "zeros": body_frames(lambda data: bytes(len(data))),
-    "another salt": forwarded_salt,
-}
-
-
-@pytest.mark.parametrize("change", BODIES)
-def test_no_bit_leaves_for_a_body_that_was_not_signed(task: Task, change: str) -> None:
-    """R3: else B would choose the point at which A evaluates its keys."""
-    played = play(task, submissions_of(task, updates(task)), B, Cheat(frame=BODIES[change]))
-    assert played.bits == []
-    assert isinstance(played.outcome, PeerViolation)
-
-
-class Unreadable(HeldBody):
-    def pieces(self) -> Iterator[memoryview]:
-        yield from ()
-        raise BodyUnreadable("so it says")
-
-
-def test_a_body_that_b_says_it_cannot_read_costs_that_submission_alone(task: Task) -> None:
-    halves = submissions_of(task, updates(task))
-    first, *_ = halves[B]
-
-    def unreadable(half: Submission) -> Submission:
-        if half.context.client != first or half.body is None:
-            return half
-        return replace(half, body=Unreadable(half.body.salt, b""))
-
-    played = play(task, halves, B, Cheat(half=unreadable))
-    assert played.rejections == {first: Rejection.TRUNCATED}
-    # Nothing at all is heard of that one.
-    assert_nothing_new(played)
-    assert [len(each) for each in played.bits] == [2 * WIDTH]
-
-
-REQUESTS: dict[str, Callable[[SquareRequest], Any]] = {
-    "another seed": lambda r: replace(r, seed=Secret.random()),
-    "another salt": lambda r: replace(r, salt=Secret.random()),
-    "another commitment to A": lambda r: replace(r, commitment_a=bytes(32)),
-    "another commitment to B": lambda r: replace(r, commitment_b=bytes(32)),
-    "another context": lambda r: replace(r, context=bytes(32)),
-    "twice": lambda r: (r, r),
-}
-
-
-@pytest.mark.parametrize("cheater", SERVERS)
-@pytest.mark.parametrize("change", REQUESTS)
-def test_no_bit_leaves_where_the_dealer_was_told_something_else(
-    task: Task, cheater: Role, change: str
+@pytest.mark.parametrize(
+    ("cheater", "number", "change"),
+    [
+        (A, 1, lambda data: bytes(len(data))),
+        (A, 0, lambda data: bytes(len(data))),
+        (A, 1, lambda data: data[:-1]),
+        (B, 0, lambda data: data[:-1]),
+        (B, 0, lambda data: data + b"\0"),
+    ],
+    ids=["another opening", "another commitment", "A's short", "B's short", "B's long"],
+)
+def test_a_wrong_coin_breaks_the_link_before_any_word_leaves(
+    task: Task, cheater: Role, number: int, change: Change
 ) -> None:
-    """R1: rows and gates are dealt once, for what both servers name alike."""
-    played = play(
-        task, submissions_of(task, updates(task)), cheater, Cheat(request=REQUESTS[change])
+    every = updates(task)
+    halves = submissions_of(task, [every[0], every[2]])
+    played = play(task, halves, cheater, Cheat(COIN, number, change))
+    assert isinstance(played.error, PeerViolation)
+    assert not messages(played.honest, WORDS)
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_another_order_ends_without_a_sum(task: Task, cheater: Role) -> None:
+    every = updates(task)
+    halves = submissions_of(task, [every[0], every[2]])
+    played = play(task, halves, cheater, Cheat(turned=True))
+    assert isinstance(played.error, PeerViolation | PeerUnavailable)
+
+
+def test_b_that_copies_a_coin_is_no_worse_than_any_other(task: Task) -> None:
+    """A commits before B speaks: B's bytes can't depend on A's."""
+    every = updates(task)
+    halves = submissions_of(task, [every[1], every[2]])
+    played = play(task, halves, B, Cheat())
+    first, second = messages(played.honest, COIN)
+    assert len(first) == len(second) == 32
+    assert first != second
+
+
+# --- one header, one answer ---------------------------------------------------------------------
+
+
+def proved(task: Task, x: RingVector) -> tuple[ProofSubmission, ProofSubmission]:
+    context = SubmissionContext(task.digest, 0, 0, ClientId("victim"), Digest.of(b"model"))
+    return share_with_proof(x, shape_of(task), context, ForProof(OPENINGS, A), Unchecked())
+
+
+def told_apart(
+    task: Task,
+    pair: tuple[ProofSubmission, ProofSubmission],
+    queries: tuple[Query, Query],
+    candidates: Sequence[RingVector],
+) -> list[bool]:
+    """Which candidates fit what A and B answered at both points: the masking row falls out."""
+    shape, math, header = shape_of(task), arithmetic(), pair[0].header
+    opened = [
+        math.add(*(answered(task, each.role, each, query).wires for each in pair))
+        for query in queries
+    ]
+    found = []
+    for x in candidates:
+        rows = Rows(header.rows_key, shape.dimension, shape.rows)
+        rows.absorb(x)
+        words, mu = of_signed(x), bit_challenges(shape, header.bits_key)
+        bits = bits_of(shape, rows.z(), math.dot(words, words))
+
+        def plain(query: Query, words: FieldVector = words, bits: FieldVector = bits,
+                  mu: FieldVector = mu) -> FieldVector:  # fmt: skip
+            none = np.zeros(max(shape.columns, shape.values, shape.rows), dtype=np.uint64)
+            share = ProofShare(
+                bits, none[: shape.columns], none[: shape.values], none[: shape.rows],
+                holds_constants=False,
+            )  # fmt: skip
+            return answer(query, iter([words]), lambda: share, mu).wires
+
+        # f(t) less the candidate's inputs is the masking row times its weight, at both points.
+        masks = [math.subtract(f, plain(q)) for f, q in zip(opened, queries, strict=True)]
+        scaled = [
+            math.multiply(mask, np.full_like(mask, other.wires[0]))
+            for mask, other in zip(masks, reversed(queries), strict=True)
+        ]
+        found.append(bool((scaled[0] == scaled[1]).all()))
+    return found
+
+
+@pytest.mark.parametrize("truth", [0, 1])
+def test_two_answers_at_different_points_would_tell_candidates_apart(
+    task: Task, truth: int
+) -> None:
+    """Hence one answer a header: this is what a bad server would do with a second one."""
+    candidates = updates(task)[:2]
+    pair = proved(task, candidates[truth])
+    digest = pair[0].header.whole_digest
+    one, other = (Query.drawn(shape_of(task), Secret.random(), digest) for _ in range(2))
+    assert told_apart(task, pair, (one, other), candidates) == [truth == 0, truth == 1]
+    # One point alone fits everybody: u is fresh and its weight isn't 0.
+    assert told_apart(task, pair, (one, one), candidates) == [True, True]
+
+
+def test_no_header_is_answered_twice(task: Task) -> None:
+    halves = submissions_of(task, [updates(task)[0]])
+
+    def twice(role: Role, link: PeerLink) -> None:
+        link.begin_attempt(0)
+        validator = ByProof(aggregator_of(task, role, link, None), 0, ())
+        batch = list(halves[role].values())
+        validator.take(batch)
+        with pytest.raises(AssertionError, match="twice"):
+            validator.take(batch)
+
+    play_both(twice, task=task.digest)
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_server_that_started_again_takes_no_header_of_before(
+    task: Task, role: Role, tmp_path: Any
+) -> None:
+    """Whatever its database was put back to: what it stated was in memory alone."""
+    client = ClientId("victim")
+    verifier = cast("Any", SimpleNamespace(admit=lambda *_: None, check=lambda *_: None))
+
+    def opened() -> Inbox:
+        inbox = Inbox(role, task, verifier, tmp_path)
+        inbox.open(0, [client], Digest.of(b"model"), version=0, seed_holders={client: A})
+        return inbox
+
+    before = opened()
+    stated = before.proof_opening(0, client)
+    assert stated is not None
+    openings = (stated[0], OPENINGS[1]) if role is A else (OPENINGS[0], stated[0])
+    context = SubmissionContext(task.digest, 0, 0, client, Digest.of(b"model"))
+    made = share_with_proof(
+        updates(task)[0], shape_of(task), context, ForProof(openings, A), Unchecked()
     )
-    if change == "twice" and isinstance(played.outcome, Summed):
-        # The dealer answered the first before the second came: nothing is different.
-        assert_nothing_new(played)
-        return
-    assert isinstance(played.outcome, (PeerViolation, PeerUnavailable))
-    assert_nothing_new(played)
-
-
-def with_words(half: Submission, shift: int) -> Submission:
-    words = half.header.words
-    assert words is not None
-    changed = words[0] + shift, words[1]
-    return replace(half, header=replace(half.header, words=changed))
-
-
-@pytest.mark.parametrize("cheater", SERVERS)
-def test_words_other_than_the_signed_ones_move_no_point_of_the_honest_server(
-    task: Task, cheater: Role
-) -> None:
-    """R2: the honest server's bits are those of the words that its client signed."""
-    halves = submissions_of(task, updates(task))
-    plain = play(task, halves, cheater, Cheat())
-    assert_nothing_new(plain)
-    played = play(task, halves, cheater, Cheat(half=lambda half: with_words(half, 2**40)))
-    # Its submissions have other names now, and the servers are out of step.
-    assert isinstance(played.outcome, (PeerViolation, PeerUnavailable))
-    if cheater is B:
-        assert played.bits == []
-
-
-@pytest.mark.parametrize("cheater", SERVERS)
-def test_another_order_is_out_of_step(task: Task, cheater: Role) -> None:
-    played = play(task, submissions_of(task, updates(task)), cheater, Cheat(turned=True))
-    assert isinstance(played.outcome, (PeerViolation, PeerUnavailable))
-    # B forwards, and hears nothing of A's order before it has; A does.
-    if cheater is B:
-        assert played.bits == []
-
-
-def other_body(half: Submission) -> Submission:
-    if half.body is None:
-        return half
-    return replace(half, body=HeldBody(half.body.salt, bytes(len(words_of(half)))))
-
-
-def test_a_body_that_b_itself_took_otherwise_is_refused_by_a(task: Task) -> None:
-    played = play(task, submissions_of(task, updates(task)), B, Cheat(half=other_body))
-    assert isinstance(played.outcome, PeerViolation)
-    assert played.bits == []
-
-
-# --- the dealer's keys --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fault", ["short", "long", "version", "party", "gates", "empty"])
-def test_a_key_that_is_not_a_key_is_never_evaluated(
-    task: Task, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    """The dealer's or the link's fault: it ends the attempt, by its name, and no bit leaves."""
-    change: dict[str, Callable[[bytes], bytes]] = {
-        "short": lambda data: data[:-1],
-        "long": lambda data: data + b"\0",
-        "version": lambda data: b"\2" + data[1:],
-        "party": lambda data: data[:1] + bytes([1 - data[1]]) + data[2:],
-        "gates": lambda data: data[:4] + b"\1" + data[5:],
-        "empty": lambda _: b"",
-    }
-
-    def spoiled(data: bytes) -> GateKeys:
-        return GateKeys(change[fault](data))
-
-    monkeypatch.setattr(gates, "GateKeys", spoiled)
-    played = play(task, submissions_of(task, updates(task)), A, Cheat())
-    assert isinstance(played.outcome, PeerViolation)
-    assert "keys can't be used" in str(played.outcome)
-    assert played.bits == []
-
-
-# --- a client that lies in its words ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("looks", SERVERS)
-def test_a_word_that_makes_a_long_update_look_short_is_seen_by_its_server(
-    task: Task, looks: Role
-) -> None:
-    """All gates hold: only that server's own look at its word is in the way."""
-    long = np.zeros(task.dimension, dtype=np.int64)
-    long[0] = task.bound + 5
-    excess = task.bound**2 - int(long[0]) ** 2
-    lie = (0, excess) if looks is B else (excess, 0)
-    halves = submissions_of(task, [long, updates(task)[2]])
-    liar = next(iter(halves[A]))
-    for half in halves.values():
-        words = half[liar].header.words
-        assert words is not None
-        told = words[0] + lie[0], words[1] + lie[1]
-        half[liar] = replace(half[liar], header=replace(half[liar].header, words=told))
-    assert play(task, halves, A, Cheat()).rejections == {liar: Rejection.NORM_EXCEEDED}
+    half = made[SERVERS.index(role)]
+    before.start(half).abandon()
+    with pytest.raises(RejectedSubmission) as refused:
+        opened().start(half)
+    assert refused.value.reason is Rejection.WRONG_ATTEMPT

@@ -12,6 +12,7 @@ from tests.integration.validation.conftest import Validate, task_of
 from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
 from precad.common.ring import RingVector
+from precad.common.task import Task
 
 pytestmark = pytest.mark.usefixtures("either_kernel")
 
@@ -156,3 +157,44 @@ def test_every_dimension_is_validated_to_its_last_coordinate(
         unit(task.bound + 1, at=-1, dimension=dimension),
     ]
     assert validate_both(task, corpus) == (None, Rejection.NORM_EXCEEDED, Rejection.NORM_EXCEEDED)
+
+
+def updates_of_every_kind(task: Task, rng: np.random.Generator, times: int) -> list[RingVector]:
+    """Random ones, honest ones, powers of two, and norms to the unit around the bound."""
+    vectors = list(rng.integers(-(2**63), 2**63, (40 * times, DIMENSION), dtype=np.int64))
+    for _ in range(80 * times):
+        total = np.trunc(1e7 * rng.standard_normal(DIMENSION)).astype(np.int64)
+        vectors.append(clip_update(total, task.bound, task.fractional_bits))
+    for _ in range(80 * times):
+        x = np.zeros(DIMENSION, dtype=np.int64)
+        places = rng.integers(0, DIMENSION, int(rng.integers(1, 5)))
+        powers = np.int64(1) << rng.integers(0, 63, len(places))
+        x[places] = rng.choice([-1, 1], len(places)) * powers
+        vectors.append(x)
+    for _ in range(100 * times):
+        direction = rng.standard_normal(DIMENSION)
+        length = np.linalg.norm(direction)
+        direction *= rng.choice([0.9999999, 1.0, 1.0000001]) * task.bound
+        vectors.append(np.rint(direction / length).astype(np.int64))
+    return vectors
+
+
+def require_right_verdicts(validate: Validate, rng: np.random.Generator, times: int) -> None:
+    """Those of the integers."""
+    task = task_of(DIMENSION, client_clip=30.1)
+    vectors = updates_of_every_kind(task, rng, times)
+    expected = [
+        None if squared_norm(x) <= task.bound**2 else Rejection.NORM_EXCEEDED for x in vectors
+    ]
+    found: list[Rejection | None] = []
+    for start in range(0, len(vectors), 100):
+        found += validate(task, vectors[start : start + 100], attempt=start)
+    assert found == expected
+    assert 80 * times < found.count(None) < 200 * times
+
+
+def test_updates_of_every_kind_get_the_integers_verdicts(
+    validate_both: Validate, rng: np.random.Generator
+) -> None:
+    """Ten thousand of them under tests/soak."""
+    require_right_verdicts(validate_both, rng, 1)

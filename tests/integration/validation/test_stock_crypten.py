@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tests.integration.validation.conftest import task_of, validate_both, validate_by_gates
+from tests.integration.validation.conftest import task_of, validate_both, validate_with_proofs
 
 import precad
 from precad.common.encode import encode
@@ -62,5 +62,5 @@ def test_stock_crypten_accepts_wrapped_norms_that_validation_rejects() -> None:
     }
     task = task_of(DIMENSION, client_clip=30.0, fractional_bits=16)
     encoded = [encode(np.array(vector), 16) for vector in VECTORS.values()]
-    for validate in (validate_both, validate_by_gates):
+    for validate in (validate_both, validate_with_proofs):
         assert validate(task, encoded) == (None, *[Rejection.NORM_EXCEEDED] * 3)

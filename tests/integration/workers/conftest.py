@@ -1,4 +1,4 @@
-"""Both servers' workers, over TLS, with a dealer, on a loop beside the test (``rig/parts.py``).
+"""Both servers' workers, over TLS, with a dealer or without, beside the test (``rig/parts.py``).
 
 The servers themselves are two threads. Workers as processes: ``test_servers_with_workers.py``.
 """
@@ -38,16 +38,18 @@ from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.local_dealing import LocalDealing
-from precad.norm_check.dealing import Dealing
+from precad.norm_check.dealing import Dealing, NoDealer
+from precad.norm_check.share_with_proof import share
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 MODEL = Digest.of(b"model")
 
-Halves = Mapping[Role, Mapping[ClientId, Submission]]
+Halves = Mapping[Role, Mapping[ClientId, AnySubmission]]
+EitherDealer = RemoteDealer | NoDealer
 Disturb = Callable[[Role, WorkerPairs], None]
 
 
@@ -58,7 +60,7 @@ class Site:
     folder: Path
     """With ``task.toml`` and everybody's ``keys``."""
     task: Task
-    dealers: dict[Role, RemoteDealer]
+    dealers: dict[Role, EitherDealer]
     keys: dict[Role, Secret]
     own_workers: dict[Role, OwnWorkers]
     spent: dict[Role, list[tuple[int, int]]] = field(default_factory=dict)
@@ -66,15 +68,12 @@ class Site:
     def halves(self, vectors: Collection[RingVector], attempt: int) -> Halves:
         """Submissions of these vectors, in memory."""
         task = self.task
-        made: dict[Role, dict[ClientId, Submission]] = {role: {} for role in SERVERS}
+        made: dict[Role, dict[ClientId, AnySubmission]] = {role: {} for role in SERVERS}
         for number, x in enumerate(vectors):
             client = ClientId(f"ward-{number:02d}")
-            pair = shard(
-                x,
-                SubmissionContext(task.digest, 0, attempt, client, MODEL),
-                signer(client),
-                words=task.words_in_headers,
-            )
+            context = SubmissionContext(task.digest, 0, attempt, client, MODEL)
+            stated = ForProof((MODEL, MODEL), SERVERS[number % 2])
+            pair = share(task, x, context, signer(client), stated)
             for role, half in zip(SERVERS, pair, strict=True):
                 made[role][client] = half
         return made
@@ -90,7 +89,7 @@ class Site:
     ) -> tuple[Summed, Summed]:
         """What both servers end with; half of it is taken ``early``, then comes a disturbance.
 
-        B's bodies are in its spool, as its inbox keeps them.
+        Bodies are in a spool, as an inbox keeps them.
 
         Raises:
             PrecadError: server A's, or else server B's.
@@ -99,8 +98,10 @@ class Site:
         folder = self.folder / f"spool-{attempt}"
         folder.mkdir()
         spool = Spool(folder)
-        at_b = {client: spooled(half, spool) for client, half in halves[Role.SERVER_B].items()}
-        held = {Role.SERVER_A: halves[Role.SERVER_A], Role.SERVER_B: at_b}
+        held = {
+            role: {client: spooled(half, spool) for client, half in halves[role].items()}
+            for role in SERVERS
+        }
 
         def at(role: Role, aggregator: Aggregator, opened: Opened) -> Summed:
             first = frozenset(opened.cohort[: len(opened.cohort) // 2] if early else ())
@@ -119,9 +120,10 @@ class Site:
         self, halves: Halves, attempt: int, counted: Collection[ClientId]
     ) -> tuple[Summed, Summed]:
         """The same without a worker, and with a dealer in this process."""
-        gates = self.task.projections if self.task.validation == "fss" else None
-        dealer = DealerRole(self.task.digest, self.task.dimension, self.keys, projections=gates)
-        dealings = {role: LocalDealing(dealer, role) for role in SERVERS}
+        dealings: dict[Role, Dealing] = {role: NoDealer() for role in SERVERS}
+        if self.task.has_dealer:
+            dealer = DealerRole(self.task.digest, self.task.dimension, self.keys)
+            dealings = {role: LocalDealing(dealer, role) for role in SERVERS}
 
         def at(role: Role, aggregator: Aggregator, opened: Opened) -> Summed:
             return aggregate(aggregator, Matched(opened, halves[role], {}))
@@ -230,13 +232,14 @@ class _Spent:
         self._notes.append((attempt, batch))
 
 
-def spooled(submission: Submission, spool: Spool) -> Submission:
+def spooled(submission: AnySubmission, spool: Spool) -> AnySubmission:
     """As the inbox keeps it."""
-    assert submission.body is not None
+    if submission.body is None:
+        return submission
     file = spool.begin(submission.context.client)
     for piece in submission.body.pieces():
         file.add(memoryview(piece))
-    return replace(submission, body=file.finish(submission.body.salt))
+    return replace(submission, body=file.finish(submission.body.prefix))
 
 
 Hire = Callable[..., Site]
@@ -272,12 +275,16 @@ def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator
             folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
             (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-            dealer = dealer_on(loop, task, Identity.load(keys / "dealer"))
+            dealer = None
+            if task.has_dealer:
+                dealer = dealer_on(loop, task, Identity.load(keys / "dealer"))
             site = Site(folder, task, {}, {}, {})
             for role in SERVERS:
                 identity = Identity.load(keys / role.value)
-                channel = stack.enter_context(open_channel(dealer, identity, Role.DEALER))
-                site.dealers[role] = RemoteDealer(channel, dealer, task, role)
+                site.dealers[role] = NoDealer()
+                if dealer is not None:
+                    channel = stack.enter_context(open_channel(dealer, identity, Role.DEALER))
+                    site.dealers[role] = RemoteDealer(channel, dealer, task, role)
                 site.keys[role] = site.dealers[role].join()
                 start = WorkerStart(
                     role=role.value,

@@ -32,8 +32,8 @@ WAIT_S = 60.0
 def training(
     tmp_path_factory: pytest.TempPathFactory, make_task: Callable[..., Task]
 ) -> Iterator[tuple[LocalDeployment, Crowd]]:
-    """By gates: such workers load no CrypTen, and are there in a second."""
-    task = make_task(64, CHANGES | {"validation": "fss"})
+    """With proofs: such workers load no CrypTen, and are there in a second."""
+    task = make_task(64, CHANGES | {"validation": "proof"})
     folder = tmp_path_factory.mktemp("training")
     settings = f'workers = {WORKERS}\nmetrics = "127.0.0.1:0"\n'
     with deployed(folder, task, settings) as (deployment, crowd), crowd.at_work():
@@ -100,11 +100,11 @@ def test_a_flood_of_every_port_of_every_part_keeps_no_server_out_and_costs_no_ro
     """Whoever reaches the ports, without a certificate; server B comes back meanwhile."""
     deployment, _ = training
     until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
-    parts = [deployment.processes[name].pid for name in (*SERVERS, "dealer")]
+    parts = [deployment.processes[name].pid for name in SERVERS]
     parts += [pid for name in SERVERS for pid in workers_of(deployment, name)]
     ports = {pid: ports_of(pid) for pid in parts}
-    # A server's own and its metrics', the dealer's, and one a worker.
-    assert [len(each) for each in ports.values()] == [2, 2, 1, *[1] * 2 * WORKERS]
+    # A server's own and its metrics', and one a worker.
+    assert [len(each) for each in ports.values()] == [2, 2, *[1] * 2 * WORKERS]
     with ExitStack() as stack:
         held = {
             port: [
@@ -162,12 +162,12 @@ def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_num
             arguments, **options | {"env": options["env"] | {"PYTHONPATH": found}}
         )
 
-    task = make_task(64, CHANGES | {"validation": "fss"})
+    task = make_task(64, CHANGES | {"validation": "proof"})
     with (
         deployed(tmp_path / "run", task, "workers = 1\n", started) as (deployment, crowd),
         crowd.at_work(),
     ):
-        said = r"the worker at \S+ speaks wire version 1, this side 2: upgrade precad at the worker"
+        said = r"the worker at \S+ speaks wire version 1, this side 3: upgrade precad at the worker"
         until(deployment, lambda: re.search(said, deployment.log("server-a")))
 
 

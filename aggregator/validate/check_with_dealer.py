@@ -1,0 +1,184 @@
+"""``validation = "crypten"``: bodies are absorbed as they are taken, decided on at the end.
+
+Each body passes once, in pieces: its share is added into one accumulator on the way, and taken out
+again should the submission turn out invalid. Nothing of the accumulator leaves before.
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Self
+
+import numpy as np
+
+from precad.aggregator.validate.absorb_bodies import Absorber, Dropped, forward, receive
+from precad.aggregator.validate.validation import (
+    MAX_BATCH_CLIENTS,
+    Server,
+    Verdicts,
+    label,
+)
+from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
+from precad.common.identifiers import ClientId, Role
+from precad.common.ring import RingVector, view_words
+from precad.common.share.proof_submission import AnySubmission
+from precad.common.share.submission import PIECE_BYTES, Submission
+from precad.norm_check.dealing import DealerConversation
+from precad.norm_check.dealt_triples import SquareRequest
+
+log = logging.getLogger("precad")
+
+
+class WithDealer:
+    """As ``Validator``, with a dealer; to be used in a ``with`` block.
+
+    Args:
+        server, attempt, counted, batches: as ``in_process`` takes them.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        attempt: int,
+        counted: Collection[ClientId],
+        batches: Iterator[int],
+    ) -> None:
+        self._server = server
+        self._attempt = attempt
+        self._counted = counted
+        self._batches = batches
+        self._taken: dict[ClientId, Submission] = {}
+        # CrypTen and torch take seconds to load: only here, and before any round (``load_check``).
+        from precad.aggregator.validate.check_by_shares import ByShares  # noqa: PLC0415
+
+        self._check = ByShares(server, attempt)
+        self._absorbed: dict[ClientId, int] = {}
+        """How many coordinates of each are in the sum; the check has noted them."""
+        self._rejections: dict[ClientId, Rejection] = {}
+        self._total = np.zeros(server.task.dimension, dtype=np.int64)
+        self._open = ExitStack()
+        self._squares: DealerConversation | None = None
+
+    def __enter__(self) -> Self:
+        """Nothing is asked of the dealer before there is something to validate."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the conversation with the dealer."""
+        self._open.close()
+
+    def take(self, submissions: Sequence[AnySubmission]) -> None:
+        """As ``Validator.take``; returns when all are absorbed."""
+        if not submissions:
+            return
+        masked = [each for each in submissions if isinstance(each, Submission)]
+        if len(masked) < len(submissions):
+            raise AssertionError("a submission with a proof came to another check")
+        if self._squares is None:
+            self._squares = self._open.enter_context(self._server.dealing.squares(self._attempt))
+        squares = self._squares
+        for submission in masked:
+            self._taken[submission.context.client] = submission
+            squares.ask(_square(submission))
+        absorbers = [
+            (submission, absorber)
+            for submission in masked
+            if (absorber := self._absorb(submission, squares)) is not None
+        ]
+        for submission, absorber in absorbers:
+            self._check.note(submission, absorber, squares)
+            self._absorbed[submission.context.client] = absorber.absorbed
+
+    def ready(self) -> None:
+        """As ``Validator.ready``: this process is."""
+
+    def decide(self) -> Verdicts:
+        """As ``Validator.decide``."""
+        clients = tuple(self._taken)
+        for start in range(0, len(clients), MAX_BATCH_CLIENTS):
+            batch = clients[start : start + MAX_BATCH_CLIENTS]
+            self._decide(next(self._batches), [c for c in batch if c in self._absorbed])
+        return Verdicts(self._rejections, self._total)
+
+    def _decide(self, number: int, clients: Sequence[ClientId]) -> None:
+        """One batch; the invalid ones are taken out again."""
+        if not clients:
+            return
+        passes = self._check.decide(number, [self._taken[client] for client in clients])
+        for client, good in zip(clients, passes, strict=True):
+            if not good:
+                self._take_out(self._taken[client], self._absorbed[client])
+                self._rejections[client] = Rejection.NORM_EXCEEDED
+
+    def _absorb(self, submission: Submission, squares: DealerConversation) -> Absorber | None:
+        server, client = self._server, submission.context.client
+        absorber = Absorber(
+            server.role,
+            server.task,
+            submission.mask(),
+            squares.row_key(submission.context.digest.value),
+            self._total if client in self._counted else None,
+        )
+        step = f"body/{label([submission])}"
+        if server.role is Role.SERVER_A:
+            pieces = receive(server.link, step, submission, server.task.dimension)
+        else:
+            pieces = forward(server.link, step, submission)
+        try:
+            for piece in pieces:
+                absorber.absorb(piece)
+        except Dropped as dropped:
+            log.warning("the body of client %s won't count: %s", client, dropped)
+            self._take_out(submission, absorber.absorbed)
+            self._rejections[client] = Rejection.TRUNCATED
+            return None
+        return absorber
+
+    def _take_out(self, submission: Submission, absorbed: int) -> None:
+        """Subtract the first ``absorbed`` coordinates of this server's share again."""
+        if submission.context.client not in self._counted:
+            return
+        mask, done = submission.mask(), 0
+        for size, piece in self._pieces(submission, absorbed):
+            share = mask.words(size)
+            if piece is not None:
+                share = share + piece
+            self._total[done : done + size] -= share
+            done += size
+
+    def _pieces(
+        self, submission: Submission, absorbed: int
+    ) -> Iterator[tuple[int, RingVector | None]]:
+        """The sizes of the pieces that were absorbed; at B with the pieces, read again."""
+        left = absorbed
+        if self._server.role is Role.SERVER_A:
+            while left > 0:
+                size = min(left, PIECE_BYTES // 8)
+                yield size, None
+                left -= size
+            return
+        try:
+            pieces = submission.body_pieces()
+            # No piece more: the next one may be the one that can't be read.
+            while left > 0:
+                piece = view_words(next(pieces))
+                yield piece.size, piece
+                left -= piece.size
+        except BodyUnreadable as error:
+            raise PeerUnavailable(
+                f"a body that is to be taken out of the sum can't be read again: {error}; the "
+                "attempt starts over"
+            ) from None
+
+
+def _square(submission: Submission) -> SquareRequest:
+    header, context = submission.header, submission.context
+    return SquareRequest(
+        task=context.task,
+        attempt=context.attempt,
+        context=context.digest.value,
+        commitment_a=header.commitment_a.value,
+        commitment_b=header.commitment_b.value,
+        seed=submission.seed,
+        salt=submission.salt,
+    )

@@ -1,0 +1,370 @@
+"""Submissions with proofs at one server's door: nothing that isn't right for it gets in."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.rig.keys import signer, verifier
+from tests.rig.norm_check import (
+    SEGMENTS,
+    Pair,
+    changed,
+    other,
+    resigned,
+    segments,
+    signed_again,
+    with_segments,
+)
+from tests.rig.submissions import ONE, body_of, pair_of, upload, words_of
+from tests.rig.tasks import task_with
+
+from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.matching import describe, match
+from precad.aggregator.collect.upload import SpooledBody
+from precad.aggregator.rounds.states import Opened
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.proof_shape import P
+from precad.common.secret import Secret
+from precad.common.share.header import SubmissionContext
+from precad.common.share.mask import commit
+from precad.common.share.proof_submission import (
+    SERVERS,
+    AnySubmission,
+    ForProof,
+    Openings,
+    ProofSubmission,
+)
+from precad.common.share.submission import HeldBody
+from precad.norm_check.share_with_proof import share
+
+D = 8
+TASK = task_with({"validation": "proof"}, D)
+assert TASK.proof is not None
+SHAPE = TASK.proof
+TWO = ClientId("ward-2")
+MODEL, OTHER = Digest(b"\2" * 32), Digest(b"o" * 32)
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Both servers' inboxes, open for attempt 3; one of them holds ONE's seed."""
+
+    folder: Path
+    holder: Role
+    inboxes: Mapping[Role, Inbox]
+
+    def open(self, role: Role, attempt: int = 3) -> None:
+        holders = {ONE: self.holder, TWO: other(self.holder)}
+        opened = Opened(attempt, 2, (ONE, TWO), MODEL, frozenset(), holders)
+        self.inboxes[role].take_for(opened)
+
+    def stated(self, client: ClientId = ONE) -> ForProof:
+        """What an owner has from both."""
+        of_a, of_b = (self.inboxes[role].proof_opening(3, client) for role in SERVERS)
+        assert of_a is not None
+        assert of_b is not None
+        assert of_a[1] is of_b[1]
+        return ForProof((of_a[0], of_b[0]), of_a[1])
+
+    def pair(self, stated: ForProof | None = None, client: ClientId = ONE) -> Pair:
+        """An owner's: what the seed's holder gets, and what the body's."""
+        given = stated or self.stated(client)
+        context = SubmissionContext(TASK.digest, 2, 3, client, MODEL)
+        x = np.arange(D, dtype=np.int64)
+        parts: list[Any] = list(share(TASK, x, context, signer(client), given))
+        return (parts[0], parts[1]) if parts[0].seed is not None else (parts[1], parts[0])
+
+    def send(self, part: AnySubmission) -> None:
+        upload(self.inboxes[part.role], part, (1, 64, 65, 500))
+
+    def refusal(self, part: AnySubmission) -> RejectedSubmission:
+        with pytest.raises(RejectedSubmission) as rejected:
+            self.send(part)
+        assert not self.spooled()
+        return rejected.value
+
+    def spooled(self) -> list[Path]:
+        return [each for role in SERVERS for each in (self.folder / role.value).iterdir()]
+
+
+@pytest.fixture(params=SERVERS, ids=["seed at a", "seed at b"])
+def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Doors:
+    inboxes = {role: Inbox(role, TASK, verifier(), tmp_path / role.value) for role in SERVERS}
+    made = Doors(tmp_path, request.param, inboxes)
+    for role in SERVERS:
+        made.open(role)
+    return made
+
+
+def test_each_server_holds_what_it_gets_and_the_disk_has_noise_alone(doors: Doors) -> None:
+    seed, body = doors.pair()
+    for part in (seed, body, seed, body):
+        doors.send(part)
+    (kept,) = doors.spooled()
+    words = words_of(body)
+    assert len(kept.read_bytes()) == len(words) + 16 == 8 * SHAPE.body_words + 16
+    assert words[:64] not in kept.read_bytes()
+    at_seed, at_body = (doors.inboxes[part.role].close()[ONE] for part in (seed, body))
+    assert at_seed == seed
+    assert isinstance(at_body, ProofSubmission)
+    assert isinstance(at_body.body, SpooledBody)
+    assert (at_body.header, body_of(at_body)) == (body.header, body_of(body))
+    one, another = (describe({ONE: each}) for each in (at_seed, at_body))
+    assert one == another
+
+
+# --- the header --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change", [lambda _: (OTHER, OTHER), lambda both: both[::-1]], ids=["others", "exchanged"]
+)
+def test_a_header_of_another_opening_is_refused_by_both(
+    doors: Doors, change: Callable[[Openings], Openings]
+) -> None:
+    for part in doors.pair():
+        moved = replace(part.header, openings=change(part.header.openings))
+        refused = doors.refusal(replace(part, header=resigned(moved, signer(ONE))))
+        assert refused.reason is Rejection.WRONG_ATTEMPT
+
+
+def test_a_header_is_refused_by_the_server_whose_opening_it_lacks(doors: Doors) -> None:
+    seed, body = doors.pair()
+    for part in (seed, body):
+        own = SERVERS.index(part.role)
+        both = [part.header.openings[0], part.header.openings[1]]
+        both[own] = OTHER
+        header = resigned(replace(part.header, openings=(both[0], both[1])), signer(ONE))
+        refused = doors.refusal(replace(part, header=header))
+        assert refused.reason is Rejection.WRONG_ATTEMPT
+        assert "another opening of this attempt" in str(refused)
+
+
+@pytest.mark.parametrize("restarted", SERVERS)
+def test_a_kept_upload_is_worth_nothing_after_a_server_was_put_back(
+    doors: Doors, restarted: Role
+) -> None:
+    """The same attempt again, from a restored database: nothing is answered a second time."""
+    seed, body = doors.pair()
+    before = doors.stated()
+    for part in (seed, body):
+        doors.send(part)
+    doors.inboxes[restarted].cancel()
+    doors.open(restarted)
+    after = doors.stated()
+    place = SERVERS.index(restarted)
+    assert after.openings[place] != before.openings[place]
+    assert after.openings[1 - place] == before.openings[1 - place]
+    (part,) = (each for each in (seed, body) if each.role is restarted)
+    with pytest.raises(RejectedSubmission, match="another opening of this attempt"):
+        doors.send(part)
+    assert doors.inboxes[restarted].close()[ONE] is Rejection.WRONG_ATTEMPT
+
+
+def test_an_opening_is_stated_for_the_open_attempt_and_its_cohort_alone(doors: Doors) -> None:
+    inbox = doors.inboxes[Role.SERVER_A]
+    assert inbox.proof_opening(2, ONE) is None
+    assert inbox.proof_opening(3, ClientId("stranger")) is None
+    first, second = inbox.proof_opening(3, ONE), inbox.proof_opening(3, TWO)
+    assert first is not None
+    assert second is not None
+    assert first[0] == second[0]
+    assert {first[1], second[1]} == set(SERVERS)
+    doors.open(Role.SERVER_A, attempt=4)
+    fresh = inbox.proof_opening(4, ONE)
+    assert fresh is not None
+    assert fresh[0] != first[0]
+    inbox.close()
+    assert inbox.proof_opening(4, ONE) is None
+
+
+def test_a_seed_that_came_to_the_wrong_server_is_refused(doors: Doors) -> None:
+    """Both parts exchanged, each whole for the other server's task."""
+    swapped = ForProof(doors.stated().openings, other(doors.holder))
+    for part in doors.pair(swapped):
+        refused = doors.refusal(part)
+        assert refused.reason is Rejection.MALFORMED
+        assert "the server that gets this client's body" in str(refused)
+
+
+def test_a_seed_under_the_other_servers_commitment_is_refused(doors: Doors) -> None:
+    seed, _ = doors.pair()
+    assert seed.seed is not None
+    assert seed.salt is not None
+    foreign = commit(other(doors.holder), seed.header.ctx, seed.salt, seed.seed)
+    for commitment in (foreign, OTHER):
+        header = resigned(replace(seed.header, commitment=commitment), signer(ONE))
+        refused = doors.refusal(replace(seed, header=header))
+        assert "don't open the commitment" in str(refused)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+@pytest.mark.parametrize("name", ["seed", "salt"])
+def test_a_seed_or_salt_of_another_length_is_malformed(
+    doors: Doors, name: str, length: int
+) -> None:
+    seed, _ = doors.pair()
+    odd: dict[str, Any] = {name: Secret(bytes(length))}
+    assert doors.refusal(replace(seed, **odd)).reason is Rejection.MALFORMED
+
+
+def test_a_header_of_another_check_is_refused_either_way(doors: Doors, tmp_path: Path) -> None:
+    for part in pair_of(TASK, ONE):
+        refused = doors.refusal(part)
+        assert refused.reason is Rejection.MALFORMED
+        assert "validation = 'proof'" in str(refused)
+    # And a proof at a task that has a dealer.
+    dealt = task_with({}, D)
+    inbox = Inbox(Role.SERVER_A, dealt, verifier(), tmp_path / "dealt")
+    inbox.open(3, [ONE], MODEL, version=2)
+    seed, _ = doors.pair()
+    context = replace(seed.context, task=dealt.digest)
+    header = resigned(replace(seed.header, context=context), signer(ONE))
+    with pytest.raises(RejectedSubmission, match="validation = 'crypten'"):
+        inbox.start(replace(seed, header=header))
+
+
+def test_the_signature_of_another_check_is_none_of_this_ones(doors: Doors) -> None:
+    """What is signed names its purpose: no header is two things."""
+    seed, body = doors.pair()
+    for part in (seed, body):
+        header = replace(part.header, signature=pair_of(TASK, ONE)[0].header.signature)
+        assert doors.refusal(replace(part, header=header)).reason is Rejection.BAD_SIGNATURE
+        by_two = resigned(part.header, signer(TWO))
+        assert doors.refusal(replace(part, header=by_two)).reason is Rejection.BAD_SIGNATURE
+
+
+def test_a_clients_first_header_is_its_only_one(doors: Doors) -> None:
+    first, second = doors.pair(), doors.pair()
+    anew = tuple(replace(p, header=resigned(p.header, signer(ONE))) for p in first)
+    for part in first:
+        doors.send(part)
+    for part in (*second, *anew):
+        with pytest.raises(RejectedSubmission) as rejected:
+            doors.send(part)
+        assert rejected.value.reason is Rejection.DUPLICATE
+    for part in first:
+        held = doors.inboxes[part.role].close()[ONE]
+        assert not isinstance(held, Rejection)
+        assert held.header == part.header
+
+
+def mixed(tales: tuple[Pair, Pair], place: int, whose: Mapping[str, int]) -> ProofSubmission:
+    """What one holder gets when each of its parts is taken from one of two good submissions."""
+    parts = {name: tales[number][place] for name, number in whose.items()}
+    header = replace(parts["header"].header, signature=parts["signature"].header.signature)
+    if "seed" in whose:
+        seed, salt = parts["seed"].seed, parts["salt"].salt
+        return replace(parts["header"], header=header, seed=seed, salt=salt)
+    body = parts["prefix"].body
+    assert body is not None
+    words = {name: segments(SHAPE, parts[name])[name] for name in SEGMENTS}
+    return replace(with_segments(replace(parts["header"], body=body), words), header=header)
+
+
+PARTS = (("header", "signature", "seed", "salt"), ("header", "signature", "prefix", *SEGMENTS))
+"""Of what the seed's holder gets, and the body's."""
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["seed", "body"])
+def test_parts_of_two_submissions_make_none(doors: Doors, place: int) -> None:
+    """All 16 and all 64 ways; what is whole is taken."""
+    tales = doors.pair(), doors.pair()
+    for numbers in product((0, 1), repeat=len(PARTS[place])):
+        whose = dict(zip(PARTS[place], numbers, strict=True))
+        sent = mixed(tales, place, whose)
+        inbox = doors.inboxes[sent.role]
+        doors.open(sent.role)
+        opened = inbox._round
+        assert opened is not None
+        opened.opening = sent.header.openings[SERVERS.index(sent.role)]
+        if len(set(numbers)) == 1:
+            doors.send(sent)
+            assert isinstance(inbox.close()[ONE], ProofSubmission)
+            inbox.cancel()
+            continue
+        forged = whose["signature"] != whose["header"]
+        reason = Rejection.BAD_SIGNATURE if forged else Rejection.MALFORMED
+        assert doors.refusal(sent).reason is reason
+
+
+def test_two_good_submissions_one_at_each_server_are_unmatched(doors: Doors) -> None:
+    (seed, _), (_, body) = doors.pair(), doors.pair()
+    for part in (seed, body):
+        doors.send(part)
+    opened = Opened(3, 2, (ONE, TWO), MODEL, frozenset())
+    collected = {role: doors.inboxes[role].close() for role in SERVERS}
+    for role in SERVERS:
+        matched = match(opened, role, collected[role], describe(collected[other(role)]))
+        assert matched.rejections == {ONE: Rejection.UNMATCHED, TWO: Rejection.ABSENT}
+    assert not doors.spooled()
+
+
+# --- the body ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(
+    doors: Doors, name: str, at: int
+) -> None:
+    _, body = doors.pair()
+    parts = segments(SHAPE, body)
+    parts[name] = changed(parts[name], at)
+    assert doors.refusal(with_segments(body, parts)).reason is Rejection.MALFORMED
+    assert doors.inboxes[body.role].close()[ONE] is Rejection.ABSENT
+
+
+@pytest.mark.parametrize("at", [0, 31, 32, 63])
+def test_both_halves_of_a_prefix_are_signed(doors: Doors, at: int) -> None:
+    _, body = doors.pair()
+    assert body.body is not None
+    prefix = bytearray(body.body.prefix.reveal())
+    prefix[at] ^= 1
+    held = HeldBody(Secret(bytes(prefix)), words_of(body))
+    assert doors.refusal(replace(body, body=held)).reason is Rejection.MALFORMED
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+@pytest.mark.parametrize("word", [P, P + 5, 2**64 - 1])
+def test_words_that_are_none_of_the_field_are_refused_though_signed(
+    doors: Doors, name: str, word: int
+) -> None:
+    pair = doors.pair()
+    parts = segments(SHAPE, pair[1])
+    parts[name][-1] = word
+    seed, body = signed_again(pair, parts, signer(ONE))
+    doors.inboxes[seed.role].start(seed).finish()
+    refused = doors.refusal(body)
+    assert refused.reason is Rejection.MALFORMED
+    assert f"a word of the {name} is p" in str(refused)
+
+
+@pytest.mark.parametrize("missing", [1, 8, 8 * SHAPE.values, 8 * SHAPE.body_words, None])
+def test_a_body_that_ends_early_may_come_again(doors: Doors, missing: int | None) -> None:
+    _, body = doors.pair()
+    data = body_of(body)
+    inbox = doors.inboxes[body.role]
+    taking = inbox.start(replace(body, body=None))
+    taking.add(data[: 0 if missing is None else len(data) - missing])
+    with pytest.raises(RejectedSubmission) as rejected:
+        taking.finish()
+    assert rejected.value.reason is Rejection.TRUNCATED
+    assert not doors.spooled()
+    doors.send(body)
+    assert isinstance(inbox.close()[ONE], ProofSubmission)
+
+
+def test_a_longer_body_is_cut_off_and_a_seed_has_none(doors: Doors) -> None:
+    seed, body = doors.pair()
+    taking = doors.inboxes[body.role].start(replace(body, body=None))
+    taking.add(body_of(body))
+    for upload_ in (taking, doors.inboxes[seed.role].start(seed)):
+        with pytest.raises(RejectedSubmission, match="longer than"):
+            upload_.add(b"\0")
+    assert not doors.spooled()

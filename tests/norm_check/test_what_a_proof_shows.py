@@ -1,0 +1,226 @@
+"""What one server sees of a proof: nothing of the update in one answer, all of it in two."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.rig.norm_check import (
+    A,
+    Pair,
+    answer_of,
+    changed,
+    context,
+    noted,
+    other,
+    play,
+    servers,
+    shared,
+    update,
+    written_of,
+)
+from tests.rig.tasks import task_with
+
+from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
+from precad.common.identifiers import Digest, Role
+from precad.common.prime_field import FieldKeystream, FieldVector, arithmetic, of_signed
+from precad.common.proof_shape import P, ProofShape
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.share.proof_submission import (
+    SERVERS,
+    ProofDraft,
+    ProofHeader,
+    ProofSubmission,
+)
+from precad.norm_check.norm_proof import Query, accepts, bit_challenges, bits_of, projections
+from precad.norm_check.random_rows import Rows
+
+TASK = task_with({"validation": "proof"}, 60)
+assert TASK.proof is not None
+SHAPE: ProofShape = TASK.proof
+math = arithmetic()
+
+
+def query_of(part: ProofSubmission, coin: int = 1) -> Query:
+    return Query.drawn(SHAPE, Secret(coin.to_bytes(32, "big")), part.header.whole_digest)
+
+
+def rows_of(header: ProofHeader, x: RingVector) -> FieldVector:
+    """The circuit's rows but for the masking one, of whoever guesses x: all else is public."""
+    rows = Rows(header.rows_key, SHAPE.dimension, SHAPE.rows)
+    rows.absorb(x)
+    words = of_signed(x)
+    bits = bits_of(SHAPE, rows.z(), math.dot(words, words))
+    mu = bit_challenges(SHAPE, header.bits_key)
+    found: list[FieldVector] = []
+    for vector in (words, *(math.multiply(each, bits) for each in mu)):
+        padded = np.zeros(-(-vector.size // SHAPE.columns) * SHAPE.columns, dtype=np.uint64)
+        padded[: vector.size] = vector
+        found += list(padded.reshape(-1, SHAPE.columns))
+    return np.ascontiguousarray(found)
+
+
+def unmasked(query: Query, rows: FieldVector) -> FieldVector:
+    """Σ over the rows with inputs of L_m(t)·row: f(t) but for the masking row."""
+    out = np.zeros(SHAPE.columns, dtype=np.uint64)
+    math.combine(rows, query.wires[1 : 1 + len(rows)].copy(), out)
+    return out
+
+
+def scaled(vector: FieldVector, by: int) -> FieldVector:
+    return math.multiply(vector, np.full_like(vector, by % P))
+
+
+def opened(pair: Pair, query: Query) -> FieldVector:
+    """f(t): what both servers' words add up to."""
+    own, theirs = (answer_of(part, SHAPE, query).wires for part in pair)
+    return math.add(own, theirs)
+
+
+def test_projections_of_both_shares_are_the_updates() -> None:
+    """So that who guesses an update knows the bits that belong to it."""
+    x = update(SHAPE)
+    pair = shared(SHAPE, x)
+    rows = Rows(pair[0].header.rows_key, SHAPE.dimension, SHAPE.rows)
+    rows.absorb(of_signed(x).view(np.int64))
+    exact = Rows(pair[0].header.rows_key, SHAPE.dimension, SHAPE.rows)
+    exact.absorb(x)
+    assert projections(rows).tolist() == of_signed(exact.z()).tolist()
+    words = of_signed(x)
+    bits = bits_of(SHAPE, exact.z(), math.dot(words, words))
+    assert bits.tolist() == written_of(SHAPE, pair).tolist()
+
+
+def extracted(queries: list[Query], seen: list[FieldVector], rows: FieldVector) -> bool:
+    """Whether a candidate's rows explain two answers: the masking row cancels between them."""
+    first, second = (int(query.wires[0]) for query in queries)
+    without = math.subtract(scaled(seen[0], second), scaled(seen[1], first))
+    parts = (
+        scaled(unmasked(queries[0], rows), second),
+        scaled(unmasked(queries[1], rows), first),
+    )
+    return bool((math.subtract(*parts) == without).all())
+
+
+@pytest.mark.parametrize("bad", SERVERS)
+@pytest.mark.parametrize("holder", SERVERS)
+def test_a_server_that_answered_a_header_twice_would_give_its_update_away(
+    bad: Role, holder: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two-query extractor succeeds where "once only" is switched off, and has one answer else.
+
+    The bad server knows its own words and the coins; of the update it has two candidates.
+    """
+    x, y = update(SHAPE, seed=1), update(SHAPE, seed=2)
+    pair = shared(SHAPE, x, holder, context(TASK.digest))
+    candidates = {name: rows_of(pair[0].header, v) for name, v in (("x", x), ("y", y))}
+    held = {part.role: [part, part] for part in pair}
+    size, drawn = words_bytes(SHAPE), Query.drawn
+    take = ByProof.take
+
+    def forgetful(self: ByProof, submissions: list[ProofSubmission]) -> None:
+        self._answered.clear()
+        take(self, submissions)
+
+    for once in (True, False):
+        queries: list[Query] = []
+
+        def seen_by_the_bad(shape: ProofShape, coin: Secret, submission: Digest) -> Query:
+            queries.append(drawn(shape, coin, submission))  # noqa: B023
+            return queries[-1]  # noqa: B023
+
+        both = servers(TASK)
+        sent = noted(both[other(bad)])
+        with monkeypatch.context() as patch:
+            patch.setattr(Query, "drawn", seen_by_the_bad)
+            batches = slice(1), slice(1, 2)
+            if once:
+                with pytest.raises(AssertionError, match="answered twice"):
+                    play(both, held, [], batches)
+            else:
+                patch.setattr(ByProof, "take", forgetful)
+                play(both, held, [], batches)
+        honest = [data for step, data in sent if step.startswith("proof/")]
+        assert len(honest) == (1 if once else 2)
+        (own,) = (part for part in pair if part.role is bad)
+        # Both servers drew each query, at the same points.
+        points = list({query.t: query for query in queries}.values())
+        seen = [
+            math.add(
+                answer_of(own, SHAPE, query).wires,
+                np.frombuffer(data[1:size], dtype="<u8")[: SHAPE.columns].astype(np.uint64),
+            )
+            for query, data in zip(points, honest, strict=True)
+        ]
+        if not once:
+            found = {name: extracted(points, seen, rows) for name, rows in candidates.items()}
+            assert found == {"x": True, "y": False}
+            continue
+        # From one answer each candidate's masking row follows, and both are as likely.
+        for rows in candidates.values():
+            inverse = pow(int(points[0].wires[0]), -1, P)
+            mask = scaled(math.subtract(seen[0], unmasked(points[0], rows)), inverse)
+            assert len(set(mask.tolist())) == SHAPE.columns
+
+
+@pytest.mark.parametrize("mutant", [False, True], ids=["as it is", "u = PRG(s) alone"])
+def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
+    monkeypatch: pytest.MonkeyPatch,
+    mutant: bool,  # noqa: FBT001
+) -> None:
+    x = update(SHAPE, seed=1)
+    if mutant:
+        drawn = ProofHeader.stream
+        seeds: list[Secret] = []
+
+        def stream(self: ProofHeader, secret: Secret, purpose: str) -> FieldKeystream:
+            seeds.append(secret)
+            return drawn(self, seeds[0] if purpose == "u" else secret, purpose)
+
+        monkeypatch.setattr(ProofDraft, "stream", stream)
+        monkeypatch.setattr(ProofHeader, "stream", stream)
+    pair = shared(SHAPE, x)
+    query, seed = query_of(pair[0]), pair[0]
+    seen = opened(pair, query)
+    assert seed.seed is not None
+    # What the seed's holder guesses, of both halves of the masking row.
+    half = seed.header.stream(seed.seed, "u").words(SHAPE.columns)
+    guess = math.add(half, half)
+    rows = rows_of(seed.header, x)
+    predicted = math.add(unmasked(query, rows), scaled(guess, int(query.wires[0])))
+    assert (predicted == seen).all() == mutant
+
+
+@pytest.mark.parametrize("bad", SERVERS)
+def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(
+    bad: Role,
+) -> None:
+    """Whatever the bad server adds to its words, it knows before what the honest one will say."""
+    for number in (1, 2):
+        pair = shared(SHAPE, update(SHAPE, seed=number), A)
+        query = query_of(pair[0])
+        words = {part.role: answer_of(part, SHAPE, query) for part in pair}
+        own, honest = words[bad], words[other(bad)]
+        lies = (
+            replace(own, zero=(own.zero + 1) % P),
+            replace(own, value=(own.value + 1) % P),
+            replace(own, wires=changed(own.wires, 0)),
+        )
+        assert accepts(honest, own)
+        assert [accepts(honest, lie) for lie in lies] == [False] * 3
+
+
+@pytest.mark.parametrize("holder", SERVERS)
+def test_what_both_answers_open_is_uniform_whatever_the_update_is(holder: Role) -> None:
+    """Two candidates, 60 proofs of each: f_i(t) of an all-zero update is as random as another's."""
+    tops: list[list[float]] = []
+    for x in (np.zeros(SHAPE.dimension, dtype=np.int64), update(SHAPE)):
+        found: list[float] = []
+        for number in range(60):
+            pair = shared(SHAPE, x, holder)
+            found += [int(each) / P for each in opened(pair, query_of(pair[0], number))]
+        tops.append(found)
+    for each in tops:
+        assert stats.kstest(each, "uniform").pvalue > 1e-6
+    assert stats.ks_2samp(*tops).pvalue > 1e-6

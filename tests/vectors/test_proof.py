@@ -1,0 +1,231 @@
+"""A proof of a norm, word by word: what client and servers must compute alike."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.rig.norm_check import A, B, Pair, Unchecked, answer_of, other
+from tests.rig.submissions import expanded, words_of
+from tests.vectors.proof_reference import vectors
+
+from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.validate import check_by_proof
+from precad.common import group
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.kernel import built_library
+from precad.common.prime_field import FieldKeystream, FieldVector, arithmetics, of_signed
+from precad.common.proof_shape import P, ProofShape
+from precad.common.secret import Secret
+from precad.common.share.header import Signature, SubmissionContext
+from precad.common.share.proof_submission import SERVERS, ForProof, ProofSubmission
+from precad.norm_check import norm_proof, share_with_proof
+from precad.norm_check.norm_proof import ProofWords, Query, accepts, bit_challenges, projections
+from precad.norm_check.random_rows import Rows
+
+VECTORS = json.loads(Path(__file__).with_name("proof.json").read_text(encoding="utf-8"))
+PROOFS = VECTORS["proofs"]
+of_each = pytest.mark.parametrize("case", PROOFS, ids=[f"d={len(c['given']['x'])}" for c in PROOFS])
+Case = dict[str, Any]
+
+
+def test_the_file_is_what_the_reference_makes() -> None:
+    """In Python's integers, without a line of precad's."""
+    assert json.loads(json.dumps(vectors())) == VECTORS
+
+
+def test_the_keystream_with_a_word_that_is_too_large() -> None:
+    given = VECTORS["keystream"]
+    stream = FieldKeystream(Secret(bytes.fromhex(given["key"])), given["purpose"])
+    assert stream.words(3).tolist() == given["first"]
+    assert stream.words(5, given["rejected"] - 2).tolist() == given["around"]
+
+
+def shape_of(case: Case) -> ProofShape:
+    return ProofShape(len(case["given"]["x"]), case["given"]["beta"])
+
+
+def digest(value: str) -> Digest:
+    return Digest(bytes.fromhex(value))
+
+
+class Pen(Unchecked):
+    """Signs as the vector has it."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        certificates = tuple(bytes.fromhex(each) for each in given["certificates"])
+        self._signature = Signature(bytes.fromhex(given["signature"]), certificates)
+
+    def sign(self, signed: bytes) -> Signature:  # noqa: ARG002
+        return self._signature
+
+
+@pytest.fixture(params=arithmetics(built_library()))
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled and by NumPy."""
+    found = arithmetics(built_library())[request.param]
+    for module in (norm_proof, share_with_proof, group):
+        monkeypatch.setattr(module, "arithmetic", lambda: found)
+
+
+@pytest.fixture
+def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa: ARG001
+    """The seed's holder's part and the body's, of a client whose random bytes are the vector's."""
+    given = case["given"]
+    drawn = iter([given[name] for name in ("seed", "salt", "salt_h", "mask_seed")])
+
+    class Drawn(Secret):
+        __slots__ = ()
+
+        @classmethod
+        def random(cls, length: int = 32) -> "Drawn":
+            found = cls(bytes.fromhex(next(drawn)))
+            assert len(found) == length
+            return found
+
+    monkeypatch.setattr(share_with_proof, "Secret", Drawn)
+    context = SubmissionContext(
+        digest(given["task"]),
+        given["version"],
+        given["attempt"],
+        ClientId(given["client"]),
+        digest(given["model"]),
+        bytes.fromhex(given["nonce"]),
+    )
+    of_a, of_b = (digest(each) for each in given["openings"])
+    stated = ForProof((of_a, of_b), Role(given["seed_holder"]))
+    x = np.array(given["x"], dtype=np.int64)
+    to_a, to_b = share_with_proof.share_with_proof(x, shape_of(case), context, stated, Pen(given))
+    return (to_a, to_b) if stated.seed_holder is A else (to_b, to_a)
+
+
+def long(words: FieldVector) -> dict[str, Any]:
+    """As the file has many words."""
+    data = hashlib.sha256(words.astype("<u8").tobytes()).hexdigest()
+    return {"count": words.size, "first": int(words[0]), "last": int(words[-1]), "sha256": data}
+
+
+@of_each
+def test_sizes(case: Case) -> None:
+    shape, sizes = shape_of(case), case["made"]["sizes"]
+    assert (shape.points, shape.columns, shape.bits) == tuple(
+        sizes[name] for name in ("points", "columns", "bits")
+    )
+    assert list(shape.weights) == sizes["weights"]
+
+
+@of_each
+def test_the_clients_header_and_body(case: Case, pair: Pair) -> None:
+    (seed, body), made = pair, case["made"]
+    header = seed.header
+    assert body.header == header
+    assert str(header.ctx) == made["ctx"]
+    for name in ("commitment", "update_digest", "bits_digest", "proof_digest", "whole_digest"):
+        assert str(getattr(header, name)) == made[name], name
+    for name in ("rows_key", "bits_key"):
+        assert getattr(header, name).reveal().hex() == made[name], name
+    assert header.signed.hex() == made["signed"]
+    assert seed.seed is not None
+    assert seed.salt is not None
+    given = case["given"]
+    assert (seed.seed.reveal().hex(), seed.salt.reveal().hex()) == (given["seed"], given["salt"])
+    assert body.body is not None
+    assert body.body.prefix.reveal().hex() == given["salt_h"] + given["mask_seed"]
+    assert long(np.frombuffer(words_of(body), dtype="<u8")) == made["words_words"]
+    assert seed.opens
+    hashing = body.body_hash(body.body.prefix, shape_of(case))
+    hashing.update(words_of(body))
+    assert hashing.right
+
+
+@of_each
+def test_rows_and_challenges(case: Case, pair: Pair) -> None:
+    shape, header = shape_of(case), pair[0].header
+    x, z = np.array(case["given"]["x"], dtype=np.int64), case["made"]["z"]
+    of_integers, of_field = (Rows(header.rows_key, shape.dimension, shape.rows) for _ in range(2))
+    of_integers.absorb(x)
+    of_field.absorb(of_signed(x).view(np.int64))
+    assert of_integers.z().tolist() == z
+    assert projections(of_field).tolist() == [each % P for each in z]
+    assert long(bit_challenges(shape, header.bits_key).ravel()) == case["made"]["mu_words"]
+
+
+def query_of(case: Case, part: ProofSubmission) -> Query:
+    coin = Secret(bytes.fromhex(case["made"]["coin"]))
+    return Query.drawn(shape_of(case), coin, part.header.whole_digest)
+
+
+@of_each
+def test_the_servers_query_and_answers(case: Case, pair: Pair) -> None:
+    made, query = case["made"], query_of(case, pair[0])
+    assert (query.t, long(query.rho)) == (made["t"], made["rho_words"])
+    words = [answer_of(part, shape_of(case), query) for part in pair]
+    for holder, found in zip(("seed", "body"), words, strict=True):
+        said = made[f"{holder}_answer"]
+        assert long(found.wires) == said["wires_words"]
+        assert (found.value, found.zero) == (said["value"], said["zero"])
+    assert accepts(*words)
+
+
+def encoded(words: ProofWords) -> bytes:
+    both = np.array([words.value, words.zero], dtype="<u8")
+    return b"w" + words.wires.astype("<u8").tobytes() + both.tobytes()
+
+
+@of_each
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_servers_whole_turn(
+    case: Case, pair: Pair, role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other server's messages lie ready; what this one sends is the reference's."""
+    given, made = case["given"], case["made"]
+    coins = dict(zip(SERVERS, (bytes.fromhex(each) for each in given["coins"]), strict=True))
+    commitment = bytes.fromhex(made["coin_commitment"])
+    saying = {A: [commitment, coins[A]], B: [coins[B]]}
+    own, peer = (next(part for part in pair if part.role is r) for r in (role, other(role)))
+    task: Any = SimpleNamespace(
+        digest=digest(given["task"]), proof=shape_of(case), dimension=len(given["x"]), name="x"
+    )
+    here, there = (
+        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60) for end in memory_pair()
+    )
+    for message in saying[other(role)]:
+        there.send("proof-coin/0", message)
+    there.send("proof/0", encoded(answer_of(peer, shape_of(case), query_of(case, peer))))
+    monkeypatch.setattr(Secret, "random", lambda _: Secret(coins[role]))
+    server: Any = SimpleNamespace(role=role, task=task, link=here)
+    check = check_by_proof.ByProof(server, given["attempt"], [own.context.client])
+    check.take([own])
+    assert [there.receive("proof-coin/0") for _ in saying[role]] == saying[role]
+    holder = "body" if own.awaits_body else "seed"
+    sent = hashlib.sha256(there.receive("proof/0")).hexdigest()
+    assert sent == made[f"{holder}_answer"]["message_sha256"]
+    verdicts = check.decide()
+    assert verdicts.rejections == {}
+    assert (verdicts.share_sum == expanded(own, len(given["x"]))).all()
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "seed": {"seed": Secret(bytes(32))},
+    "salt": {"salt": Secret(bytes(32))},
+}
+
+
+@of_each
+@pytest.mark.parametrize("change", BAD.values(), ids=BAD)
+def test_what_must_not_open(case: Case, pair: Pair, change: dict[str, Any]) -> None:
+    seed, body = pair
+    assert not replace(seed, **change).opens
+    assert body.body is not None
+    for at in range(0, 64, 21):
+        prefix = bytearray(body.body.prefix.reveal())
+        prefix[at] ^= 1
+        hashing = body.body_hash(Secret(bytes(prefix)), shape_of(case))
+        hashing.update(words_of(body))
+        assert not hashing.right
+    for role in SERVERS:
+        assert replace(seed, role=role).opens == (role is not other(seed.header.seed_holder))
