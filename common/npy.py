@@ -1,6 +1,7 @@
 """Arrays from NumPy files that anybody may have written: never unpickled, numbers only."""
 
 import os
+import sys
 import zlib
 from pathlib import Path
 from tokenize import TokenError
@@ -88,9 +89,11 @@ def require_room(field: str, path: Path, unpacked: int) -> None:
 
 def memory_bytes() -> int:
     """Memory of this machine, or what most have where it doesn't say."""
+    if sys.platform == "win32":
+        return _USUAL_MEMORY
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
+    except (OSError, ValueError):
         return _USUAL_MEMORY
 
 

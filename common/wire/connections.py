@@ -14,6 +14,7 @@ import os
 import re
 import resource
 import socket
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
@@ -73,6 +74,9 @@ def connections_for(clients: int) -> int:
         How many connections a server of a task with so many clients takes; where that is less than
         it would, a warning says so.
     """
+    if sys.platform == "win32":
+        # No party's port is served there: only owners run on it.
+        return STRANGERS + PER_CLIENT * clients
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
