@@ -146,8 +146,8 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
 
 def _server(charges: "Sequence[Charge]") -> str:
     """Of what kind one server may be, for the limit to hold: never for what was counted."""
-    gates = charges and all(charge.malicious_server for charge in charges)
-    return "malicious" if gates else "curious"
+    proved = charges and all(charge.malicious_server for charge in charges)
+    return "malicious" if proved else "curious"
 
 
 def _show_account(document: dict[str, Any]) -> None:

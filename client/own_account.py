@@ -116,7 +116,7 @@ class Account:
     def epsilon(self, delta: float) -> float:
         """Exact record-level ε at ``delta`` of all that was charged, one server corrupted.
 
-        Against a malicious one where every charge's task checks norms by gates, else a curious one.
+        Against a malicious one where every charge's task has proofs, else a curious one.
 
         Of a list that was fixed beforehand: where later tasks were chosen by earlier models, the
         filter's is the guarantee (docs/privacy-accounting.md).

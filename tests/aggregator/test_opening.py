@@ -262,16 +262,16 @@ def tried_often(journal: Any, tries: int = 10) -> None:
     journal.attempts.abandon_open()
 
 
-def test_by_gates_attempts_are_counted_and_nobody_is_asked(
+def test_with_proofs_attempts_are_counted_and_nobody_is_asked(
     pair: Pair, make_task: TaskMaker
 ) -> None:
     """What a server that departs from the protocol hears in each, it could have computed."""
     journal: Any = pair[0].store
     opened_often(journal)
     assert journal.versions.opened(3) == OPENED_CAP
-    shares, gates = (make_task(8, {"validation": check}) for check in ("crypten", "proof"))
+    shares, proofs = (make_task(8, {"validation": check}) for check in ("crypten", "proof"))
     assert "were opened" in doubt(journal, shares, 4, 3)
-    assert doubt(journal, gates, 4, 3) == ""
+    assert doubt(journal, proofs, 4, 3) == ""
 
 
 CAUSES = {

@@ -121,8 +121,8 @@ def test_mine_says_what_each_task_cost(played: Played) -> None:
 def test_only_a_limit_is_said_to_hold_against_a_malicious_server(
     make_task: Any, tmp_path: Path
 ) -> None:
-    gates = make_task(8, {"validation": "proof"})
-    for task in (gates, make_task(8)):
+    proved = make_task(8, {"validation": "proof"})
+    for task in (proved, make_task(8)):
         OwnAccount(task, 0.2, 4.0, tmp_path / task.validation, ClientId("ward-1")).charge(0)
     limit, *lines = (tmp_path / "proof").read_text().splitlines(keepends=True)
     lines += (tmp_path / "crypten").read_text().splitlines(keepends=True)[1:]

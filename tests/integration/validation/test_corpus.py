@@ -1,4 +1,4 @@
-"""The corpus under two CrypTen parties, and under the check by gates.
+"""The corpus under two CrypTen parties, and under the check of proofs.
 
 docs/soundness.md, "What must be rejected, and what accepted".
 """
