@@ -130,7 +130,8 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
         aggregator = make_aggregator(session, link, dealer, peers.noise)
         away = progress.heard_from_peers(session.clock.now())
         if away is not None:
-            log.info("%s and the dealer are back after %.0f s", other, away)
+            others = f"{other} and the dealer are" if session.task.has_dealer else f"{other} is"
+            log.info("%s back after %.0f s", others, away)
         if not session.finished:
             progress.phase = Phase.TRAINING
         while recovery.remedy is not Remedy.NOTHING:
@@ -147,7 +148,8 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
                 return
             run_attempt(session, behaviour, aggregator, opened, peers.validation)
             traffic[f"{role} to {other}"] += link.bytes_sent - before[0]
-            traffic[f"dealer to {role}"] += dealer.bytes_received - before[1]
+            if session.task.has_dealer:
+                traffic[f"dealer to {role}"] += dealer.bytes_received - before[1]
 
 
 @contextmanager
