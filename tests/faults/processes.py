@@ -65,7 +65,7 @@ def task_of(
             "collect": collect_s,
             "rejoin": 1.0,
             "peer": 3.0,
-            "outage": 60.0,
+            "outage": 300.0,
         },
     }
     values["training"]["rounds"] = rounds

@@ -41,9 +41,11 @@ from tests.faults.process_invariants import check_what_left, kill_all
 from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks
 
 from precad.aggregator.rounds.aggregator import CoinKey
+from precad.common.group import FIELD
 from precad.common.identifiers import Role
 from precad.common.identity.coin_key import read_coin_key
 from precad.common.model import load_model
+from precad.common.ring import from_bytes
 
 A, B = SERVER_ROLES
 
@@ -249,8 +251,9 @@ def noisy_sums(site: Site) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]]:
             if note.get("sent") == "noisy-share"
         }
     for number in shares[A].keys() & shares[B].keys():
-        of_a, of_b = (np.frombuffer(shares[party][number], dtype="<i8") for party in SERVER_ROLES)
-        sums[number] = of_a + of_b
+        of_a, of_b = (from_bytes(shares[party][number]) for party in SERVER_ROLES)
+        FIELD.add(of_a, of_b)
+        sums[number] = FIELD.decode(of_a)
     return sums
 
 
