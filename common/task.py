@@ -92,7 +92,9 @@ class Task(Section):
         if isinstance(data, dict):
             if data.get("validation") == "fss":
                 raise Misconfiguration(
-                    "validation", "fss", 'is no more: write "proof", which needs no dealer either'
+                    "validation",
+                    "fss",
+                    'is no more: write "proof", which gives the same and needs no dealer',
                 )
             if data.get("validation") == "proof":
                 return {"projections": LEAST_ROWS} | data

@@ -15,6 +15,7 @@ from precad.common.secret import Secret
 from precad.common.share.header import Signer, SubmissionContext
 from precad.common.share.mask import SALT_BYTES, SEED_BYTES, commit
 from precad.common.share.proof_submission import (
+    PIECE_WORDS,
     SERVERS,
     AnySubmission,
     ForProof,
@@ -86,32 +87,39 @@ def share_with_proof(
     mask_seed = Secret.random(KEY_BYTES)
     header = replace(header, commitment=commit(seed_holder, ctx, salt, seed))
 
-    def masked(words: FieldVector, purpose: str) -> FieldVector:
-        return math.subtract(words, header.stream(seed, purpose).words(words.size))
+    body = np.empty(shape.body_words, dtype=np.uint64)
+    update, bits, values = np.split(body, [shape.dimension, shape.dimension + shape.bits])
+
+    def mask_into(out: FieldVector, words: FieldVector, purpose: str) -> None:
+        """A cacheful at a time: a large update has room for few vectors."""
+        stream = header.stream(seed, purpose)
+        for start in range(0, words.size, PIECE_WORDS):
+            piece = words[start : start + PIECE_WORDS]
+            out[start : start + piece.size] = math.subtract(piece, stream.words(piece.size, start))
 
     words = of_signed(x)
-    update = masked(words, "x")
+    mask_into(update, words, "x")
     header = replace(header, update_digest=_digest(body_hasher("update", ctx, salt_h), update))
     rows = Rows(header.rows_key, shape.dimension, shape.rows)
     rows.absorb(x)
     # Within d·β of 0 for an honest update: below 2^63, so the ring's z is the integers'.
     written = bits_of(shape, rows.z(), math.dot(words, words))
-    bits = masked(written, "e")
+    mask_into(bits, written, "e")
     header = replace(header, bits_digest=_digest(body_hasher("bits", ctx, salt_h), bits))
     mask = math.add(
         header.stream(seed, "u").words(shape.columns),
         header.stream(mask_seed, "u").words(shape.columns),
     )
     mu = bit_challenges(shape, header.bits_key)
-    values = masked(prove(shape, words, written, mu, mask), "h")
+    mask_into(values, prove(shape, words, written, mu, mask), "h")
     header = replace(header, proof_digest=_digest(proof_hasher(ctx, salt_h, mask_seed), values))
     signed = ProofHeader.of(header, signer.sign(header.signed))
     prefix = Secret(salt_h.reveal() + mask_seed.reveal())
-    body = HeldBody(prefix, np.concatenate([update, bits, values]).data.cast("B"))
+    held = HeldBody(prefix, body.astype("<u8", copy=False).data.cast("B"))
     pair = [
         ProofSubmission(signed, role, seed, salt)
         if role is seed_holder
-        else ProofSubmission(signed, role, body=body)
+        else ProofSubmission(signed, role, body=held)
         for role in SERVERS
     ]
     return pair[0], pair[1]

@@ -55,7 +55,7 @@ def task() -> Task:
         "model": {"architecture": "logistic", "parameters": [weight, bias]},
         "training": {"learning_rate": 0.1, "rounds": LONG},
         "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0},
-        "validation": "proof",
+        "validation": "crypten",
         "deadlines": {
             "enrol": 120.0,
             "work": 1.0,
