@@ -166,6 +166,23 @@ HASHES = 2.0**60
 """T: what attackers compute in a whole training, to find rows that suit them; assumed."""
 
 
+def chance_to_pass(submissions: int, soundness_bits: int, proof_points: int | None) -> float:
+    """That one of so many malicious submissions passes validation, at most.
+
+    Args:
+        submissions: Q.
+        soundness_bits: k, of the range test.
+        proof_points: N, the order of the proofs' roots of unity; None where there are no proofs.
+
+    Returns:
+        Q·2^−k; with proofs T·(2^−k + 4/p²) + Q·2N/(p − 2N), T of all hashes (docs/soundness.md).
+    """
+    if proof_points is None:
+        return min(1.0, submissions * 2.0**-soundness_bits)
+    of_rows = HASHES * (2.0**-soundness_bits + 4 / P**2)
+    return min(1.0, of_rows + submissions * 2 * proof_points / (P - 2 * proof_points))
+
+
 @dataclass(frozen=True, slots=True)
 class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
@@ -175,8 +192,8 @@ class ValidationAllowance(Derived):
     an attempt each, counted or not, so by the union bound every bound moves by
     Q · 2^−bits, Q = k · attempts. Deletions submit nothing.
 
-    Where clients prove their norms they can try hashes, T in the whole training, and every bound
-    moves by T·(2^−bits + 4/p²) + Q·2N/(p − 2N) (part 4).
+    Where clients prove their norms they can try hashes, and every bound moves by more
+    (``chance_to_pass``; part 4).
 
     Attributes:
         attempts: how often one client may have submitted.
@@ -192,19 +209,12 @@ class ValidationAllowance(Derived):
         count("attempts", self.attempts)
         count("soundness_bits", self.soundness_bits, least=1)
 
-    def chance(self, submissions: int) -> float:
-        """That one of so many malicious submissions passes, at most."""
-        if self.proof_points is None:
-            return min(1.0, submissions * 2.0**-self.soundness_bits)
-        of_rows = HASHES * (2.0**-self.soundness_bits + 4 / P**2)
-        twice = 2 * self.proof_points
-        return min(1.0, of_rows + submissions * twice / (P - twice))
-
     def _curves(self, k: int, direction: Direction) -> Curves:
         inner = self.base.curves(k, direction)
         if direction is Direction.DELETIONS:
             return inner
-        return _Widened(inner, self.chance(k * self.attempts))
+        by = chance_to_pass(k * self.attempts, self.soundness_bits, self.proof_points)
+        return _Widened(inner, by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,8 @@ def certified(task: Task, robustness: Robustness) -> dict[str, int]:
     clients = run.event(Adversary.CLIENT_LEVEL)
     records = Run.of(task, participations=run.rounds).event(Adversary.CLIENTS_ONLY)
     attempts = run.rounds * task.training.attempts
-    checked = ValidationAllowance(ExactGroups(clients), attempts, task.projections)
+    points = None if task.proof is None else task.proof.points
+    checked = ValidationAllowance(ExactGroups(clients), attempts, task.projections, points)
     additions = (Direction.ADDITIONS,)
     return {
         "clients_replaced": _most(robustness, Replacements(checked), clients, additions),

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.certify.guarantee import HASHES
+from precad.certify.guarantee import HASHES, chance_to_pass
 from precad.common.proof_shape import P
 from precad.common.task import Task
 from precad.common.terminal import upper
@@ -163,10 +163,12 @@ def longer_update_passes(task: Task) -> str:
     """How probable it is at most, and of what."""
     if task.proof is None:
         return f"2^−{task.projections} a submission"
-    twice, hashes = 2 * task.proof.points, int(math.log2(HASHES))
+    of_rows = chance_to_pass(0, task.projections, task.proof.points)
+    # What one submission adds is lost beside it in a sum of floats.
+    of_points = 2 * task.proof.points / (P - 2 * task.proof.points)
     return (
-        f"2^−{task.projections - hashes} in all, for attackers who compute 2^{hashes} hashes, and "
-        f"2^−{math.floor(math.log2((P - twice) / twice))} a submission of theirs"
+        f"{upper(of_rows, 2)} in all, for attackers who compute 2^{math.log2(HASHES):g} hashes, "
+        f"and {upper(of_points, 2)} a submission of theirs"
     )
 
 

@@ -46,6 +46,7 @@ from precad.certify.guarantee import (
     Replacements,
     ValidationAllowance,
     WithAbsent,
+    chance_to_pass,
     mixed,
 )
 from precad.certify.inefficacy import attack_bounds, fewest_attackers
@@ -137,19 +138,19 @@ def test_validation_adds_malicious_submissions_times_its_soundness_error() -> No
 def test_with_proofs_hashes_count_once_and_submissions_by_their_points() -> None:
     """T·(2^−k + 4/p²) + Q·2N/(p − 2N): docs/soundness.md, part 4."""
     p = 2**64 - 2**32 + 1
-    widened = ValidationAllowance(GaussianDP(0.1), 60, 100, proof_points=1024)
+    widened, chance = ValidationAllowance(GaussianDP(0.1), 60, 100, 1024), chance_to_pass
     for submissions in (1, 60, 10**6):
         exact = 2**60 * (Fraction(1, 2**100) + Fraction(4, p**2))
         exact += submissions * Fraction(2 * 1024, p - 2 * 1024)
-        assert widened.chance(submissions) == pytest.approx(float(exact), rel=1e-12, abs=0)
+        assert chance(submissions, 100, 1024) == pytest.approx(float(exact), rel=1e-12, abs=0)
     # 2^−40 and Q·2^−53.
-    assert math.log2(widened.chance(0)) == pytest.approx(-40, abs=0.001)
-    assert math.log2(widened.chance(10**6) - widened.chance(0)) == pytest.approx(
+    assert math.log2(chance(0, 100, 1024)) == pytest.approx(-40, abs=0.001)
+    assert math.log2(chance(10**6, 100, 1024) - chance(0, 100, 1024)) == pytest.approx(
         math.log2(10**6) - 53, abs=0.001
     )
     base, added = GaussianDP(0.1), Direction.ADDITIONS
     shift = widened.curves(3, added).upper(0.2) - base.curves(3, added).upper(0.2)
-    assert float(shift) == pytest.approx(widened.chance(180), rel=1e-3, abs=0)
+    assert float(shift) == pytest.approx(chance(180, 100, 1024), rel=1e-3, abs=0)
 
 
 STEPS: dict[str, float] = {"record_rate": 0.1, "client_rate": 0.3, "noise_multiplier": 2.0}

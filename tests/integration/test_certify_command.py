@@ -426,6 +426,20 @@ def test_repeated_releases_divide_the_noise_of_a_certificate(tmp_path: Path) -> 
     assert again["bounds"][1]["upper"] > once["bounds"][1]["upper"]
 
 
+def test_only_proofs_cover_a_server_that_cheats_in_what_finished_runs_cost(
+    tmp_path: Path,
+) -> None:
+    """Runs of older versions under fss had another range test, whose share of δ isn't proofs'."""
+    covered = {}
+    for validation in ("crypten", "fss", "proof"):
+        points = 64 if validation == "proof" else None
+        more = {"validation": validation, "proof_points": points}
+        costs = of_run(finished(tmp_path / validation, **more))["runs"]["joint_privacy_cost"]
+        covered[validation] = [each["malicious_server"] for each in costs]
+    assert any(covered["proof"])
+    assert not any(covered["fss"] + covered["crypten"])
+
+
 def test_every_redrawn_coin_counts_as_the_attackers_choice(tmp_path: Path) -> None:
     """A server lost its coin key, and both operators had the version's coin drawn again."""
     folders = {m: str(finished(tmp_path / str(m), redrawn_coins=m)) for m in (0, 1, 2)}

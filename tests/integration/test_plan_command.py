@@ -14,7 +14,7 @@ from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.main import app
-from precad.cli.planning import Robustness
+from precad.cli.planning import Robustness, certified
 from precad.cli.task_planning import least_noise
 from precad.common.task import Task
 
@@ -161,6 +161,20 @@ def test_a_task_with_proofs_is_planned_against_a_server_that_cheats_too(
     assert same == known
     assert (capped["basis"], capped["malicious_server"]) == ("cap", True)
     assert capped["epsilon"] >= same[0]["epsilon"]
+
+
+def test_where_norms_are_proved_a_plan_allows_for_hashes_that_attackers_try(
+    monkeypatch: pytest.MonkeyPatch, make_task: Any
+) -> None:
+    """As a certificate does: with so many that a row is found, no owner's update is bounded."""
+    robustness = Robustness(malicious=1)
+    changes = {"privacy.noise_multiplier": 40.0, "privacy.client_clip": 1.0}
+    shares, proofs = (make_task(8, changes | {"validation": v}) for v in ("crypten", "proof"))
+    assert certified(proofs, robustness) == certified(shares, robustness)
+    assert certified(proofs, robustness)["clients_added"] > 0
+    monkeypatch.setattr("precad.certify.guarantee.HASHES", 2.0**100)
+    assert certified(proofs, robustness)["clients_added"] == 0
+    assert certified(shares, robustness)["clients_added"] > 0
 
 
 @pytest.mark.parametrize("left_out", [*SCHEDULE[::2], *MODEL[::2]])

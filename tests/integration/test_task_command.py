@@ -178,7 +178,9 @@ def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
     assert words not in said[1]
     assert "Nothing is claimed against a server that cheats" in said[1]
     # A longer update, and what an owner uploads: the proof too.
-    assert "passes with probability 2^−40 in all, for attackers who compute 2^60 hashes" in said[0]
+    assert (
+        "passes with probability 9.1e-13 in all, for attackers who compute 2^60 hashes" in said[0]
+    )
     assert "passes with probability 2^−40 a submission" in said[1]
     assert task.proof is not None
     assert f"An owner uploads {64 + 8 * task.proof.body_words:,} bytes" in said[0]
