@@ -230,7 +230,7 @@ def limits() -> str:
             "connections altogether",
             (
                 f"two a client and {STRANGERS:,}, less where the system allows few open files; "
-                f"{RESERVED} of them aren't for clients"
+                f"{RESERVED} of them, half where there are few, aren't for clients"
             ),
             "dropped before a byte is read; the newest clients' are closed",
         ),

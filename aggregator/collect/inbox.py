@@ -285,7 +285,8 @@ class Inbox:
         with self._changed:
             current = self._require_open()
             self._round, self._closed = None, current
-            for client in current.cohort:
+            # Where nobody's came, an outage kept them away: nobody is less waited for after it.
+            for client in current.cohort if current.held else ():
                 if not current.settled(client):
                     self._patience.missed(client)
             bodies = (each.body for each in current.held.values())

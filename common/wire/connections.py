@@ -42,7 +42,7 @@ SILENT = 64
 STRANGERS = 1024
 """Connections of whoever isn't a client, has no place or has said nothing yet."""
 RESERVED = 128
-"""Places that no clients' calls take: ``SILENT``, and for servers and operators."""
+"""Places that no clients' calls take, of few half: ``SILENT``, and for servers and operators."""
 PER_CLIENT = 2
 """A client that reconnects has its old connection beside the new one for a moment."""
 FILES_PER_CLIENT = 2
@@ -81,9 +81,11 @@ def connections_for(clients: int) -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wanted = STRANGERS + PER_CLIENT * clients
-    # The other half is for uploads, the database and the links to the other parties.
-    files = OWN_FILES + FILES_PER_CLIENT * clients
-    room = wanted if hard == resource.RLIM_INFINITY else max(LEAST, min(hard // 2, hard - files))
+    # The other half is for uploads, the database and the links to the other parties. Whoever isn't
+    # connected uploads nothing: of fewer connections than clients each counts with its files.
+    left = hard - OWN_FILES
+    beside = max(left - FILES_PER_CLIENT * clients, left // (1 + FILES_PER_CLIENT))
+    room = wanted if hard == resource.RLIM_INFINITY else max(LEAST, min(hard // 2, beside))
     if room < wanted:
         log.warning(
             "of %d files that this process may open %d are for connections, and it may need %d; "
@@ -136,8 +138,12 @@ class Connections:
         """Look at the connections to ``port`` until cancelled."""
         self._port = port
         while _LISTED:
-            # Thousands of descriptors take a while to look at: not on the event loop.
-            await asyncio.gather(asyncio.to_thread(self.look), asyncio.sleep(SOONEST_S))
+            try:
+                # Thousands of descriptors take a while to look at: not on the event loop.
+                await asyncio.gather(asyncio.to_thread(self.look), asyncio.sleep(SOONEST_S))
+            except OSError as error:
+                # No file is left to list them with, as in a flood: this goes on once there is.
+                log.warning("the connections can't be looked at: %s", error.strerror)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), LOOK_S - SOONEST_S)
             self._look_now.clear()
@@ -165,7 +171,8 @@ class Connections:
                 clients += theirs[-PER_CALLER:]
         # Who was here before stays.
         clients.sort(key=lambda each: each.since)
-        self._shut(set(clients[max(0, self._most - RESERVED) :]), "connections in reserved places")
+        places = max(self._most - RESERVED, self._most // 2)
+        self._shut(set(clients[places:]), "connections in reserved places")
 
     def _list(self) -> None:
         found: dict[int, _Open | None] = {}

@@ -409,6 +409,8 @@ def attempts(here: Side, count: int, senders: Callable[[int], set[ClientId]]) ->
         (lambda n: {ONE} if n % 5 == 4 else {ONE, TWO}, [0, 0, 0, 0, 60, 0, 0, 0, 0, 60]),
         # Nobody comes: an outage, in which no attempt is over at once.
         (lambda _n: set(), [60] * 10),
+        # Nor after it: nobody was missing while others sent.
+        (lambda n: {ONE} if n == 5 else {ONE, TWO} if n > 5 else set(), [60] * 6 + [0] * 4),
     ],
 )
 def test_who_is_missing_again_and_again_is_not_waited_for(

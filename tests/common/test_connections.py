@@ -1,5 +1,7 @@
 """Which of a port's connections end (real sockets, a clock of the test's own); how many begin."""
 
+import asyncio
+import errno
 import logging
 import resource
 import socket
@@ -13,6 +15,7 @@ from tests.rig.keys import identity
 
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
+from precad.common.wire import connections
 from precad.common.wire.connections import (
     PER_CALLER,
     RESERVED,
@@ -25,6 +28,8 @@ from precad.common.wire.connections import (
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 OPERATOR = Principal.service(Role.OPERATOR)
+MOST = 16
+DEADLINE_S = 60.0
 
 
 class Context:
@@ -48,7 +53,7 @@ class Port:
         self._stack = stack
         self._listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.clock = LeapingClock()
-        self.connections = Connections(RESERVED + 8, self.clock)
+        self.connections = Connections(MOST, self.clock)
         self.connections._port = self._listener.getsockname()[1]
 
     def connect(self, *callers: Principal | None) -> list[socket.socket]:
@@ -111,11 +116,16 @@ def test_of_too_many_silent_connections_the_oldest_end(port: Port) -> None:
     assert not ended(before[0])
 
 
-def test_many_clients_leave_the_servers_places_and_the_first_stay(port: Port) -> None:
+@pytest.mark.parametrize(("reserved", "places"), [(4, 12), (RESERVED, MOST // 2)])
+def test_many_clients_leave_the_servers_places_and_the_first_stay(
+    port: Port, monkeypatch: pytest.MonkeyPatch, reserved: int, places: int
+) -> None:
+    """Where there are few, half are the clients': their own server keeps none of them out."""
+    monkeypatch.setattr(connections, "RESERVED", reserved)
     servers = port.connect(*[Principal.service(Role.SERVER_A)] * (PER_CALLER + 3))
-    clients = port.connect(*[Principal.client(f"ward-{n}") for n in range(10)])
+    clients = port.connect(*[Principal.client(f"ward-{n}") for n in range(places + 2)])
     port.connections.look()
-    assert [ended(each) for each in clients] == [False] * 8 + [True] * 2
+    assert [ended(each) for each in clients] == [False] * places + [True] * 2
     assert not any(ended(each) for each in servers)
 
 
@@ -156,12 +166,37 @@ def test_the_processs_own_sockets_stay(port: Port) -> None:
         assert not ended(own)
 
 
+def test_the_watch_outlasts_a_moment_without_a_file_to_list_them_with(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (silent,) = port.connect(None)
+    silent.settimeout(DEADLINE_S)
+    port.clock.sleep(2 * SILENT_S)
+    listed, tries = connections._sockets, list[int]()
+
+    def sockets() -> Iterator[tuple[int, int]]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return listed()
+
+    async def watch() -> None:
+        watching = asyncio.create_task(port.connections.keep_watch(port.connections._port))
+        assert await asyncio.to_thread(silent.recv, 1) == b""
+        watching.cancel()
+
+    monkeypatch.setattr(connections, "_sockets", sockets)
+    monkeypatch.setattr(connections, "LOOK_S", connections.SOONEST_S)
+    asyncio.run(watch())
+
+
 @pytest.mark.parametrize(
     ("hard", "taken"),
     [
         *[(1 << 20, 1024 + 2 * 100), (resource.RLIM_INFINITY, 1224), (1000, 500)],
-        # 256 files of its own and two for each client's uploads come first.
-        *[(800, 344), (400, 16)],
+        # 256 files of its own and two for each client's uploads come first, or for each
+        # connection's where there are fewer.
+        *[(800, 344), (400, 48), (60, 16)],
     ],
 )
 def test_a_server_takes_what_leaves_half_of_its_files_and_says_where_that_is_too_few(
