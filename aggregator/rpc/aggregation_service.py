@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import grpc.aio
@@ -59,6 +59,8 @@ class AggregationService(AggregationServicer):
         self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
         self._giving_back = asyncio.Lock()
+        self._gave_in_vain: dict[ClientId, float] = {}
+        """Until when each comes after the others, by the loop's time."""
         self._room = word_room(session.identity.cert)
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -150,8 +152,9 @@ class AggregationService(AggregationServicer):
     ) -> pb.ModelDigestReply:
         """The digest of the model that a round starts from."""
         async with Refusing(context):
-            self._caller(context, *_MODELS_FOR)
-            return pb.ModelDigestReply(model_digest=self._model(request).digest.value)
+            caller, model = self._caller(context, *_MODELS_FOR), self._model(request)
+            self._note_final(caller, model)
+            return pb.ModelDigestReply(model_digest=model.digest.value)
 
     async def FetchModel(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
@@ -168,6 +171,12 @@ class AggregationService(AggregationServicer):
                     slot.passed(len(piece))
                     with slot.waiting():
                         yield pb.ModelPiece(data=piece)
+                self._note_final(caller, model)
+
+    def _note_final(self, caller: Principal, model: StoredModel) -> None:
+        """A client has what it came for: of one server the model, of the other its digest."""
+        if caller.role is Role.CLIENT and model.version >= self._session.task.training.rounds:
+            self._session.connected_clients.has_final_model(ClientId(caller.name))
 
     def _model(self, request: pb.ModelRequest) -> StoredModel:
         """A model that both servers hold. Raises TaskMismatch, NotOnOffer."""
@@ -224,10 +233,7 @@ class AggregationService(AggregationServicer):
                 client, shown = self._client(context, first), first.statement.SerializeToString()
                 lost = await asyncio.to_thread(lost_model, session, client, shown)
                 if lost is not None:
-                    if self._giving_back.locked():
-                        text = "another owner is giving a model back; come again later"
-                        raise TooManyCalls(text)
-                    async with self._giving_back:
+                    async with self._in_turn(client, total_s):
                         data = bytearray(first.data)
                         async for piece in pieces:
                             data += piece.data
@@ -237,6 +243,22 @@ class AggregationService(AggregationServicer):
                         theta = from_bytes(data, session.task.dimension)
                         await asyncio.to_thread(give_back, session, client, lost, theta)
         return pb.GivenReply()
+
+    @asynccontextmanager
+    async def _in_turn(self, client: ClientId, total_s: float) -> AsyncIterator[None]:
+        """One owner gives a model back at a time; after a vain try the others come first.
+
+        Raises TooManyCalls: another one does, or may for so long.
+        """
+        time_of_loop = asyncio.get_running_loop().time
+        if self._giving_back.locked() or time_of_loop() < self._gave_in_vain.get(client, 0.0):
+            raise TooManyCalls("other owners may give a model back now; come again later")
+        async with self._giving_back:
+            try:
+                yield
+            except BaseException:
+                self._gave_in_vain[client] = time_of_loop() + total_s
+                raise
 
     async def _receive(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context

@@ -199,7 +199,7 @@ def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
 
     Args:
         done: when the training was over, or this server back with a finished one.
-        last_heard: when the last owner was first heard from; None while one wasn't.
+        last_heard: when the last owner that comes was first heard from; None while one wasn't.
         linger_s: how long the model stays on offer once everybody knows that this server is there.
     """
     if last_heard is None:
@@ -209,13 +209,21 @@ def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
 
 async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
     """Until it is time, or ``stop`` is set."""
+    clients, model_store = session.connected_clients, session.model_store
     done, roster = session.clock.now(), list(session.register.roster())
+    # Owners that have the final model call nobody any more.
+    awaited = [] if model_store.fetched else roster
     while not stop.is_set():
-        leaves = leaves_at(done, session.connected_clients.last_heard(roster), linger_s)
+        leaves = leaves_at(done, clients.last_heard(awaited), linger_s)
         if (left := leaves - session.clock.now()) <= 0:
-            return
+            break
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), None if math.isinf(left) else min(left, LOOK_S))
+    if clients.all_have_final_model(roster):
+        try:
+            model_store.note_fetched()
+        except OSError as error:
+            log.info("a next start will wait for owners that don't come: %s", error.strerror)
 
 
 _LEAVING_S = 5.0

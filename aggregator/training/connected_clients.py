@@ -32,6 +32,7 @@ class ConnectedClients:
         self._left: dict[ClientId, float] = {}
         self._dismissed: set[ClientId] = set()
         self._heard: dict[ClientId, float] = {}
+        self._with_final_model: set[ClientId] = set()
 
     def heard_from(self, client: ClientId) -> None:
         """A client called; the first time since this server's start counts."""
@@ -45,6 +46,16 @@ class ConnectedClients:
                 return max((self._heard[client] for client in clients), default=0.0)
             except KeyError:
                 return None
+
+    def has_final_model(self, client: ClientId) -> None:
+        """A client got what this server has for it at the end."""
+        with self._lock:
+            self._with_final_model.add(client)
+
+    def all_have_final_model(self, clients: Iterable[ClientId]) -> bool:
+        """Whether each of them did, since this server's start."""
+        with self._lock:
+            return self._with_final_model.issuperset(clients)
 
     @contextmanager
     def watch(self, client: ClientId) -> Iterator[None]:

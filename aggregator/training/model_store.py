@@ -102,6 +102,7 @@ class ModelStore:
         self._task = task
         self._path = path
         self._seal_path = path.with_suffix(".seal")
+        self._fetched_path = path.with_suffix(".fetched")
         self._lock = threading.Lock()
         first = self._saved() if path.exists() else self._initial()
         self._models = deque([first], maxlen=KEPT_MODELS)
@@ -185,6 +186,18 @@ class ModelStore:
             return SignedMessage.from_json(self._seal_path.read_bytes())
         except (OSError, PeerViolation):
             return None
+
+    def note_fetched(self) -> None:
+        """Keep that every owner has the newest model. Raises OSError."""
+        write_file(self._fetched_path, self.current.digest.value)
+
+    @property
+    def fetched(self) -> bool:
+        """Whether every owner has the newest model, as an earlier start of this server noted."""
+        try:
+            return self._fetched_path.read_bytes() == self.current.digest.value
+        except OSError:
+            return False
 
     def get(self, version: int) -> StoredModel:
         """Return the model of ``version``.

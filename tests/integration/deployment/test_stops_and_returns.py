@@ -85,6 +85,8 @@ def test_owners_started_once_outlast_every_stop_and_a_dealer_that_may_ends_with_
     everybody = (*owners, *SERVERS, "dealer")
     assert set(deployment.wait(everybody, DEADLINE_S).values()) == {0}
     assert "server-b left" in deployment.log("dealer")
+    # Both know at a next start that no owner comes for the model any more.
+    assert all((deployment.folder / f"state/{name}/model.fetched").exists() for name in SERVERS)
     for name in owners:
         log = deployment.log(name)
         assert "finished" in log

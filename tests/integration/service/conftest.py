@@ -123,9 +123,9 @@ class Deployed:
             grpc.channel_ready_future(channel).result(timeout=DEADLINE_S)
         return servers
 
-    def channel(self, role: Role) -> grpc.Channel:
-        """The first owner's, for what its SDK wouldn't send."""
-        return open_channel(self.addresses[role], self.owners[ONE], role)
+    def channel(self, role: Role, owner: ClientId = ONE) -> grpc.Channel:
+        """An owner's, for what its SDK wouldn't send."""
+        return open_channel(self.addresses[role], self.owners[owner], role)
 
     def pair(self, servers: Servers) -> Pair:
         x = np.arange(self.task.dimension, dtype=np.int64)

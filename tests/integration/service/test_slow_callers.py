@@ -17,7 +17,7 @@ from precad.aggregator.rpc.limits import Limits, TransferSlots
 from precad.common.errors import (
     Rejection,
 )
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import KEY_BYTES
 from precad.common.model import model_digest, to_bytes
 from precad.common.share.submission import Submission
@@ -189,16 +189,18 @@ def test_a_client_that_is_refused_at_its_header_sends_no_body(
 class Giving:
     """A model that an owner gives back: the statement, then nothing more until it is let."""
 
-    def __init__(self, deployed: Deployed, role: Role, version: int) -> None:
+    def __init__(
+        self, deployed: Deployed, role: Role, version: int, client: ClientId = ONE
+    ) -> None:
         session = deployed.sessions[role]
         digest = deployed.task.digest.value
         theta = np.zeros(deployed.task.dimension)
         found = model_digest(deployed.task.digest, version, session.task.model.parameters, theta)
         body = pb.StatementBody(
-            task_digest=digest, client=ONE.name, version=version, model_digest=found.value
+            task_digest=digest, client=client.name, version=version, model_digest=found.value
         )
         signed = sign_body(session.signer, role, body)
-        self.first = pb.GivenPiece(task_digest=digest, client=ONE.name, statement=signed)
+        self.first = pb.GivenPiece(task_digest=digest, client=client.name, statement=signed)
         self.model = pb.GivenPiece(data=to_bytes(theta))
         self.go_on = threading.Event()
 
@@ -232,3 +234,19 @@ def test_no_model_is_taken_that_this_server_has_and_one_at_a_time(
         give(iter(again), timeout=DEADLINE_S)
     has.go_on.set()
     again.go_on.set()
+
+
+def test_who_gave_a_model_back_in_vain_comes_after_the_others(deployed: Deployed) -> None:
+    """Else one that dawdles begins again as soon as it is cut off, before everybody else."""
+    session = deployed.sessions[A]
+    bad, good = Giving(deployed, A, 1), Giving(deployed, A, 1, TWO)
+    bad.model = pb.GivenPiece(data=bytes(8))
+    for each in (bad, good):
+        each.go_on.set()
+    with deployed.channel(A) as channel, deployed.channel(A, TWO) as another:
+        for code in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED):
+            with pytest.raises(grpc.RpcError) as refused:
+                AggregationStub(channel).GiveBack(iter(bad), timeout=DEADLINE_S)
+            assert refused.value.code() is code
+        AggregationStub(another).GiveBack(iter(good), timeout=DEADLINE_S)
+    assert session.progress.given_back is not None
