@@ -55,7 +55,8 @@ def allow(
     left already: releasing it again costs every drawn owner privacy, and the ledgers count it.
 
     write-off: give an attempt up that the other server has lost. Its charge stands.
-    claimed: charge attempts that one server alone has heard of.
+
+    claimed: charge attempts that one server alone has heard of, three more with each word.
 
     coin: take new coins for the version, because a server has lost its coin key.
 

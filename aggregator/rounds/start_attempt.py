@@ -162,7 +162,7 @@ _WHY = {
     Permission.WRITE_OFF: (
         "write off the attempt that the other server has lost (its charge stands)"
     ),
-    Permission.CLAIMED: "charge them all the same",
+    Permission.CLAIMED: f"charge them all the same ({GRANTED} with each word)",
     Permission.COIN: "take new coins, because a server has lost its coin key",
 }
 

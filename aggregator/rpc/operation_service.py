@@ -64,7 +64,13 @@ class OperationService(OperationServicer):
 
     def _allow(self, what: Permission, version: int) -> int:
         store = self._session.store
-        until = max(store.attempts.next_number(), self._session.progress.next_attempt) - 1 + GRANTED
+        if what is Permission.CLAIMED:
+            # The other server may claim more by now than operators were told: a word reaches a few
+            # attempts beyond what this server knows itself, the next one a few more.
+            known = max(store.attempts.next_number() - 1, store.versions.allowed(what, version))
+        else:
+            known = max(store.attempts.next_number(), self._session.progress.next_attempt) - 1
+        until = known + GRANTED
         store.versions.allow(what, version, until)
         return until
 

@@ -10,6 +10,7 @@ from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
 
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators, doubt
+from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import compare_ledgers
 from precad.aggregator.store.schema import AttemptState, Permission
@@ -233,6 +234,25 @@ def test_operators_may_have_it_charged(servers: Servers) -> None:
     assert settle(servers) == [None, None]
     assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
     servers.agree()
+
+
+def test_one_word_has_three_attempts_charged_and_further_words_as_many_more(
+    servers: Servers,
+) -> None:
+    """By what operators call; whatever a server claims between their look and their word."""
+    servers.attempt(0)
+    servers.sessions[A].store.attempts.hear(7)
+    offices = {role: OperationService(servers.sessions[role]) for role in SERVERS}
+    before = servers.charged()
+    for reached in (3, 6, 9):
+        assert all(isinstance(each, NeedsOperators) for each in settle(servers))
+        assert servers.charged() == before
+        offices[A]._allow(Permission.CLAIMED, 1)
+        assert offices[B]._allow(Permission.CLAIMED, 1) == reached
+    assert settle(servers) == [None, None]
+    servers.agree()
+    # A version's other attempts take a word each time: it doesn't add up.
+    assert [offices[B]._allow(Permission.ATTEMPTS, 1) for _ in range(2)] == [10, 10]
 
 
 @pytest.mark.parametrize("liar", SERVERS, ids=lambda role: role.value)
