@@ -58,11 +58,8 @@ class Account:
         """Read what was appended since, by whomever."""
         for entry in self._file.new_entries():
             match entry:
-                case RaisedLimit() | RaisedWholeLimit():
-                    if self.limit is None or entry.epsilon > self.limit.epsilon:
-                        self._open(entry)
                 case RenyiLimit() | WholeLimit():
-                    if self.limit is None:
+                    if self.takes(entry):
                         self._open(entry)
                 case Covered():
                     self.covered.add(entry)
@@ -78,10 +75,14 @@ class Account:
 
     def open(self, limit: RenyiLimit | WholeLimit) -> None:
         """Fix the account's limit, durably; the first one stands until its owner raises it."""
-        raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
-        if self.limit is None or (raised and limit.epsilon > self.limit.epsilon):
+        if self.takes(limit):
             self._file.append(limit)
             self.catch_up()
+
+    def takes(self, limit: RenyiLimit | WholeLimit) -> bool:
+        """Whether ``open`` would change the account's limit."""
+        raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
+        return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
     def admits(self, charge: Charge) -> bool:
         """Whether the limit leaves room for ``charge``, in place of an earlier one of its step."""
@@ -212,7 +213,9 @@ class OwnAccount:
     def allows(self, version: int, re_releases: int = 0) -> bool:
         """Whether ``charge`` would count it."""
         self._account.catch_up()
-        charge = self._charge(version, re_releases)
+        charge, own = self._charge(version, re_releases), self.limit
+        if own is not None and self._account.takes(own):
+            return self._would_admit(own, charge)
         return self._own_limit_admits(charge) and self._account.admits(charge)
 
     def rounds_left(self, most: int) -> int:
@@ -310,12 +313,16 @@ class OwnAccount:
         own, opened = self.limit, self._account.limit
         if own is None or (opened is not None and opened.epsilon <= own.epsilon):
             return True
+        return self._would_admit(own, charge)
+
+    def _would_admit(self, limit: RenyiLimit | WholeLimit, charge: Charge) -> bool:
+        """Whether ``limit`` would, were it the account's."""
         if self._account.holds(charge):
             return True
-        if isinstance(own, WholeLimit) and not own.covers(charge):
+        if isinstance(limit, WholeLimit) and not limit.covers(charge):
             return False
         try:
-            return self._account.under(own).allows(charge.event)
+            return self._account.under(limit).allows(charge.event)
         except BudgetExceeded:
             return False
 

@@ -353,6 +353,7 @@ def test_an_owner_raises_its_accounts_limit_with_a_word_and_never_lowers_it(
         budget(task, log, tight)
     higher = raised(task, log, tight)
     assert (higher.whole_task(), higher.rounds_left(rounds)) == (True, rounds - most)
+    assert higher.allows(most)  # before anything is charged under it
     assert not low.allows(most)  # nothing was charged under it: the old one stands
     for version in range(most, rounds):
         higher.charge(version)

@@ -276,6 +276,16 @@ def test_beyond_the_limit_an_owner_leaves_without_a_word(owner: MakeOwner) -> No
     assert len(one.script.sent) == most
 
 
+def test_an_owner_that_its_limit_ended_goes_on_under_a_raised_one(owner: MakeOwner) -> None:
+    events = [e for n in range(9) for e in (Open(n, n), Over(n, n))]
+    one = owner(*events, limit=1.5)
+    most = one.run().submitted
+    one.limit, one.raise_limit = 8.0, True
+    result = one.run()
+    assert (result.ended, result.submitted) == ("finished", 9 - most)
+    assert one.open_account().participations == 9
+
+
 def test_an_upgrade_that_does_not_fit_is_not_shared(owner: MakeOwner) -> None:
     """The version was charged for one release; a second one would pass the limit."""
     events = [Open(n, 0, charges=(n, n)) for n in range(9)]

@@ -339,14 +339,15 @@ class Owner:
     budget: OwnAccount | None = None
     observer: Observer | None = None
     wait_s: float | None = None
+    raise_limit: bool = False
 
     def open_account(self) -> OwnAccount:
         """The account as its file has it now."""
         folder = self.account or self.folder
         path = None if folder is None else folder / "participations.log"
         task = self.script.task
-        rate = task.privacy.record_rate
-        return OwnAccount(task, rate, self.limit, path, self.script.client)
+        rate, client = task.privacy.record_rate, self.script.client
+        return OwnAccount(task, rate, self.limit, path, client, raise_limit=self.raise_limit)
 
     def run(self) -> Participation:
         """Start the process, and let it take part until the training ends or it is killed."""
