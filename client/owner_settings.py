@@ -111,6 +111,8 @@ def own_object(field: str, place: str, folder: Path | None = None) -> Any:
     with code_from(field, place, folder):
         try:
             return getattr(importlib.import_module(module), attribute)
+        except Misconfiguration:
+            raise
         except Exception as error:  # whatever a module does when it is imported
             raise Misconfiguration(
                 field,
