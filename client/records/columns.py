@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.client.records.containers import Cell, exact, level_of, mantissa_of
+from precad.client.records.containers import Cell, exact, float_type, level_of
 from precad.client.records.table import Table, name_of
 from precad.common.checks import refusal
 from precad.common.errors import Misconfiguration
@@ -26,7 +27,6 @@ _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 8
 _MEND = "mend it or leave the record out"
 _WHOLE = re.compile(r"-?[0-9]{1,300}")
-_SINGLE_BITS = 24
 _TRUTH = {"true": 1.0, "false": 0.0}
 _EXAMPLES = 3
 _FAR = 30.0
@@ -141,11 +141,11 @@ class _Cells:
     def numbers(self) -> NDArray[np.float64]:
         """(value − centre)/scale, ``[n] float64``, finite as float32 too."""
         column, cells = self._column, self._cells
-        if isinstance(cells, np.ndarray):
+        if isinstance(cells, np.ndarray) and cells.dtype != np.bool_:
             values = exact(cells).astype(np.float64)
-            marks = [mark for mark in map(self._number, self._marks) if not math.isnan(mark)]
-            empty = np.isnan(values) | np.isin(values, marks)
+            empty = np.isnan(values)
         else:
+            cells = cells.tolist() if isinstance(cells, np.ndarray) else cells
             empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
             found = (
                 math.nan if gone else self._number(cell)
@@ -157,6 +157,7 @@ class _Cells:
                 "isn't a number: " + _MEND,
                 "; text becomes numbers by a categorical column in the task's [data]",
             )
+        empty |= np.isin(values, self._missing_numbers())
         if column.fill is not None:
             self.notes.filled = int(empty.sum())
             values[empty] = column.fill
@@ -180,7 +181,7 @@ class _Cells:
         column = self._column
         places = {level_of(level): place for place, level in enumerate(column.levels)}
         cells = self._cells
-        rounded = self._rounded(mantissa_of(cells))
+        rounded = self._rounded(float_type(cells))
         if isinstance(cells, np.ndarray):
             cells = exact(cells).tolist()
         empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
@@ -209,28 +210,39 @@ class _Cells:
             codes[codes < 0] = unknown
         return codes
 
-    def _level(self, cell: Any, places: Mapping[str, int]) -> str:
-        """A cell as a level; text with this file's decimal sign as a number, where that is one."""
+    def _forms(self, cell: Cell) -> tuple[str, ...]:
+        """A cell as a level; text with this file's decimal sign also as a number's."""
         level = level_of(cell)
-        if self._decimal != "." and level not in places and isinstance(cell, str):
-            as_number = level_text(cell.replace(self._decimal, "."))
-            return as_number if as_number in places else level
-        return level
+        if self._decimal == "." or not isinstance(cell, str):
+            return (level,)
+        return level, level_text(cell.replace(self._decimal, "."))
 
-    def _rounded(self, bits: int) -> frozenset[float]:
-        """What floats of so many bits make of listed whole numbers that they can't all hold."""
-        found = set()
+    def _level(self, cell: Cell, places: Mapping[str, int]) -> str:
+        forms = self._forms(cell)
+        return next((form for form in forms if form in places), forms[0])
+
+    def _rounded(self, kind: np.dtype[Any]) -> frozenset[float]:
+        """What floats of this kind make of listed whole numbers that they can't all hold."""
+        most, found = 2 ** (np.finfo(kind).nmant + 1), set()
         for level in map(level_text, self._column.levels):
-            if _WHOLE.fullmatch(level) and abs(int(level)) >= 2**bits:
-                number = float(int(level))
-                found.add(number if bits > _SINGLE_BITS else float(str(np.float32(number))))
+            if _WHOLE.fullmatch(level) and abs(int(level)) >= most:
+                with np.errstate(over="ignore"):
+                    found.add(float(str(kind.type(float(int(level))))))
         return frozenset(found)
 
     def _missing(self, cell: Cell) -> bool:
         """Whether there is no value: None, NaN, or a text that means it."""
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return True
-        return level_of(cell) in self._marks
+        return not self._marks.isdisjoint(self._forms(cell))
+
+    def _missing_numbers(self) -> list[float]:
+        """Those that mean that there is none, however a file writes them."""
+        found = []
+        for mark in self._marks:
+            with suppress(ValueError):
+                found.append(_plain_float(mark))
+        return found
 
     def _number(self, cell: Any) -> float:
         """NaN where it is none."""
@@ -242,9 +254,8 @@ class _Cells:
                 if "." in text:
                     return math.nan
                 text = text.replace(self._decimal, ".")
-            # Python takes 1_000 for a number.
             try:
-                return math.nan if "_" in text else float(text)
+                return _plain_float(text)
             except ValueError:
                 return math.nan
         try:
@@ -269,6 +280,13 @@ class _Cells:
                 cell,
                 remedy + also + others,
             )
+
+
+def _plain_float(text: str) -> float:
+    """As ``float``, but Python's 1_000 is no number. Raises ValueError."""
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
 
 
 _RECIPE = (

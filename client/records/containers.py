@@ -102,10 +102,11 @@ def level_of(cell: Cell) -> str:
     return str(cell)
 
 
-def mantissa_of(cells: Cells) -> int:
-    """Bits of whole numbers that the column's floats keep."""
-    dtype = cells.dtype if isinstance(cells, np.ndarray) else np.dtype(np.float64)
-    return int(np.finfo(dtype).nmant) + 1 if dtype.kind == "f" else 64
+def float_type(cells: Cells) -> np.dtype[Any]:
+    """Of the column's floats."""
+    if isinstance(cells, np.ndarray) and cells.dtype.kind == "f":
+        return cells.dtype
+    return np.dtype(np.float64)
 
 
 def exact(cells: NDArray[Any]) -> NDArray[Any]:
