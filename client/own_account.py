@@ -257,8 +257,8 @@ class OwnAccount:
 
     def lacks(self, counts: Sequence[int]) -> bool:
         """Whether a server charged more: ``counts[m]`` versions with m further releases or more."""
-        known = self._known()
-        return any(sum(own >= m for own in known.values()) < n for m, n in enumerate(counts))
+        own = sorted(self._known().values())
+        return any(len(own) - bisect_left(own, m) < n for m, n in enumerate(counts))
 
     def adopt(self, counts: Sequence[int], versions: int) -> None:
         """Charge, durably, what both servers signed of released versions and this account lacks.

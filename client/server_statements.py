@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -368,8 +369,7 @@ def re_release_counts(body: Statement) -> list[int]:
 
     None of these ever falls: a repeated release moves a version from m to m + 1.
     """
-    charged = list(body.charged)
-    return [sum(charged[m:]) for m in range(len(charged))]
+    return list(accumulate(reversed(body.charged)))[::-1]
 
 
 def _less(last: Statement, new: Statement) -> bool:

@@ -1,6 +1,7 @@
 """One update a version, one charge a version, uploads at a public time, and zeros where nothing of
 the records may leave: an owner's process against servers that a test scripts."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -245,6 +246,15 @@ def test_one_server_alone_writes_nothing_into_the_account(owner: MakeOwner) -> N
         one.run()
     assert one.script.sent == []
     assert one.open_account().participations == 0
+
+
+def test_a_statement_as_long_as_a_message_may_be_keeps_no_owner_busy(owner: MakeOwner) -> None:
+    """Quadratic in its length, it took hours."""
+    one = owner(Open(0, 0), Over(0, 0))
+    one.script.charged[Role.SERVER_B] = [0] * 200_000
+    began = time.process_time()
+    assert one.run().ended == "finished"
+    assert time.process_time() - began < 10
 
 
 def rounds_within(one: Owner) -> int:
