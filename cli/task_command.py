@@ -158,7 +158,6 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     from precad.client.records.columns import ColumnNotes  # noqa: PLC0415
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
-    from precad.common.roster import most_records  # noqa: PLC0415
 
     if made.data is None and data.suffix in {".csv", ".parquet"}:
         raise Misconfiguration(
@@ -178,9 +177,8 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
         )
     module = build(made.model) if model is None else own_model(model)
     tried = functional.cross_entropy if loss is None else own_object("loss", loss)
-    rate = made.privacy.record_rate
-    most = most_records(len(records), rate)
-    findings = look_at_owner(made, ClientId("check"), records, rate, module, tried, most)
+    who = ClientId("check"), records, made.privacy.record_rate
+    findings = look_at_owner(made, *who, module, tried)
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
     return "; ".join(each.text for each in findings)

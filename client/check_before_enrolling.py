@@ -27,7 +27,7 @@ from precad.common.identity.mutual_tls import why_unreachable
 from precad.common.identity.party_certificate import Principal
 from precad.common.model import load_model
 from precad.common.ring import WORD_BYTES
-from precad.common.roster import Enrolment
+from precad.common.roster import Enrolment, most_records
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -111,7 +111,6 @@ def look_at_owner(
     record_rate: float,
     model: Any,
     loss: Any,
-    most: int,
 ) -> Findings:
     """Every record with this model and this loss, and the claim that would be made."""
     from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
@@ -119,6 +118,7 @@ def look_at_owner(
     findings = Findings()
     shape, kind = list(records.inputs.shape[1:]), str(records.inputs.dtype).removeprefix("torch.")
     claim = Enrolment(client, len(records), record_rate)
+    most = most_records(len(records), record_rate)
     if findings.passes("data", lambda: claim.check(task)):
         findings.good("data", f"{len(records):,} records, each {kind}{shape}")
     if findings.passes("model and loss", lambda: rehearse(model, loss, records, task, most)):

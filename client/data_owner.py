@@ -169,7 +169,7 @@ class DataOwner:
         findings.passes("identity", lambda: before.check_name(self.client, self._identity))
         findings.extend(before.look_at_columns(self._column_notes))
         claim = self.task, self.client, self._records, self._record_rate
-        findings.extend(before.look_at_owner(*claim, self._model, self._loss, self._most))
+        findings.extend(before.look_at_owner(*claim, self._model, self._loss))
         if self._held_out is not None:
             held_out = (self._held_out, self._model, self._loss)
             findings.extend(before.look_at_held_out(self.task, *held_out))

@@ -213,7 +213,6 @@ def _look_at_training(
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
-    from precad.common.roster import most_records  # noqa: PLC0415
 
     notes: list[ColumnNotes] = []
 
@@ -235,8 +234,7 @@ def _look_at_training(
         others = findings.attempt("held-out records", lambda: records(held_out))
         if others is not None:
             findings.extend(before.look_at_held_out(task, others, module, loss))
-    most = most_records(len(found), rate)
-    findings.extend(before.look_at_owner(task, client, found, rate, module, loss, most))
+    findings.extend(before.look_at_owner(task, client, found, rate, module, loss))
 
 
 def _rate(settings: JoinSettings, task: Task) -> float:

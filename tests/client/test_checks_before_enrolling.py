@@ -188,7 +188,7 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads_begin(
     changes = {"model": model_section(model, "logistic"), "deadlines.work": wait_s}
     task = task_with(changes | {"deadlines.collect": 20_000.0})
     records = as_records((np.ones((20, 4), np.float32), np.zeros(20, np.int64)))
-    found = look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy, 10)
+    found = look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy)
     (pace,) = (each for each in found if each.about == "pace")
     assert pace.kind is kind
     assert ("deadlines.work" in pace.text) == (kind is Kind.NOTE)
