@@ -84,7 +84,7 @@ def _drawn_again(module: nn.Module, turn: int) -> nn.Module:
                 if callable(draw := getattr(layer, name, None)):
                     try:
                         draw()
-                    except TypeError:  # one that is told more
+                    except Exception:  # noqa: BLE001, S112 -- one that is told more, or has to be
                         continue
     return other
 

@@ -118,6 +118,21 @@ def test_weights_as_layers_draw_them_are_nobody_s_choice() -> None:
 # --- a file of weights ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("error", [TypeError, RuntimeError, NotImplementedError])
+def test_a_layer_that_can_t_draw_again_passes(error: type[Exception]) -> None:
+    class Own(nn.Linear):
+        def reset_parameters(self) -> None:
+            if hasattr(self, "made"):
+                raise error
+            self.made = True
+            super().reset_parameters()
+
+    module = nn.Sequential(Own(6, 2))
+    before = torch.get_rng_state()
+    hand_over(module, task_of(module, "zeros"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
     module = trained()
     task = task_from(module, tmp_path / "w.safetensors")
