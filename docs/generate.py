@@ -194,7 +194,10 @@ def limits() -> str:
         ),
         (
             "open calls of one caller, over all its connections",
-            f"{own.watches} watches, {own.submissions} uploads, {own.fetches} model fetches",
+            (
+                f"{own.watches} watches, {own.submissions} uploads, {own.fetches} model fetches, "
+                f"{own.claims} claim whose account is computed"
+            ),
             f"{exhausted}; the SDK comes back later",
         ),
         (

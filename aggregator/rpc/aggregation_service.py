@@ -119,14 +119,16 @@ class AggregationService(AggregationServicer):
     async def _account(self, claim: Enrolment, token: str) -> None:
         """What rounds will ask of this rate; only clients with rates as new wait for it.
 
-        Raises as ``Register.enrol``.
+        Raises as ``Register.enrol``, and TooManyCalls: another one of this client's is computed.
         """
         register = self._session.register
         admitted = await asyncio.to_thread(register.admits, claim, token)
         if admitted and not register.cap.is_ready(claim.record_rate):
             # In a thread of its own: the others keep their places for claims and status.
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._accounts, register.cap.precompute, claim.record_rate)
+            loop, caller = asyncio.get_running_loop(), Principal.client(claim.client.name)
+            with self.calls.one_more(caller, Call.CLAIM):
+                compute = register.cap.precompute
+                await loop.run_in_executor(self._accounts, compute, claim.record_rate)
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: Context

@@ -21,11 +21,12 @@ LEAST_RATE = 16e6
 
 
 class Call(Enum):
-    """The calls that stay open."""
+    """The calls that stay open, or cost seconds."""
 
     WATCH = "watch"
     SUBMIT = "submission"
     FETCH = "model fetch"
+    CLAIM = "claim with a new rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,19 @@ class Limits:
     watches: int = 2
     submissions: int = 2
     fetches: int = 4
+    claims: int = 1
+    """With a rate whose account is being computed."""
     idle_s: float = 30.0
     """Longest wait for an upload's next piece, in seconds."""
 
     def most(self, call: Call) -> int:
         """How many calls of this kind one caller may have open."""
-        kinds = {Call.WATCH: self.watches, Call.SUBMIT: self.submissions, Call.FETCH: self.fetches}
+        kinds = {
+            Call.WATCH: self.watches,
+            Call.SUBMIT: self.submissions,
+            Call.FETCH: self.fetches,
+            Call.CLAIM: self.claims,
+        }
         return kinds[call]
 
 

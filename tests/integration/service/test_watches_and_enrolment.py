@@ -1,5 +1,6 @@
 """OpenWatches of real servers, and enrolment by token."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,12 @@ from precad.common.errors import (
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
-from precad.common.roster import Enrolment, Roster
+from precad.common.roster import Enrolment, Roster, on_grid
 from precad.common.secret import Secret
 from precad.common.wire.owner_notices import Notice, RoundOpen, RoundOver
 from precad.common.wire.signed_statements import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
 
 Code = grpc.StatusCode
 
@@ -198,3 +200,32 @@ def test_who_comes_when_the_training_is_finished_hears_that_and_an_owner_of_it_i
         pytest.raises(PrecadError, match="the training is finished, without it"),
     ):
         servers_of_two.enrol(100, 0.2)
+
+
+def test_one_client_has_one_account_computed_at_a_time(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes seconds, and an honest owner's claim waits for those before it."""
+    cap, go_on = deployed.sessions[A].register.cap, threading.Event()
+    monkeypatch.setattr(cap, "precompute", lambda _rate: go_on.wait(DEADLINE_S))
+    monkeypatch.setattr(cap, "is_ready", lambda _rate: False)
+    rates = [on_grid(deployed.task, 0.2 / n) for n in range(1, 6)]
+    with deployed.channel(A) as channel:
+        enrol = AggregationStub(channel).Enrol
+        asked = [
+            enrol.future(
+                pb.EnrolRequest(
+                    task_digest=deployed.task.digest.value,
+                    client=ONE.name,
+                    records=100,
+                    record_rate=rate,
+                ),
+                timeout=DEADLINE_S,
+            )
+            for rate in rates
+        ]
+        until(lambda: sum(each.done() for each in asked) == len(rates) - 1, "the refusals")
+        go_on.set()
+        codes = [each.code() for each in asked]
+    assert codes.count(Code.RESOURCE_EXHAUSTED) == len(rates) - 1
+    assert codes.count(Code.OK) == 1
