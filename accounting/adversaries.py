@@ -77,7 +77,7 @@ class Adversary(StrEnum):
 RECORD_LEVEL = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
 """Against whom a record is protected."""
 MALICIOUS_SERVER = "one malicious server, with any other clients"
-"""What ``Adversary.ONE_SERVER`` is under function secret sharing, at the cap."""
+"""What ``Adversary.ONE_SERVER`` is where norms are proved, at the cap."""
 
 
 def planned_participations(client_rate: float, rounds: int) -> int:

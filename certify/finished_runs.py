@@ -85,6 +85,9 @@ class CertificateInputs(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if (self.validation == "proof") != (self.proof_points is not None):
+            remedy = 'N, where validation = "proof", and there alone'
+            raise Misconfiguration("proof_points", self.proof_points, remedy)
         if self.attempts is not None and self.attempts < self.rounds:
             raise Misconfiguration("attempts", self.attempts, "every round had at least one")
         if self.effective_record_clip < self.record_clip:

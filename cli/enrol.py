@@ -15,6 +15,7 @@ def enrol() -> None:
 
     A server's settings say which way it is:
 
+    \b
         enrolment = "open"                 any client with a certificate (the default)
         enrolment = "roster"               those in the file that `roster` names,
         roster = "roster.toml"             with just these records and rates
@@ -22,13 +23,14 @@ def enrol() -> None:
 
     The roster, the same at both servers, has one table a client:
 
+    \b
         [[clients]]
         client = "ward-3"
         records = 120
         record_rate = 0.2
 
     Always within the task's caps, and never once round 0 has begun.
-    """
+    """  # noqa: D301 -- click reads the control character
 
 
 state_option = click.option(

@@ -79,10 +79,11 @@ def init(
     Where parties are organisations of their own, no private key should travel: make the root
     alone, and a certificate for each party's request:
 
+    \b
         precad keys init keys --root-only
         precad keys request server-a server-a                       (server A's organisation)
         precad keys issue keys server-a --request request.pem --out for-server-a
-    """
+    """  # noqa: D301 -- click reads the control character
     if root_only:
         if clients or client:
             raise Misconfiguration(

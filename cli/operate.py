@@ -14,20 +14,21 @@ from precad.common.errors import Misconfiguration
 @click.argument("part", type=click.Choice(["a", "b", "dealer"]), help="Which server.")
 @click.option("--config", "-c", type=PATH, required=True, help="The settings file.")
 def serve(part: str, config: Path) -> None:
-    """Run one of the three servers from its settings file (TOML).
+    """Run server A, server B or the dealer from its settings file (TOML).
 
     a: the leader, selects the cohort, drives rounds, serves the model. b: the
     helper, holds the second share, adds its own noise, checks what A proposes.
-    dealer: correlated randomness for the two; sees no client data.
+    dealer: correlated randomness for the two; sees no client data. A task
+    with validation = "proof" has none.
 
-    Start the dealer, then B, then A; each waits for the others within the task's deadlines.
+    Start the dealer, if any, then B, then A; each waits for the others within the task's deadlines.
     A settings file for A:
 
     \b
         task = "task.toml"
         listen = "0.0.0.0:7301"
         server_b = "server-b.example:7302"
-        dealer = "dealer.example:7303"
+        dealer = "dealer.example:7303"      # not where norms are proved
         state = "state-a"
         identity = "keys/server-a"
 
@@ -60,8 +61,9 @@ def allow(
 
     coin: take new coins for the version, because a server has lost its coin key.
 
+    \b
         precad allow attempts a.example:7301 --version 7 --identity keys/operator
-    """
+    """  # noqa: D301 -- click reads the control character
     with connection_to(address, server, identity, proxy) as connection:
         until = connection.allow(word, version)
     click.echo(f"server-{server} has the word: {word} for version {version}, up to attempt {until}")

@@ -34,8 +34,8 @@ def mine(folder: Path, delta: float | None, as_json: bool) -> None:
     Record level, against one curious server. EXACT ε is that of this list of steps, as if it had
     been fixed beforehand. Where later tasks were chosen with earlier models in view, the limit's
     own number is the guarantee: FILTER ε, which the limit is enforced by. The limit holds against
-    a malicious server too, which chooses when this owner takes part, where every task checked
-    norms by function secret sharing.
+    a malicious server too, which chooses when this owner takes part, where every task
+    had validation = "proof".
     """
     from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
     from precad.client.own_account import Account  # noqa: PLC0415

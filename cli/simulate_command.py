@@ -82,13 +82,14 @@ def simulate(request: SimulationRequest) -> None:
 
         precad simulate task.toml --attack flip --attackers 50 --plot run.png
 
-        precad simulate task.toml --data public.csv --held-out test.csv --public
+    \b
+        precad simulate task.toml --data public.csv --held-out test.csv --public \\
           --try learning_rate=.25,.5,1
 
     What it says of private records tells of them: each simulation, and each
     choice by --try, spends privacy that no account counts. So --try takes
     public or synthetic records alone (--public), or a data set by its name.
-    """
+    """  # noqa: D301 -- click reads the control character
     _check_outputs(request)
     # Seconds of torch: not before the options are known to be wanted.
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415

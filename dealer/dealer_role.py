@@ -58,7 +58,10 @@ class DealerRole:
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """With fresh keys."""
+        """With fresh keys. Raises Misconfiguration: the task has no dealer."""
+        if not task.has_dealer:
+            remedy = 'nobody deals: a task with validation = "proof" has no dealer'
+            raise Misconfiguration("task", task.name, remedy)
         return cls(task.digest, task.dimension)
 
     @property

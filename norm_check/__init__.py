@@ -1,5 +1,4 @@
-"""The norm check by function secret sharing: what the dealer deals, and what each server computes.
+"""What both checks of norms compute: rows of the range test, dealt triples, owners' proofs.
 
-docs/soundness.md has the check itself; this one decides it from public points, so that a server
-has no share that it could shift.
+docs/soundness.md has the checks themselves.
 """

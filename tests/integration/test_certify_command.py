@@ -410,6 +410,17 @@ def test_every_attempt_is_a_chance_for_a_malicious_submission(tmp_path: Path) ->
     )
 
 
+def test_hashes_count_for_runs_with_proofs_and_for_no_others(tmp_path: Path) -> None:
+    proved = {"validation": "proof", "malicious_submission_soundness_bits": 100}
+    told = of_run(finished(tmp_path / "told", **proved, proof_points=1024))
+    assert told["hashes"] == 2**60
+    assert "proof_points" in refused(
+        "loss", "--runs", str(finished(tmp_path / "silent", **proved)), "--loss", "0.2"
+    )
+    other = finished(tmp_path / "other", proof_points=1024)
+    assert "proof_points" in refused("loss", "--runs", str(other), "--loss", "0.2")
+
+
 @pytest.mark.parametrize("name", ["no-such-folder/a.png", "a.txt", "folder.png"])
 def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

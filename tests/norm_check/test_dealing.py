@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.tasks import task_with
 
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
@@ -41,6 +42,13 @@ def test_a_batch_is_dealt_once_to_each_server() -> None:
     # Other batches of the attempt still are.
     for role in KEYS:
         dealer.corrections(role, replace(REQUEST, batch=2))
+
+
+def test_nobody_deals_for_a_task_without_a_dealer() -> None:
+    """It would wait for servers that never come, and say that it deals."""
+    with pytest.raises(Misconfiguration, match='validation = "proof" has no dealer'):
+        DealerRole.of(task_with({"validation": "proof"}))
+    assert DealerRole.of(task_with({})).newest_attempt == -1
 
 
 def test_an_older_attempt_is_never_dealt_for_again() -> None:

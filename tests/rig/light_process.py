@@ -41,7 +41,10 @@ def main() -> None:
                     if isinstance(notice, RoundOpen) and notice.attempt > answered:
                         answered = notice.attempt
                         zeros = np.zeros(task.dimension, dtype=np.int64)
-                        pair = servers.prepare(notice.version, answered, notice.model, zeros)
+                        stated = servers.stated_for_proof(answered)
+                        pair = servers.prepare(
+                            notice.version, answered, notice.model, zeros, stated
+                        )
                         servers.submit(pair)
             except PeerUnavailable:
                 CLOCK.sleep(0.2)

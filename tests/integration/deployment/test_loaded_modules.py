@@ -125,7 +125,6 @@ def test_servers_of_a_task_without_crypten_load_no_torch(
             deployment.start_server(name)
     with deployment:
         deployment._popen = forked
-        deployment.start_server("dealer")
         clients = light_clients(deployment)
         try:
             for client in clients:
