@@ -114,6 +114,19 @@ def peaks(task: Task, clients: int, *, light: bool) -> dict[str, dict[str, float
     records = np.zeros((2, FEATURES), dtype=np.float32), np.zeros(2, dtype=np.int64)
     data = {ClientId(f"ward-{number}"): records for number in range(clients)}
     found: dict[str, float] = {}
+    files: dict[str, float] = {}
+
+    def look(deployment: LocalDeployment) -> None:
+        for name, process in deployment.processes.items():
+            role = name if name in deployment.servers else "client"
+            try:
+                found[role] = max(found.get(role, 0.0), peak_resident_mib(process.pid))
+                if role == name:
+                    files[name] = file_resident_mib(process.pid)
+            except (OSError, ValueError):
+                # Gone, and well: who is done ends.
+                assert process.wait(1) == 0, name
+
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalDeployment(Path(folder), task, data) as deployment,
@@ -126,16 +139,11 @@ def peaks(task: Task, clients: int, *, light: bool) -> dict[str, dict[str, float
             else:
                 deployment.start_client(client)
         for _ in deployment.operator(Role.SERVER_A).reports():
-            # After each round: a client may be gone when the last one is over.
-            for name, process in deployment.processes.items():
-                role = name if name in {"dealer", "server-a", "server-b"} else "client"
-                if process.poll() is None:
-                    found[role] = max(found.get(role, 0.0), peak_resident_mib(process.pid))
-        deployment.wait(tuple(client.name for client in deployment.clients), TRAINING_S)
-        files: dict[str, float] = {}
-        for name in ("dealer", "server-a", "server-b"):
-            pid = deployment.processes[name].pid
-            found[name], files[name] = peak_resident_mib(pid), file_resident_mib(pid)
+            # After each round: a part may be gone when the last one is over.
+            look(deployment)
+        ended = deployment.wait(tuple(client.name for client in deployment.clients), TRAINING_S)
+        assert not any(ended.values()), ended
+        look(deployment)
     return {"peak_mib": found, "files_mib": files}
 
 
