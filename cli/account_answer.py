@@ -296,13 +296,13 @@ def _rejection(cost: Cost) -> str:
     most: dict[Adversary, float] = {}
     for row in exact:
         most[row.adversary] = max(most.get(row.adversary, 0.0), row.rejection_delta or 0.0)
-    told = ", ".join(f"{value:.1e} ({who.value})" for who, value in most.items())
+    told = ", ".join(f"{upper(value, 2)} ({who.value})" for who, value in most.items())
     said = f"Honest rejection adds to δ at most {told}."
     if not any(row.malicious_server for row in exact):
         return said
     broken = [row.advantage_delta for row in exact if row.advantage_delta is not None]
     return (
-        f"{said} Breaking the cryptography adds at most {max(broken, default=1.0):.1e} for a "
+        f"{said} Breaking the cryptography adds at most {upper(max(broken, default=1.0), 2)} for a "
         f"malicious server ({ASSUMED}); {_CHEATING}"
     )
 

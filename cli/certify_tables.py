@@ -11,7 +11,7 @@ from precad.certify.finished_runs import Unit
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
 from precad.cli.certify_answer import Document
 from precad.cli.options import print_json
-from precad.common.terminal import Table, say
+from precad.common.terminal import Table, say, upper
 
 _CHANGES = {
     "either": "so many added, or so many deleted",
@@ -133,7 +133,7 @@ def _cost(found: Document) -> Parts:
         epsilon = "no bound" if one["epsilon"] is None else _safe(one["epsilon"], 3, up=True)
         more = (one["rejection_delta"] or 0.0) + (one["advantage_delta"] or 0.0)
         compositions = f"{one['compositions']:,}"
-        delta = f"{one['delta']:g}" + (f" + {more:.0e}" if more else "")
+        delta = f"{one['delta']:g}" + (f" + {upper(more, 2)}" if more else "")
         rows.append([one["adversary"], one["adjacency"], compositions, delta, epsilon])
     columns = ("adversary", "neighbours", "compositions", "δ", "ε")
     yield _table(f"{whose}, exact", columns, rows, words=2)

@@ -143,10 +143,11 @@ class Plan:
         )
         for each in self.statements:
             what, more = "planned", each.rejection_delta or 0.0
-            added = f"; δ and {more:.0e} more for honest rejection"
+            added = f"; δ and {upper(more, 2)} more for honest rejection"
             if each.malicious_server:
                 what = f"at {each.compositions:,} participations"
-                added = f"; δ and {more + (each.advantage_delta or 0.0):.0e} more ({ASSUMED})"
+                in_all = upper(more + (each.advantage_delta or 0.0), 2)
+                added = f"; δ and {in_all} more ({ASSUMED})"
             say(
                 sys.stdout,
                 f"  {what}: ε = {upper(each.epsilon, 3)} ({each.adjacency}), {each.against}{added}",
@@ -203,6 +204,11 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
         request = replace(request, records="1" if owners is None else f"{owners}x1", owners=None)
     if request.dimension is not None:
         checks.count("dimension", request.dimension, 1)
+        for name in ("architecture", "model", "weights"):
+            if (value := getattr(request, name)) is not None:
+                option = "from" if name == "weights" else name
+                remedy = f"it is in place of a model: leave --{option} out, or --dimension"
+                raise Misconfiguration(name, value, remedy)
     clip_for = None if request.malicious is None else asked.clip_and_noise
     return planned(request, "plan", dimension=request.dimension, clip_for=clip_for).task
 

@@ -14,6 +14,7 @@ from precad.cli.report_facts import (
     most,
     robustness_sentence,
 )
+from precad.common.terminal import upper
 
 # Stand-ins that no plot has otherwise; each becomes a colour of the page.
 INK, FIRST, SECOND, THIRD = "#010203", "#010204", "#010205", "#010206"
@@ -145,5 +146,6 @@ def page(report: Report) -> str:
         epsilon_plot=epsilon_by_round(report),
         least=least,
         most=most,
+        upper=upper,
         sound=not report.differences and not any(each.findings for each in report.ledgers),
     )

@@ -190,6 +190,12 @@ def test_a_number_beside_the_task_that_gives_it_is_refused(twice: str, large_tas
     assert f"leave {twice} out" in refused("plan", "--task", large_task, twice, "3")
 
 
+def test_a_dimension_beside_the_model_that_gives_it_is_refused() -> None:
+    wishes = ["--records", "3x400", "--epsilon", "3", "--dimension", "7850"]
+    model = ["--architecture", "logistic", "--features", "30", "--classes", "2"]
+    assert "leave --architecture out" in refused("plan", *wishes, *model)
+
+
 @pytest.mark.parametrize(
     ("arguments", "field", "remedy"),
     [

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from precad.accounting.exact import record_epsilon
+from precad.accounting.guarantees import planned_guarantees
 from precad.cli.main import app
 from precad.cli.task_file import written
 from precad.client.own_account import OwnAccount
@@ -192,6 +193,35 @@ def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
     assert capped["malicious_server"] is True
     # The limit that the task enforces holds at the cap too.
     assert planned[0]["epsilon"] <= capped["epsilon"] <= task.privacy.epsilon_limit
+
+
+@pytest.mark.parametrize("rounds", [50, 53, 60, 70])
+def test_what_is_said_to_be_added_to_delta_is_no_less_than_what_is(
+    tmp_path: Path, rounds: int
+) -> None:
+    path = tmp_path / "proof.toml"
+    wishes = [*WISHES[:-1], str(rounds), "--validation", "proof"]
+    assert new(path, *NET, *wishes).exit_code == 0
+    exact = planned_guarantees(Task.load(path))
+    rejections = [each.rejection_delta or 0.0 for each in exact]
+    broken = exact[-1].advantage_delta or 0.0
+    shown, plan, account = (
+        runner.invoke(app, command).stdout
+        for command in (
+            ["task", "show", str(path)],
+            ["plan", "--task", str(path)],
+            ["account", "--task", str(path)],
+        )
+    )
+    (in_all,) = re.findall(r"with δ and (\S+) more", shown)
+    assert float(in_all) >= rejections[-1] + broken
+    *said, in_plan = map(float, re.findall(r"δ and (\S+) more", plan))
+    assert all(a >= b for a, b in zip(said, rejections[:-1], strict=True))
+    assert in_plan >= rejections[-1] + broken
+    told = map(float, re.findall(r"(\S+) \((?:one-server|clients-only|client-level)\)", account))
+    assert all(a >= b for a, b in zip(told, rejections[:-1], strict=True))
+    (by_breaking,) = re.findall(r"cryptography adds at most (\S+) for", account)
+    assert float(by_breaking) >= broken
 
 
 @pytest.mark.parametrize(

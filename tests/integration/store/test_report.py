@@ -177,6 +177,25 @@ def test_a_page_says_who_what_and_that_both_ledgers_hold_the_same(
     assert "6 submissions were counted" in said
 
 
+def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(
+    page: tuple[str, Page], run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "report.json"
+    assert invoke(run, "--format", "json", "--out", out).exit_code == 0
+    table = page[0].partition("added to δ")[2].partition("</table>")[0]
+    cells = re.findall(r'<td class="n">([^<]*)</td>', table)
+    said = zip(cells[::4], cells[2::4], strict=True)
+    guarantees = Report.model_validate_json(out.read_text()).guarantees
+    assert guarantees
+    for (epsilon, added), each in zip(said, guarantees, strict=True):
+        assert each.epsilon is not None
+        assert float(epsilon) >= each.epsilon
+        assert each.added_delta is not None
+        assert float(added) >= each.added_delta
+    (headline,) = re.findall(r"<b>ε (\S+)</b> of a record", page[0])
+    assert float(headline) >= (guarantees[0].epsilon or math.inf)
+
+
 def test_the_document_as_json_obeys_its_schema_and_names_no_owners_participations(
     run: Path, tmp_path: Path, task: Task
 ) -> None:
