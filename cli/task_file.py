@@ -161,6 +161,6 @@ def _against_a_cheating_server(at_cap: Sequence[PrivacyStatement], made: Task) -
     return (
         f'For a record, against {record.against}, as validation = "{made.validation}": '
         f"ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations, the most that "
-        f"count, with δ and {upper(added, 2)} more ({ASSUMED}); who is counted, availability, whole "
-        "owners and robustness aren't claimed against it."
+        f"count, with δ and {upper(added, 2)} more ({ASSUMED}); who is counted, availability, "
+        "whole owners and robustness aren't claimed against it."
     )

@@ -148,6 +148,8 @@ if "cnn" in given.models:
 
 # %%
 if given.out is not None:
+    # The repository's benchmarks lie beside its examples, wherever this is started.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from benchmarks.rounds.hardware import hardware
 
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
