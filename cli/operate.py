@@ -18,8 +18,8 @@ def serve(part: str, config: Path) -> None:
 
     a: the leader, selects the cohort, drives rounds, serves the model. b: the
     helper, holds the second share, adds its own noise, checks what A proposes.
-    dealer: correlated randomness for the two; sees no client data. A task
-    with validation = "proof" has none.
+    dealer: correlated randomness for the two; sees no client data. A task whose
+    owners prove their norms has none.
 
     Start the dealer, if any, then B, then A; each waits for the others within the task's deadlines.
     A settings file for A:

@@ -157,7 +157,8 @@ class World:
         self.strangers = [ClientId(f"stranger-{n}") for n in range(strangers)]
         self.bad = set(self.clients[len(self.clients) - bad :])
         self.servers: dict[Role, Server] = {}
-        self.dealer = DealerRole.of(task)
+        # With proofs nobody deals, and nothing asks.
+        self._dealer = DealerRole.of(task) if task.has_dealer else None
         self.epoch = 0
         self.cables: list[Cable] = []
         self.orders = Orders(orders)
@@ -180,6 +181,12 @@ class World:
         self._open: int | None = None
         """The newest attempt, until its model is announced."""
         self._tried: Counter[int] = Counter()
+
+    @property
+    def dealer(self) -> DealerRole:
+        """The one that runs now."""
+        assert self._dealer is not None
+        return self._dealer
 
     def run(self) -> None:
         """Start every party and play until all have ended well."""
@@ -326,8 +333,8 @@ class World:
         elif fault is Fault.SILENCE:
             for cable in self.cables:
                 cable.silent = True
-        elif fault is Fault.DEALER:
-            self.dealer = DealerRole.of(self.task)
+        elif fault is Fault.DEALER and self._dealer is not None:
+            self._dealer = DealerRole.of(self.task)
             self.epoch += 1
         elif fault is Fault.DISK:
             raise StorageFailure("the disk fails")
