@@ -3,11 +3,13 @@
     python -m tests.soak.suite_runs --load quiet --fresh --runs 3
     python -m tests.soak.suite_runs --load busy --runs 1
     python -m tests.soak.suite_runs --load random --runs 50
+    nice python -m tests.soak.suite_runs --load shared --runs 10
 
 Each run is `make test` in a clone of this commit, without this environment; with ``--fresh`` in a
 new clone with nothing installed, else in one that is kept. ``busy`` has two loops of equal priority
 beside it. ``random`` changes what is beside it every few seconds: up to six loops of some priority,
-and one run in four has one core. Wall and CPU seconds (children included), what failed and the
+and one run in four has one core. ``shared`` adds nothing to what others run on this machine.
+The load average is taken before and after. Wall and CPU seconds (children included), what failed and the
 seed are added to the output after each run: a series that is broken off goes on.
 """
 
@@ -35,7 +37,7 @@ OUTPUT = ROOT / "benchmarks" / "results" / "suite_runs.json"
 KEPT = ROOT / "build" / "suite"
 LOOP = (sys.executable, "-c", "while True: pass")
 MOST_LOOPS = 6
-KINDS = ("quiet", "busy", "random")
+KINDS = ("quiet", "busy", "random", "shared")
 
 
 @contextmanager
@@ -100,6 +102,7 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     one_core = kind == "random" and random.Random(f"{seed} cores").random() < 0.25
     cores = ["taskset", "-c", "0"] if one_core else []
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    load_average = [os.getloadavg()[1]]
     with load(kind, seed):
         done = subprocess.run(
             [*cores, "make", "test"],
@@ -111,6 +114,7 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
         )
         wall = time.monotonic() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    load_average.append(os.getloadavg()[1])
     said = done.stdout.splitlines()
     closing = [line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)]
     failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
@@ -120,6 +124,7 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
         "one_core": one_core,
         "status": done.returncode,
         "seconds": round(wall, 1),
+        "load_average": load_average,
         "closing": closing[-1].strip("= ") if closing else "",
         "failed": failed,
     }
