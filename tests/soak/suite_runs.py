@@ -9,8 +9,8 @@ Each run is `make test` in a clone of this commit, without this environment; wit
 new clone with nothing installed, else in one that is kept. ``busy`` has two loops of equal priority
 beside it. ``random`` changes what is beside it every few seconds: up to six loops of some priority,
 and one run in four has one core. ``shared`` adds nothing to what others run on this machine.
-The load average is taken before and after. Wall and CPU seconds (children included), what failed and the
-seed are added to the output after each run: a series that is broken off goes on.
+Wall and CPU seconds (children included), the load before and after, what failed and the seed
+are added to the output after each run: a series that is broken off goes on.
 """
 
 import argparse
