@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from safetensors.numpy import save_file
 from tests.rig.consortium import task
 from tests.rig.pages import ROOT, Command, typed
@@ -23,6 +24,7 @@ from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId
 from precad.common.model import initial_vector, save_model
 from precad.common.task import Task
+from precad.simulation.datasets import load
 
 OWNER = "client-3"
 SERVES = ("precad serve ",)
@@ -165,7 +167,18 @@ def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(tmp_path: Pat
     values = Task.load(ROOT / "deploy" / "task.toml").model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
     values["enrolment"]["clients"] = 20
+    pixels = [f"pixel {number}" for number in range(64)]
+    levels = [str(digit) for digit in range(10)]
+    values["data"] = {
+        "columns": [{"name": name, "kind": "numeric"} for name in pixels],
+        "target": {"name": "digit", "kind": "categorical", "levels": levels},
+    }
     (tmp_path / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
+    digits = load("digits")
+    table = pd.DataFrame(digits.train_x, columns=pixels).assign(digit=digits.train_y)
+    cuts = {"north": (0, 150), "south": (150, 400), "public": (0, 400), "test": (400, 500)}
+    for name, (start, end) in cuts.items():
+        table[start:end].to_csv(tmp_path / f"{name}.csv", index=False)
     text = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
     found = re.search(r"^```python\n(import[^`]*?)\nattacked = ", text, re.MULTILINE)
     assert found
