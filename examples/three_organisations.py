@@ -47,6 +47,7 @@ for name, mine in zip(NAMES, shares, strict=True):
 precad(
     *("task", "new", "task.toml", "--architecture", "logistic", "--features", 30, "--classes", 2),
     *("--records", ",".join(str(len(mine)) for mine in shares), "--epsilon", 3, "--rounds", 8),
+    *("--record-rate", 0.2),
 )
 precad("keys", "init", "keys", "--clients", 0)
 for name in NAMES:
@@ -77,7 +78,7 @@ for party, settings in PARTIES.items():
     (root / f"{party}.toml").write_text(
         f'task = "../task.toml"\nidentity = "../keys/{name}"\n{state}{settings}\n'
     )
-for name, limit in zip(NAMES, (6.0, 6.0, 2.0), strict=True):
+for name, limit in zip(NAMES, (6.0, 6.0, 2.4), strict=True):
     (root / name / "owner.toml").write_text(
         f"""
 client = "{name}"
@@ -113,8 +114,10 @@ try:
         place, name = party.split("/")
         start("serve", name.removeprefix("server-"), "--config", f"{party}.toml")
     owners = {name: start("join", "--config", f"{name}/owner.toml") for name in NAMES}
-    for owner in owners.values():
-        assert owner.wait(900) == 0, (root / f"log-{running.index(owner)}").read_text()
+    for name, owner in owners.items():
+        # 3: its own limit ended its part, and the training goes on.
+        expected = 3 if name == "east" else 0
+        assert owner.wait(900) == expected, (root / f"log-{running.index(owner)}").read_text()
 finally:
     for process in running:
         process.terminate()
