@@ -19,7 +19,7 @@ CLIENT := --config-file .mypy-platforms.toml \
 	-p precad.client -p precad.common -m precad.cli.join --exclude aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: site manifests demo test soak flower lint protos protos-check bench noise chaos mutants model help
+.PHONY: site manifests demo test soak flower transformers lint protos protos-check bench noise chaos mutants model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
@@ -60,6 +60,15 @@ flower: $(READY) ## owners that Flower starts, against the real Flower
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade \
 		--target build/flower $(FLOWER)
 	PYTHONPATH=build/flower $(BIN)/python -m pytest tests/flower -W ignore::DeprecationWarning:typer $(ARGS)
+
+# transformers and what it imports beside ours: 80 MB, which nothing else needs.
+TRANSFORMERS := 'transformers==5.24.*' 'huggingface-hub==2.4.*' 'tokenizers==0.23.*' regex tqdm \
+	'httpx2==2.16.*' 'httpcore2==2.16.*' anyio h11 idna truststore
+
+transformers: $(READY) ## models of Hugging Face's transformers, drawn at random
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade \
+		--target build/transformers $(TRANSFORMERS)
+	PYTHONPATH=build/transformers OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/transformers $(ARGS)
 
 manifests: $(READY) ## Kubernetes' manifests against its own schemas
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade \

@@ -1,13 +1,13 @@
-"""What ten bad owners of 1,000 do at three client clips; results/clip_and_attackers.json.
+"""What ten bad owners of 1,000 do, by p and C; results/clip_and_attackers.json.
 
     python benchmarks/clip_and_attackers.py [--out FILE]
 
 Each of 1,000 owners holds one record of scikit-learn's digits; the task is `precad task new`'s for
-ε = 3 where every owner is drawn in every round, and samples its record with p = .2. Ten send minus
-the cohort's mean update, as long as C allows (`precad simulate --attack flip`). C = 1 is what is
-planned: all that such an owner can sample, times R. 2 and 10, which was the default before, are
-warned of. Everything is simulated with the protocol's own samplers, noise and validation; what is
-there isn't run again.
+ε = 3 where every owner is drawn in every round. Ten send minus the cohort's mean update, as long as
+C allows (`precad simulate --attack flip`). p = 1 and C = 1 are what is planned: who is honest then
+sends as often as who is bad, and C is all that an owner can sample, times R. The others are warned
+of. Everything is simulated with the protocol's own samplers, noise and validation; what is there
+isn't run again.
 """
 
 import argparse
@@ -31,7 +31,8 @@ from precad.simulation.datasets import digits
 
 RESULT = Path(__file__).parent / "results" / "clip_and_attackers.json"
 OWNERS, ATTACKERS, SEED = 1000, 10, 1
-CLIPS = (1.0, 2.0, 10.0)
+SETTINGS = ((1.0, 1.0), (0.2, 1.0), (0.2, 2.0), (0.2, 10.0), (0.05, 1.0))
+"""p and C."""
 
 
 def main() -> None:
@@ -42,27 +43,28 @@ def main() -> None:
     found: dict[str, Any] = {"runs": []}
     if given.out.is_file():
         found = json.loads(given.out.read_text(encoding="utf-8"))
-    task = task_of_one_record_each()
-    for clip in CLIPS:
+    planned_rate = task_of_one_record_each(None).privacy.record_rate
+    for rate, clip in SETTINGS:
+        task = with_clip(task_of_one_record_each(rate), clip)
         for attackers in (0, ATTACKERS):
-            named = {"client_clip": clip, "attackers": attackers, "seed": SEED}
+            named = {"record_rate": rate, "client_clip": clip, "attackers": attackers, "seed": SEED}
             if any(named.items() <= run.items() for run in found["runs"]):
                 continue
-            run = named | simulated(with_clip(task, clip), attackers)
+            run = named | simulated(task, attackers)
             found["runs"].append(run)
-            found |= {"owners": OWNERS, "planned_clip": task.privacy.client_clip}
+            found |= {"owners": OWNERS, "planned_rate": planned_rate}
             found |= {"hardware": hardware()}
             text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
             given.out.write_text(text, encoding="utf-8")
             print(run, flush=True)
 
 
-def task_of_one_record_each() -> Task:
-    """As `precad task new --records 1000x1 --epsilon 3 --client-rate 1 --record-rate .2` has it."""
+def task_of_one_record_each(rate: float | None) -> Task:
+    """As `precad task new --records 1000x1 --epsilon 3 --client-rate 1` has it, at this p."""
     asked: dict[str, Any] = dict.fromkeys(Wishes.__dataclass_fields__)
     asked |= {"records": f"{OWNERS}x1", "epsilon": 3.0, "client_rate": 1.0}
-    asked["record_rate"] = 0.2
-    asked |= {"architecture": "logistic", "features": 64, "classes": 10, "hidden": 32}
+    asked["record_rate"] = rate
+    asked |= {"architecture": "logistic", "features": "64", "classes": 10, "hidden": 32}
     return planned(Wishes(**asked | {"validation": "crypten"}), "digits")[0]
 
 

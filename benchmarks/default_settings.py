@@ -72,6 +72,11 @@ class Case:
         return self.client_rate or planning.cohort_rate(len(self.sizes))
 
     @property
+    def record_rate(self) -> float:
+        """The owners' p."""
+        return planning.default_rate(max(self.sizes))
+
+    @property
     def kind(self) -> str:
         """What is learnt, for the rule."""
         if self.data in {"area", "diabetes"}:
@@ -128,9 +133,9 @@ def measured(case: Case, epsilon: float, data: tuple[list[Arrays], Arrays]) -> d
     """Scores around the rule's choice, and of what was the default before."""
     began = time.process_time()
     participations = planning.participations_of(case.rate, case.rounds)
-    sigma = planning.least_noise(epsilon, DELTA, planning.RECORD_RATE, participations)
+    sigma = planning.least_noise(epsilon, DELTA, case.record_rate, participations)
     largest = max(case.sizes)
-    expected = case.rate * planning.RECORD_RATE * sum(case.sizes)
+    expected = case.rate * case.record_rate * sum(case.sizes)
     step = planning.default_step(
         expected_records=expected,
         noise_multiplier=sigma,
@@ -138,10 +143,10 @@ def measured(case: Case, epsilon: float, data: tuple[list[Arrays], Arrays]) -> d
         record_clip=1.0,
         kind=case.kind,
     )
-    most = most_records(largest, planning.RECORD_RATE)
+    most = most_records(largest, case.record_rate)
     clips = {
-        "default": planning.default_clip(1.0, largest, planning.RECORD_RATE),
-        "wide": float(min(most, max(4.0, planning.RECORD_RATE * largest))),
+        "default": planning.default_clip(1.0, largest, case.record_rate),
+        "wide": float(min(most, max(4.0, case.record_rate * largest))),
     }
     if epsilon != WIDE_AT:
         del clips["wide"]
@@ -183,14 +188,14 @@ def task_of(case: Case, sigma: float, clip: float, step: float, owners: list[Arr
                 "record_clip": 1.0,
                 "client_clip": clip,
                 "noise_multiplier": sigma,
-                "record_rate": planning.RECORD_RATE,
+                "record_rate": case.record_rate,
                 "client_rate": case.rate,
                 "delta": DELTA,
             },
             "training": {"learning_rate": step, "rounds": case.rounds},
             "enrolment": {
                 "clients": len(case.sizes),
-                "max_expected_records": max(1.0, 2 * planning.RECORD_RATE * max(case.sizes)),
+                "max_expected_records": max(1.0, 2 * case.record_rate * max(case.sizes)),
             },
             "fractional_bits": planning.fractional_bits(clip),
         }

@@ -138,7 +138,8 @@ class Wishes:
     delta: Annotated[float | None, "δ; with --records 1e-5 unless given."]
     rounds: Annotated[int | None, "T: rounds; with --records 200 unless given."]
     record_rate: Annotated[
-        float | None, "p: a record is drawn with it; with --records .05 unless given."
+        float | None,
+        "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at least.",
     ]
     client_rate: Annotated[
         float | None, "q: an owner is drawn with it; with --records so that about 20 are."

@@ -42,9 +42,10 @@ def new(request: NewTask) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
     σ is the least that gives the ε, exactly; precad plan says the same of the
-    same words. p is .05; with at most 20 owners each takes part in every round,
-    of more about 20 do. C and the step are those that came within 2 points of
-    the best in a comparison of trainings; precad simulate --try tries others.
+    same words. p is 1/|D| of the largest owner, and .05 at least; with at most
+    20 owners each takes part in every round, of more about 20 do. C and the step
+    are those that came within 2 points of the best in a comparison of trainings;
+    precad simulate --try tries others.
 
     \b
         precad task new task.toml --architecture logistic --features 784 \\

@@ -1,6 +1,6 @@
 """A task's numbers from what is wanted, for `precad plan` and `precad task new` alike.
 
-σ is the least for the ε, exactly; q, C and η are by rules, those for C and η the best of a
+σ is the least for the ε, exactly; p, q, C and η are by rules, those for C and η the best of a
 comparison of trainings: benchmarks/default_settings.py.
 """
 
@@ -30,8 +30,7 @@ MOST_EPSILON = 100.0
 """An ε beyond it protects nothing and leaves floating point."""
 _DIGITS = 4
 _MOST_FRACTIONAL_BITS = 20
-RECORD_RATE = 0.05
-"""p of a plan, unless another is asked for."""
+_LEAST_RATE = 0.05
 _COHORT = 20
 """Owners that take part in a round, about; of fewer all do."""
 MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
@@ -39,6 +38,14 @@ MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
 numbers below, are the best of benchmarks/results/default_settings.json."""
 _LARGEST_STEP = 10.0
 _LEAST_CLIP, _CLIP_ROOT = 2.0, 1.5
+
+
+def default_rate(largest: int) -> float:
+    """Return p where nobody chose it: a record a round of the largest owner, and .05 at least.
+
+    Who samples nothing in most rounds weighs less than a bad owner, who sends C in each.
+    """
+    return max(_LEAST_RATE, rounded(1 / largest, 2, up=True))
 
 
 def cohort_rate(owners: int) -> float:
@@ -150,7 +157,7 @@ def _numbers(
 
     record_clip, rounds = given(wishes.record_clip, 1.0), given(wishes.rounds, 200)
     checks.positive("record_clip", record_clip, "R")
-    rate = given(wishes.record_rate, RECORD_RATE)
+    rate = given(wishes.record_rate, default_rate(max(sizes)))
     client_rate = given(wishes.client_rate, cohort_rate(len(sizes)))
     delta = given(wishes.delta, 1e-5)
     sigma, epsilon = noise_and_epsilon(wishes, delta, rate, participations_of(client_rate, rounds))

@@ -20,6 +20,8 @@ MAX_RECORDS = 2**31 - 1
 GRID_OCTAVES = 6
 """Claimed rates reach from the task's p down to p/2^6."""
 EIGHTHS = (8, 7, 6, 5)
+_HEAVY = 2.0
+"""Beyond it a bad owner's weight is warned of: what C has at least where one record is sampled."""
 
 
 def rate_grid(task: Task) -> tuple[float, ...]:
@@ -197,7 +199,10 @@ class _RosterFile(BaseModel):
 
 
 def excess_of_clip(task: Task, records: int | None = None) -> str | None:
-    """What is wrong with a C that no honest owner's update reaches; None where one may.
+    """What is wrong with a C that bad owners reach far more often than honest ones; None if not.
+
+    A bad owner sends C in every round. An honest one's update is as long as its sample at most, and
+    empty in all rounds in which it samples nothing.
 
     Args:
         task: the task.
@@ -207,15 +212,28 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     if records is None:
         cap = task.enrolment.max_expected_records
         records = math.floor(cap / privacy.record_rate * (1 + 1e-9))
-    longest = privacy.record_clip * most_records(max(1, records), privacy.record_rate)
-    if privacy.client_clip <= longest:
+    records = max(1, records)
+    sampled = most_records(records, privacy.record_rate)
+    longest, usual = (
+        privacy.record_clip * each for each in (sampled, privacy.record_rate * records)
+    )
+    owner = f"an owner of {records:,} record{'' if records == 1 else 's'}"
+    weight = f"one bad owner weighs as much as {privacy.client_clip / usual:.3g} honest ones"
+    if privacy.client_clip > longest:
+        return (
+            f"privacy.client_clip = {privacy.client_clip:g} arms attackers alone: {owner} can "
+            f"sample {sampled:,} at most, and no honest update is longer than {longest:g}. So "
+            f"{weight}; make it {longest:g} or less"
+        )
+    if privacy.client_clip <= _HEAVY * usual * (1 + 1e-9):
         return None
-    sampled, many = longest / privacy.record_clip, "" if records == 1 else "s"
+    less = f"make it {_HEAVY * usual:g} or less"
+    if usual < privacy.record_clip:
+        less = f"raise record_rate towards {1 / records:.2g}, with the noise that keeps ε"
     return (
-        f"privacy.client_clip = {privacy.client_clip:g} arms attackers alone: an owner of "
-        f"{records:,} record{many} can sample {sampled:,.0f} at most, and no honest "
-        f"update is longer than {longest:g}, so that one bad owner weighs as much as "
-        f"{privacy.client_clip / longest:.3g} honest ones; make it {longest:g} or less"
+        f"privacy.client_clip = {privacy.client_clip:g} lets bad owners weigh more: they send it "
+        f"in every round, and {owner} samples {privacy.record_rate * records:.3g} on average. So "
+        f"{weight}; {less}"
     )
 
 

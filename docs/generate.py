@@ -339,19 +339,20 @@ NEAR = 2.0
 
 
 def clip_and_attackers() -> str:
-    """What ten bad owners of 1,000 do, by C."""
+    """What ten bad owners of 1,000 do, by p and C."""
     measured = result("clip_and_attackers")
-    runs = measured["runs"]
+    by_setting: dict[tuple[float, float], list[dict[str, Any]]] = {}
+    for run in measured["runs"]:
+        by_setting.setdefault((run["record_rate"], run["client_clip"]), []).append(run)
     rows = []
-    for clip in sorted({run["client_clip"] for run in runs}):
-        of = {run["attackers"]: run["accuracy"] for run in runs if run["client_clip"] == clip}
-        planned = ", as planned" if clip == measured["planned_clip"] else ", with a warning"
-        cells = (f"{100 * of[number]:.1f} %" for number in sorted(of))
-        rows.append([f"{clip:g}·R{planned}", *cells])
+    for (rate, clip), runs in by_setting.items():
+        planned = ", with a warning" if runs[0]["warned"] else ", as planned"
+        cells = (f"{100 * run['accuracy']:.1f} %" for run in runs)
+        rows.append([f"{rate:g}", f"{clip:g}·R{planned}", f"{clip / rate:g}", *cells])
     return (
         f"Of {measured['owners']:,} owners of one record of digits each, ten send the cohort's "
         "mean backwards, as long as C allows (`benchmarks/clip_and_attackers.py`):\n\n"
-        + table(["C", "accuracy without them", "with them"], rows)
+        + table(["p", "C", "a bad owner's weight", "accuracy without them", "with them"], rows)
     )
 
 

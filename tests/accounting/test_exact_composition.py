@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 from precad.accounting import composition, gdp
 from precad.accounting.events import BeyondReach, SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant, group_profiles
-from precad.accounting.losses import UNIT, Round, group_shift, one_round
+from precad.accounting.losses import UNIT, Round, group_shift, one_round, split
 
 NOBODY_LEFT_OUT = 1 - 1e-12
 """A rate that is composed like any other and has the truth of the Gaussian."""
@@ -148,15 +148,31 @@ def delta_of_two(epsilon: float, first: Round, second: Round, *, reverse: bool) 
     return float(mp.quad(integrand, [w * k for k in range(-14, 20, 2)]))
 
 
+@pytest.mark.parametrize("second", [Round(0.4, 0.8, 1.0), Round(1.0, 2.0, 1.0)])
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 3.0, 6.0, 12.0])
-def test_delta_of_mixed_rounds_is_an_integral_of_a_closed_form(epsilon: float) -> None:
-    rounds = Round(0.1, 1.0, 1.0), Round(0.4, 0.8, 1.0)
+def test_delta_of_mixed_rounds_is_an_integral_of_a_closed_form(
+    epsilon: float, second: Round
+) -> None:
+    rounds = Round(0.1, 1.0, 1.0), second
     accountant = ExactAccountant()
     for one in rounds:
         accountant.compose(poisson_gaussian(rate=one.rate, noise_multiplier=one.noise_multiplier))
     with mp.workdps(40):
         truth = max(delta_of_two(epsilon, *rounds, reverse=reverse) for reverse in (False, True))
     assert truth <= accountant.delta(epsilon) <= truth * 1.01 + 1e-31
+
+
+def test_a_loss_between_two_points_of_a_coarser_lattice_is_never_told_as_less() -> None:
+    """Split onto both neighbours it has the same δ at the lower one, to the last bit or above."""
+    fine, coarse, masses = 2.0**-10, 2.0**-6, np.linspace(0.01, 1.0, 15)
+    for place in range(1, 16):
+        for mass in masses:
+            points, both = split(np.array([48 + place]), np.array([mass]), fine, coarse)
+            assert points.tolist() == [3, 4]
+            with mp.workdps(40):
+                inside = mpf(place) * mpf(fine)
+                assert mpf(both[1]) * -mp.expm1(-mpf(coarse)) >= mpf(mass) * -mp.expm1(-inside)
+                assert mpf(both[0]) + mpf(both[1]) >= mpf(mass)
 
 
 @pytest.mark.parametrize("epsilon", [3.0, 5.0, 7.0, 10.0, 40.0, 1e3, 1e6])

@@ -345,6 +345,14 @@ def test_bad_input_names_field_and_remedy(field: str, make: object) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(("epsilons", "deltas"), [((), ()), ((1.0,), ()), ((1.0, 2.0), (1e-5,))])
+def test_an_epsilon_without_its_delta_is_refused(
+    epsilons: tuple[float, ...], deltas: tuple[float, ...]
+) -> None:
+    with pytest.raises(Misconfiguration, match="give as many as deltas"):
+        ApproximateDP(epsilons, deltas)
+
+
 @pytest.mark.parametrize("direction", list(Direction))
 def test_absent_honest_clients_are_deleted_whatever_the_attackers_do(direction: Direction) -> None:
     """They counted as more additions beside additions, which bounds no deletion."""

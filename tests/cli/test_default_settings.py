@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from precad.cli.task_planning import RECORD_RATE, default_clip, default_step
+from precad.cli.task_planning import default_clip, default_rate, default_step
 
 RESULT = Path(__file__).parents[2] / "benchmarks/results/default_settings.json"
 COMPARED = json.loads(RESULT.read_text("utf-8"))
@@ -42,7 +42,8 @@ def test_the_defaults_are_those_of_the_comparison() -> None:
             if case["hidden"]
             else "classes",
         )
-        clip = default_clip(1.0, max(case["sizes"]), RECORD_RATE)
+        largest = max(case["sizes"])
+        clip = default_clip(1.0, largest, default_rate(largest))
         assert (step, clip) == (at["step"], at["clips"]["default"])
 
 

@@ -5,7 +5,6 @@ The page docs/own-model.md has what came out here, line by line.
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,20 +20,18 @@ from tests.rig.model_corpus import (
     P,
     X,
     Y,
-    alone,
 )
+from tests.rig.model_outcomes import outcome, row_on_the_page
 from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn import functional
 
-from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse, try_model
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.simulation import simulate
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-model.md"
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop|.*oneDNN")
 
 
@@ -48,32 +45,6 @@ def distributions_check() -> Iterator[None]:
 def targets_for(outputs: torch.Tensor) -> Any:
     """Labels, a pixel each where there are pixels; of the first three columns."""
     return np.resize(Y, (N, *outputs.shape[2:])) if outputs.ndim > 2 else Y
-
-
-def outcome(model: nn.Module, loss: Any, x: Any, y: Any) -> str:
-    """What the table says: trains, if each record's gradient is autograd's, or the refusal."""
-    torch.manual_seed(3)
-    records = as_records((x, y))
-    try:
-        task = task_of(model, "uniform")
-        rehearse(model, loss, records, task, N)
-    except Misconfiguration as error:
-        return re.sub(r", in \S+ line \d+, `.*?`(?=:)", "", str(error.remedy))
-    gradients = RecordGradients(model, loss, task.model.parameters, 4, task.objective)
-    moved = np.random.default_rng(5).normal(0, 0.1, task.dimension)
-    theta = initial_vector(task.model) + moved
-    found = np.concatenate(list(gradients.chunks(records, np.arange(N), theta)))[:N]
-    expected = alone(model, loss, records.inputs, records.targets, theta)
-    named = gradients.loaded(theta)
-    stacked = gradients.shared(named, records.inputs, records.targets).double().numpy()
-    worst = max(np.abs(each - expected).max() for each in (found, stacked))
-    assert np.abs(expected).max() > 1e-3
-    return "trains" if worst <= 1e-5 * max(1.0, np.abs(expected).max()) else f"off by {worst}"
-
-
-def row_on_the_page(name: str) -> str:
-    found = re.search(rf"^\| {re.escape(name)} \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
-    return found[1] if found else ""
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -164,21 +135,23 @@ def test_without_a_shape_such_as_the_first_layer_takes_is_tried() -> None:
 
 
 def written() -> str:
-    """The page's tables, for whoever changes the corpus."""
+    """The page's tables, for whoever changes the corpus; tests/transformers has rows besides."""
+    tables: list[dict[str, list[str]]] = [{}, {}]
+    for name, (make, x) in {**TRAINED, **REFUSED}.items():
+        torch.manual_seed(2)
+        model = make()
+        y = targets_for(model(torch.from_numpy(x))) if name in TRAINED else Y
+        said = outcome(model, functional.cross_entropy, x, y)
+        tables[0].setdefault(said, []).append(name)
+    for name, (loss, columns, y) in {**LOSSES, **REFUSED_LOSSES}.items():
+        said = outcome(nn.Linear(6, columns), loss, X, y)
+        table = next((each for each in tables if said in each and said != "trains"), tables[1])
+        table.setdefault(said, []).append(name if name in LOSSES else f"{name} (loss)")
     lines = []
-    for title, rows in (("model", {**TRAINED, **REFUSED}), ("loss", {**LOSSES, **REFUSED_LOSSES})):
+    for title, table in zip(("model", "loss"), tables, strict=True):
         lines += [f"| {title} | |", "| --- | --- |"]
-        for name, row in rows.items():
-            torch.manual_seed(2)
-            if title == "model":
-                make, x = row  # type: ignore[misc]
-                model: nn.Module = make()
-                y = targets_for(model(torch.from_numpy(x))) if name in TRAINED else Y
-                said = outcome(model, functional.cross_entropy, x, y)
-            else:
-                loss, columns, y = row  # type: ignore[misc]
-                said = outcome(nn.Linear(6, columns), loss, X, y)
-                name += "" if name in LOSSES else " (loss)"  # noqa: PLW2901
-            lines.append(f"| {name} | {said} |")
+        for said, names in table.items():
+            shown = names if said == "trains" else ["; ".join(names)]
+            lines += [f"| {each} | {said} |" for each in shown]
         lines.append("")
     return "\n".join(lines)

@@ -371,6 +371,48 @@ def test_an_owners_clip_is_what_it_can_sample_at_most_and_more_is_warned_of(
 
 
 @pytest.mark.parametrize(
+    ("records", "rate"), [("1000x1", 1.0), ("30x4,2", 0.25), ("9x15", 0.067), ("3x30", 0.05)]
+)
+def test_an_owner_samples_a_record_a_round_unless_another_rate_is_asked_for(
+    tmp_path: Path, records: str, rate: float
+) -> None:
+    """At a twentieth ten bad owners of a thousand took the model to chance: they send always."""
+    made = new(tmp_path / "task.toml", *NET, "--records", records, "--epsilon", "3")
+    assert Task.load(tmp_path / "task.toml").privacy.record_rate == rate
+    assert "weighs" not in made.stderr
+
+
+@pytest.mark.parametrize(
+    ("wishes", "warned"),
+    [
+        (
+            ["--records", "1000x1", "--record-rate", ".05"],
+            (
+                "client_clip = 1 lets bad owners weigh more: they send it in every round, and an "
+                "owner of 1 record samples 0.05 on average. So one bad owner weighs as much as 20 "
+                "honest ones; raise record_rate towards 1, with the noise that keeps ε"
+            ),
+        ),
+        (
+            ["--records", "9x200", "--client-clip", "25"],
+            (
+                "an owner of 200 records samples 10 on average. So one bad owner weighs as much as "
+                "2.5 honest ones; make it 20 or less"
+            ),
+        ),
+        (["--records", "9x200", "--client-clip", "20"], ""),
+    ],
+)
+def test_what_a_bad_owner_weighs_beside_an_honest_one_is_warned_of(
+    tmp_path: Path, wishes: list[str], warned: str
+) -> None:
+    made = new(tmp_path / "task.toml", *NET, *wishes, "--epsilon", "3")
+    assert made.exit_code == 0, made.output
+    assert warned in made.stderr
+    assert ("weighs" in made.stderr) is bool(warned)
+
+
+@pytest.mark.parametrize(
     "wishes",
     [
         ["--records", "3x600", "--epsilon", "3", *NET],

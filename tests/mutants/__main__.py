@@ -59,7 +59,7 @@ TESTS = (
     *(f"{kind}/**/test_*.py" for kind in KINDS),
     *(f"integration/{part}test_*.py" for part in ("", "store/", "validation/")),
 )
-NOT_THESE = ("document", "_command", "test_cli", "test_two_processes", "test_browser")
+NOT_THESE = ("document", "_command", "test_cli_", "test_two_processes", "test_browser")
 """Of prose, or of whole commands, which are slow and start processes that have no mutant."""
 ALSO = {
     "aggregator/release.py": ["tests/integration/test_run_round.py"],
