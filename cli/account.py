@@ -6,7 +6,7 @@ from typing import Annotated
 
 import click
 
-from precad.cli.options import AsJson, asks, print_json
+from precad.cli.options import AsJson, print_json, with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class AccountRequest:
 
 
 @click.command()
-@asks(AccountRequest)
+@with_options
 def account(request: AccountRequest) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 

@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import click
 
-from precad.cli.options import AsJson, asks, json_of, print_json
+from precad.cli.options import AsJson, json_of, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say
 
@@ -18,21 +17,17 @@ if TYPE_CHECKING:
 REFUTED = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRequest:
-    """What `precad audit` is asked."""
-
-    canaries: Annotated[int, "m, 20 or more: records that count or not by a fair coin."] = 2000
-    rounds: Annotated[int, "Each with coins of its own; more prove more."] = 4
-    repetitions: Annotated[int, "Trainings, each with canaries of its own; more prove more."] = 1
-    seed: Annotated[int | None, "Repeats an audit."]
-    save: Annotated[Path | None, "All that was found, as JSON."]
-    as_json: AsJson
-
-
 @click.command()
-@asks(AuditRequest)
-def audit(request: AuditRequest) -> None:
+@with_options
+def audit(
+    *,
+    canaries: Annotated[int, "m, 20 or more: records that count or not by a fair coin."] = 2000,
+    rounds: Annotated[int, "Each with coins of its own; more prove more."] = 4,
+    repetitions: Annotated[int, "Trainings, each with canaries of its own; more prove more."] = 1,
+    seed: Annotated[int | None, "Repeats an audit."],
+    save: Annotated[Path | None, "All that was found, as JSON."],
+    as_json: AsJson,
+) -> None:
     """Attack trainings as the stated adversaries may, and bound ε from below.
 
     A consenting owner's canaries are records that count, or count as zero, by
@@ -43,7 +38,6 @@ def audit(request: AuditRequest) -> None:
 
         precad audit
     """
-    save = request.save
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
     from precad.audit.canaries import LOUDER, designed  # noqa: PLC0415
@@ -52,15 +46,14 @@ def audit(request: AuditRequest) -> None:
     from precad.common import checks  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
-    checks.count("canaries", request.canaries, 20)
-    repetitions = checks.count("repetitions", request.repetitions, 1)
-    rounds = checks.count("rounds", request.rounds, 1)
-    first = checked_seed(request.seed)
-    out = sys.stderr if request.as_json else sys.stdout
+    checks.count("canaries", canaries, 20)
+    checks.count("repetitions", repetitions, 1)
+    checks.count("rounds", rounds, 1)
+    first = checked_seed(seed)
+    out = sys.stderr if as_json else sys.stdout
     say(out, f"seed {first}")
     made = [
-        designed(request.canaries, rounds, number, LOUDER)
-        for number in range(first, first + repetitions)
+        designed(canaries, rounds, number, LOUDER) for number in range(first, first + repetitions)
     ]
     plans = planned(made[0], repetitions)
     for statement, power in plans.items():
@@ -80,7 +73,7 @@ def audit(request: AuditRequest) -> None:
     }
     if save is not None:
         save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
-    if request.as_json:
+    if as_json:
         print_json(document)
     if any(verdict.refuted for verdict in found):
         sys.exit(REFUTED)

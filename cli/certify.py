@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, asks
+from precad.cli.options import ARGUMENT, AsJson, with_options
 from precad.cli.predict import OfModel
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
@@ -154,7 +154,7 @@ def respond(request: Request) -> None:
 
 
 @certify.command()
-@asks(Prediction)
+@with_options
 def prediction(request: Prediction) -> None:
     """Certify the majority vote of independently trained private models.
 
@@ -173,7 +173,7 @@ def prediction(request: Prediction) -> None:
 
 
 @certify.command()
-@asks(Loss)
+@with_options
 def loss(request: Loss) -> None:
     """Bound the expected loss of a private model after so many attackers.
 
@@ -193,7 +193,7 @@ def loss(request: Loss) -> None:
 
 
 @certify.command()
-@asks(Smoothing)
+@with_options
 def smoothing(request: Smoothing) -> None:
     """Certify predictions against changed inputs (Cohen et al.'s randomised smoothing).
 

@@ -5,11 +5,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from precad.cli.options import PATH, json_option
+from precad.cli.options import ARGUMENT, AsJson, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
 from precad.common.terminal import Table, say, upper
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("folder", type=PATH, metavar="FOLDER", help="The owner's account or state folder.")
-@click.option(
-    "--delta",
-    type=float,
-    help="δ of the sum; the limit's, or the smallest of its tasks', unless given.",
-)
-@json_option
-def mine(folder: Path, delta: float | None, as_json: bool) -> None:
+@with_options
+def mine(
+    folder: Annotated[
+        Path, "The owner's account or state folder.", ARGUMENT, {"metavar": "FOLDER"}
+    ],
+    delta: Annotated[
+        float | None,
+        "δ of the sum; the limit's, or the smallest of its tasks', unless given.",
+    ],
+    as_json: AsJson,
+) -> None:
     """A data owner's own account: what its records have spent in all tasks together.
 
     Record level, against one curious server. EXACT ε is that of this list of steps, as if it had
@@ -51,19 +54,18 @@ def mine(folder: Path, delta: float | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("folder", type=PATH, metavar="STATE", help="The owner's state folder.")
-@click.option("--account", type=PATH, help="The account's folder; STATE unless given.")
-@click.option(
-    "--other",
-    type=PATH,
-    help="Another owner's state folder of the same task: were both shown one model?",
-)
-@click.option(
-    "--identity", type=PATH, help="A folder with ca.pem: checks the servers' signatures once more."
-)
-@json_option
+@with_options
 def receipts(
-    folder: Path, account: Path | None, other: Path | None, identity: Path | None, as_json: bool
+    folder: Annotated[Path, "The owner's state folder.", ARGUMENT, {"metavar": "STATE"}],
+    account: Annotated[Path | None, "The account's folder; STATE unless given."],
+    other: Annotated[
+        Path | None,
+        "Another owner's state folder of the same task: were both shown one model?",
+    ],
+    identity: Annotated[
+        Path | None, "A folder with ca.pem: checks the servers' signatures once more."
+    ],
+    as_json: AsJson,
 ) -> None:
     """What both servers last signed of an owner's account, compared. Exit 1 where it is bad.
 

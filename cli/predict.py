@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, asks, print_json
+from precad.cli.options import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]"
 
 
 @click.command()
-@asks(Predict)
+@with_options
 def predict(request: Predict) -> None:
     """What a trained model says of records; nothing leaves this machine.
 
@@ -160,7 +160,7 @@ def _write(file: TextIO, said: "NDArray[np.float32]", levels: Sequence[str], *, 
 
 
 @click.command()
-@asks(Evaluate)
+@with_options
 def evaluate(request: Evaluate) -> None:
     """How well a trained model does on records of one's own; nothing leaves this machine.
 

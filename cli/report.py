@@ -4,26 +4,28 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
 
 import click
 
-from precad.cli.options import PATH, json_of
+from precad.cli.options import ARGUMENT, json_of, with_options
 from precad.common.errors import Misconfiguration
 
 
 @click.command()
-@click.argument(
-    "run",
-    nargs=-1,
-    metavar="RUN...",
-    help="A finished run's folder; or each server's state folder, or its database's URL.",
-)
-@click.option("--out", "-o", type=PATH, help="The file; report.html or report.json by default.")
-@click.option(
-    "--format", "form", type=click.Choice(["html", "json"]), default="html", help="html, or json."
-)
-@click.option("--schema", is_flag=True, help="Print the JSON document's schema and end.")
-def report(run: tuple[str, ...], out: Path | None, form: str, schema: bool) -> None:
+@with_options
+def report(
+    *,
+    run: Annotated[
+        tuple[str, ...],
+        "A finished run's folder; or each server's state folder, or its database's URL.",
+        ARGUMENT,
+        {"metavar": "RUN..."},
+    ],
+    out: Annotated[Path | None, "The file; report.html or report.json by default.", "--out", "-o"],
+    form: Annotated[Literal["html", "json"], "html, or json.", "--format"] = "html",
+    schema: Annotated[bool, "Print the JSON document's schema and end."],
+) -> None:
     """One document of a training for an auditor: self-contained, prints well.
 
     Who trained what on how many records; what is guaranteed to a patient, to an organisation and

@@ -2,29 +2,28 @@
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import click
 
-from precad.cli.options import PATH
+from precad.cli.options import ARGUMENT, REQUIRED, with_options
 from precad.common.errors import Misconfiguration
 
 LINGER_S = 60.0
 
 
 @click.command()
-@click.argument("folder", type=PATH, help="The folder to make; it must not exist.")
-@click.option("--task", type=PATH, required=True, help="The task file.")
-@click.option(
-    "--data",
-    type=PATH,
-    multiple=True,
-    required=True,
-    help="An owner's records (.csv, .parquet, .npz); the file's name is its own.",
-)
-@click.option("--model", help="A model of your own, MODULE:NAME, from this folder.")
-@click.option("--loss", help="A loss of your own, MODULE:NAME.")
+@with_options
 def setup(
-    folder: Path, task: Path, data: tuple[Path, ...], model: str | None, loss: str | None
+    folder: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
+    task: Annotated[Path, "The task file."],
+    data: Annotated[
+        tuple[Path, ...],
+        "An owner's records (.csv, .parquet, .npz); the file's name is its own.",
+        REQUIRED,
+    ],
+    model: Annotated[str | None, "A model of your own, MODULE:NAME, from this folder."],
+    loss: Annotated[str | None, "A loss of your own, MODULE:NAME."],
 ) -> None:
     """Make keys and settings for the servers and each owner, all on this machine.
 

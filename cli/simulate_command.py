@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, asks, json_of, print_json, writable_picture
+from precad.cli.options import ARGUMENT, AsJson, json_of, print_json, with_options, writable_picture
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say, upper
 
@@ -70,7 +70,7 @@ class SimulationRequest:
 
 
 @click.command()
-@asks(SimulationRequest)
+@with_options
 def simulate(request: SimulationRequest) -> None:
     """Play a task's whole training in one process: no servers, no TLS, no secrecy.
 

@@ -4,17 +4,17 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, PATH, Wishes, asks, json_option, print_json
+from precad.cli.options import ARGUMENT, AsJson, Wishes, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.common.terminal import say
 
-file_argument = click.argument("file", type=PATH, help="The task file.")
+TaskFile: TypeAlias = Annotated[Path, "The task file.", ARGUMENT]
 
 
 @click.group()
@@ -37,7 +37,7 @@ class NewTask(Wishes):
 
 
 @task.command()
-@asks(NewTask)
+@with_options
 def new(request: NewTask) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
@@ -102,11 +102,13 @@ def _warn(made: Task, records: int | None = None) -> None:
 
 
 @task.command()
-@file_argument
-@click.option("--data", type=PATH, help="And with records: a .csv, .parquet or .npz file.")
-@click.option("--model", help="Your model, MODULE:NAME, where the task's isn't built in.")
-@click.option("--loss", help="Your loss, MODULE:NAME; cross-entropy unless given.")
-def check(file: Path, data: Path | None, model: str | None, loss: str | None) -> None:
+@with_options
+def check(
+    file: TaskFile,
+    data: Annotated[Path | None, "And with records: a .csv, .parquet or .npz file."],
+    model: Annotated[str | None, "Your model, MODULE:NAME, where the task's isn't built in."],
+    loss: Annotated[str | None, "Your loss, MODULE:NAME; cross-entropy unless given."],
+) -> None:
     """Say what is wrong with a task file, or its digest; and with records for it.
 
     Nothing is sent anywhere. precad doctor looks at everything else.
@@ -126,9 +128,8 @@ def check(file: Path, data: Path | None, model: str | None, loss: str | None) ->
 
 
 @task.command()
-@file_argument
-@json_option
-def show(file: Path, as_json: bool) -> None:
+@with_options
+def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
     made = Task.load(file)
     from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
