@@ -84,7 +84,7 @@ def ideal_scores(
     return found
 
 
-def pooled(guesses: list[Guesses]) -> Guesses:
+def pooled(guesses: Sequence[Guesses]) -> Guesses:
     """Of several trainings together: one mechanism, whose coins are all fair and independent."""
     return Guesses(
         sum(each.canaries for each in guesses),

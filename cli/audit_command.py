@@ -40,9 +40,9 @@ def audit(
     """
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
-    from precad.audit.canaries import LOUDER, designed  # noqa: PLC0415
-    from precad.audit.canary_training import Repetition, planned, train  # noqa: PLC0415
+    from precad.audit.canaries import designed  # noqa: PLC0415
     from precad.audit.canary_training import audit as judged  # noqa: PLC0415
+    from precad.audit.canary_training import planned, train  # noqa: PLC0415
     from precad.common import checks  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
@@ -52,18 +52,14 @@ def audit(
     first = checked_seed(seed)
     out = sys.stderr if as_json else sys.stdout
     say(out, f"seed {first}")
-    made = [
-        designed(canaries, rounds, number, LOUDER) for number in range(first, first + repetitions)
-    ]
+    made = [designed(canaries, rounds, number) for number in range(first, first + repetitions)]
     plans = planned(made[0], repetitions)
     for statement, power in plans.items():
         say_plan(out, statement, power)
-    trainings = (
-        Repetition(train(each.task, each.shares, each.canaries, seed=n), each.shares, each.canaries)
-        for n, each in enumerate(made, first)
-    )
     with Bar("trainings", repetitions, sys.stderr) as line:
-        found = judged(plans, trainings, on_repetition=lambda _: line.advance(line.task_ids[0]))
+        played = enumerate(line.track(made, task_id=line.task_ids[0]), first)
+        trainings = ((train(each, seed=seed_of), each) for seed_of, each in played)
+        found = judged(plans, trainings)
     show(out, found)
     document = {
         "seed": first,
