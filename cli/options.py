@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
@@ -211,16 +210,10 @@ def print_json(document: object, *, indent: int | None = None) -> None:
 
 def json_of(document: object, *, indent: int | None = None) -> str:
     """The document as JSON; what JSON hasn't (NaN, infinities) is null."""
-    return json.dumps(_plain(document), indent=indent, allow_nan=False)
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 -- `precad --help` needs none
 
-
-def _plain(value: object) -> object:
-    match value:
-        case dict():
-            return {key: _plain(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    plain = to_jsonable_python(document, inf_nan_mode="null")
+    return json.dumps(plain, indent=indent, allow_nan=False)
 
 
 def task_numbers(

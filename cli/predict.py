@@ -136,14 +136,13 @@ def probabilities(outputs: "NDArray[np.float32]") -> "NDArray[np.float32]":
     Raises:
         Misconfiguration: the model gives no column a class.
     """
-    import numpy as np  # noqa: PLC0415
+    from scipy.special import softmax  # noqa: PLC0415
 
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise Misconfiguration(
             "--raw", None, f"the model gives {list(outputs.shape)}, no column a class: give --raw"
         )
-    raised = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    shares: NDArray[np.float32] = raised / raised.sum(axis=1, keepdims=True)
+    shares: NDArray[np.float32] = softmax(outputs, axis=1)
     return shares
 
 
