@@ -16,8 +16,7 @@ from precad.accounting.adversaries import (
     sensitivity_ratio,
 )
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
-from precad.accounting.exact import most_participations
-from precad.accounting.guarantees import ASSUMED, PrivacyStatement, guarantees
+from precad.accounting.guarantees import ASSUMED, PrivacyStatement, cap_of, guarantees
 from precad.cli.account import AccountRequest
 from precad.cli.options import task_numbers
 from precad.common import checks
@@ -188,18 +187,8 @@ def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -
         raise Misconfiguration("cover_uploads", True, "the task says it: leave --cover-uploads out")
     task_numbers(asdict(request) | {"task": path}, (*_RECORD, *_CLIENT), ())
     task = Task.load(path)
-    run, delta, cap = Run.of(task, counts=taken), task.privacy.delta, request.cap
-    limit = task.privacy.epsilon_limit
-    if cap is None and limit is not None:
-        cap = most_participations(
-            record_rate=run.record_rate,
-            noise_multiplier=run.noise_multiplier,
-            delta=delta,
-            epsilon_limit=limit,
-            ceiling=run.rounds,
-            again=taken,
-        )
-    return Asked(str(path), run, delta, run.rounds if cap is None else cap)
+    cap = cap_of(task, taken) if request.cap is None else request.cap
+    return Asked(str(path), Run.of(task, counts=taken), task.privacy.delta, cap)
 
 
 def _typed(request: AccountRequest, taken: ReleaseCounts | None) -> Asked:

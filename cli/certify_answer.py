@@ -1,5 +1,6 @@
 """What each request's answer is: one document, which `show` prints as JSON or as tables."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -36,6 +37,7 @@ from precad.cli.certify_inputs import (
 )
 from precad.cli.options import writable_picture
 from precad.common.errors import Misconfiguration
+from precad.common.npy import Array
 
 Document: TypeAlias = dict[str, Any]
 
@@ -52,8 +54,6 @@ def answer(request: Request) -> Document:
     """The document that answers a request; the picture, where one is asked for, is drawn too."""
     if request.plot is not None:
         writable_picture(request.plot)
-    if isinstance(request, Loss):
-        group_size("attackers", request.attackers)
     match request:
         case Prediction():
             return _prediction(request)
@@ -111,18 +111,24 @@ def _comparison(
     """Each guarantee's certified accuracy by radius (a share of points without true labels)."""
     highest = max(int(one.radius.max(where=one.certified, initial=0)) for one in certificates)
     radii = [*(radius for radius in _RADII if radius < highest), highest][-9:]
-    rows = []
-    for one in certificates:
-        shares = certified_accuracy(one.radius, one.certified & correct, radii).tolist()
-        pairs = zip(radii, shares, strict=True)
-        accuracy = [{"radius": radius, "share": share} for radius, share in pairs]
-        rows.append(
-            {"guarantee": one.guarantee, "of_true_labels": known, "certified_accuracy": accuracy}
-        )
-    return rows
+    return [
+        {
+            "guarantee": one.guarantee,
+            "of_true_labels": known,
+            "certified_accuracy": _accuracy(one.radius, one.certified & correct, radii),
+        }
+        for one in certificates
+    ]
+
+
+def _accuracy(radius: Array, counted: Booleans, radii: Sequence[float]) -> list[Document]:
+    """The share of points that count, by radius."""
+    shares = certified_accuracy(radius, counted, radii).tolist()
+    return [{"radius": at, "share": share} for at, share in zip(radii, shares, strict=True)]
 
 
 def _loss(request: Loss) -> Document:
+    group_size("attackers", request.attackers)
     trained = Trained.of(request)
     expected = expectation(request, trained.runs)
     guarantee = trained.guarantee(request.guarantee, request)
@@ -214,7 +220,6 @@ def _smoothing(request: Smoothing) -> Document:
         plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
     highest = float(found.radius.max(initial=0.0))
     radii = [step * source.sigma for step in range(9) if step == 0 or step * source.sigma < highest]
-    shares_at = certified_accuracy(found.radius, counted, radii).tolist()
     return {
         "certificate": "smoothing",
         "sigma": source.sigma,
@@ -225,9 +230,6 @@ def _smoothing(request: Smoothing) -> Document:
         "of_true_labels": known,
         "abstained": int((~found.certified).sum()),
         "average_certified_radius": average_certified_radius(found.radius, counted),
-        "certified_accuracy": [
-            {"radius": radius, "share": share}
-            for radius, share in zip(radii, shares_at, strict=True)
-        ],
+        "certified_accuracy": _accuracy(found.radius, counted, radii),
         "points": _points(found.results()),
     }

@@ -101,6 +101,9 @@ class Trained:
         rate, noise, rounds = request.sampling_rate, request.noise_multiplier, request.rounds
         typed = {"--sampling-rate": rate, "--noise-multiplier": noise, "--rounds": rounds}
         bits = request.soundness_bits
+        unit = Unit(request.unit or (Unit.CLIENT if request.runs else Unit.RECORD))
+        if group_size("absent", request.absent) and unit is not Unit.CLIENT:
+            raise Misconfiguration("absent", request.absent, "only clients are absent")
         if request.runs:
             if not request.sources:
                 raise Misconfiguration("runs", "none", "name the folders of finished runs")
@@ -112,18 +115,15 @@ class Trained:
                         name, value, "leave it out: with --runs it comes from the runs' own ledgers"
                     )
             runs = Ensemble(tuple(FinishedRun.read(folder) for folder in request.sources))
-            unit = Unit(request.unit or Unit.CLIENT)
-            if unit is Unit.CLIENT:
-                bits = runs.inputs.malicious_submission_soundness_bits
             inputs = runs.inputs
-            _require_absences(request.absent, unit)
+            if unit is Unit.CLIENT:
+                bits = inputs.malicious_submission_soundness_bits
             redraws = 0 if unit is Unit.RECORD else inputs.redrawn_coins
             mechanism, points = inputs.mechanism(unit), inputs.proof_points
             return cls(runs, unit, mechanism, bits, inputs.most_attempts, redraws, points)
         if rate is None or noise is None or rounds is None:
             name = next(name for name, value in typed.items() if value is None)
             raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
-        unit = Unit(request.unit or Unit.RECORD)
         if unit is Unit.RECORD_OF_ONE_CLIENT:
             raise Misconfiguration(
                 "--unit",
@@ -139,7 +139,6 @@ class Trained:
             )
         mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         attempts = rounds * checks.count("attempts", request.attempts, 1)
-        _require_absences(request.absent, unit)
         return cls(None, unit, mechanism, bits, attempts)
 
     def guarantee(self, kind: GuaranteeKind, request: OfTrainings) -> Guarantee:
@@ -200,12 +199,6 @@ def group_size(field: str, size: int) -> int:
     if checks.count(field, size) > LARGEST_GROUP:
         raise Misconfiguration(field, size, f"give at most {LARGEST_GROUP:,}")
     return size
-
-
-def _require_absences(absent: int, unit: Unit) -> None:
-    """Refuse absences that nobody can select."""
-    if group_size("absent", absent) and unit is not Unit.CLIENT:
-        raise Misconfiguration("absent", absent, "only clients are absent")
 
 
 def right(request: Prediction, labels: Integers) -> Booleans:

@@ -1,12 +1,11 @@
 """`precad keys`: who is who, in files."""
 
-import json
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, with_options
+from precad.cli.options import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.authority import PARTY_DAYS
@@ -192,16 +191,17 @@ def show(
         party, fingerprint = asked
         document = {"party": party, "state": "request", "fingerprint": fingerprint}
         lines = f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"
-        click.echo(json.dumps([document], indent=2) if as_json else lines)
+        print_json([document], indent=2) if as_json else click.echo(lines)
         return
     summaries = summarise(path)
     if as_json:
-        click.echo(json.dumps([each.to_json() for each in summaries], indent=2))
+        print_json([each.to_json() for each in summaries], indent=2)
         return
     for each in summaries:
-        click.echo(f"{each.party}: {each.state} until {each.ends:%Y-%m-%d %H:%M} UTC")
-        click.echo(f"    serial {each.serial}")
-        click.echo(f"    SHA-256 {each.fingerprint}")
+        click.echo(
+            f"{each.party}: {each.state} until {each.ends:%Y-%m-%d %H:%M} UTC\n"
+            f"    serial {each.serial}\n    SHA-256 {each.fingerprint}"
+        )
 
 
 def _serial(text: str) -> int:

@@ -1,6 +1,5 @@
 """`precad ledger mine` and `precad ledger receipts`: what a data owner keeps for itself."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, with_options
+from precad.cli.options import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
 from precad.common.terminal import Table, say, upper
@@ -48,7 +47,7 @@ def mine(
         raise Misconfiguration("FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}")
     document = _account(Account(path), delta)
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document, indent=2)
     else:
         _show_account(document)
 
@@ -85,7 +84,7 @@ def receipts(
         findings += _signatures(kept, identity)
     statements = {role.value: _statement(kept, role) for role in kept.statements}
     if as_json:
-        click.echo(json.dumps({"sound": not findings, "findings": findings} | statements, indent=2))
+        print_json({"sound": not findings, "findings": findings} | statements, indent=2)
     else:
         for name, values in statements.items():
             click.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))

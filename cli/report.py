@@ -1,6 +1,5 @@
 """`precad report`: what was trained, what is guaranteed, what was enforced, in one file."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated, Literal
 
 import click
 
-from precad.cli.options import ARGUMENT, json_of, with_options
+from precad.cli.options import ARGUMENT, json_of, print_json, with_options
 from precad.common.errors import Misconfiguration
 
 
@@ -43,7 +42,7 @@ def report(
     if schema:
         from precad.cli.report_facts import Report  # noqa: PLC0415
 
-        click.echo(json.dumps(Report.model_json_schema(), indent=2))
+        print_json(Report.model_json_schema(), indent=2)
         return
     if not run:
         raise Misconfiguration(

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from precad import __version__
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName, SampledGaussian
-from precad.accounting.guarantees import PrivacyStatement, guarantees
-from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.accounting.guarantees import PrivacyStatement, cap_of, guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.exact_groups import ExactGroups
@@ -236,8 +235,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[Guarantee]:
     delta = task.privacy.delta
     stated = [(run, each) for each in guarantees(run, delta, accountants=exact)]
     if run.malicious_server:
-        cap = PrivacyCap(task).most(task.privacy.record_rate)
-        capped = run.at_cap(run.rounds if cap is None else cap)
+        capped = run.at_cap(cap_of(task))
         one = (Adversary.ONE_SERVER,)
         stated += [(capped, each) for each in guarantees(capped, delta, one, exact)]
     limit = task.privacy.epsilon_limit

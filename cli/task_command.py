@@ -2,9 +2,8 @@
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import click
 
@@ -22,23 +21,20 @@ def task() -> None:
     """Make a task from what is wanted, check it, say what it guarantees."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTask(Wishes):
-    """What `precad task new` is asked."""
-
-    out: Annotated[Path, "The file to write; it must not exist.", ARGUMENT]
+@task.command()
+@with_options
+def new(
+    *,
+    wishes: Wishes,
+    out: Annotated[Path, "The file to write; it must not exist.", ARGUMENT],
     objective: Annotated[
         str | None,
         "What a record's gradient is of, for a model that is smoothed when it is used: "
         "dp-gaussian or another of docs/robustness.md; costs no ε.",
-    ]
-    input_noise: Annotated[float, "With --objective: σ of the copies and of the smoothing."] = 0.25
-    name: Annotated[str | None, "By default the file's name."]
-
-
-@task.command()
-@with_options
-def new(request: NewTask) -> None:
+    ],
+    input_noise: Annotated[float, "With --objective: σ of the copies and of the smoothing."] = 0.25,
+    name: Annotated[str | None, "By default the file's name."],
+) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
     σ is the least that gives the ε, exactly; precad plan says the same of the
@@ -54,22 +50,19 @@ def new(request: NewTask) -> None:
         precad task new task.toml --recipe columns.toml --architecture logistic \\
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
-    out = request.out
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
     # SciPy and torch take seconds.
     from precad.cli.task_file import described, written  # noqa: PLC0415
     from precad.cli.task_planning import planned  # noqa: PLC0415
 
-    name = request.name or out.stem.lower().replace("_", "-").replace(" ", "-")
-    more: dict[str, Any] = {}
-    if request.objective is not None:
-        more["objective"] = {"name": request.objective, "noise": request.input_noise}
-    made, sizes, tried = planned(request, name, more)
+    name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
+    named = {"name": objective, "noise": input_noise}
+    made, sizes, tried = planned(wishes, name, {} if objective is None else {"objective": named})
     try:
-        if request.weights is not None:
-            _lay_beside(request.weights, out)
-        out.write_text(written(made, described(made, request)), encoding="utf-8")
+        if wishes.weights is not None:
+            _lay_beside(wishes.weights, out)
+        out.write_text(written(made, described(made, wishes)), encoding="utf-8")
     except OSError as error:
         raise Misconfiguration(
             "out", str(out), f"can't be written ({error.strerror}); name another place"
