@@ -76,23 +76,24 @@ def to_toml(values: Mapping[str, object]) -> str:
 
 def _lines(values: Mapping[str, object]) -> str:
     """A key a line; tables within are written in the line."""
-    return "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in values.items())
+    return "".join(f"{_toml_key(key)} = {toml_value(value)}\n" for key, value in values.items())
 
 
 def _toml_key(key: str) -> str:
     """Quoted where a blank, a dot or a letter beyond ASCII would mean another key, or none."""
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
 
 
-def _toml_value(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A value as TOML; a list of tables has a line for each."""
     match value:
         case dict():
-            pairs = (f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items())
+            pairs = (f"{_toml_key(key)} = {toml_value(one)}" for key, one in value.items())
             return f"{{ {', '.join(pairs)} }}"
         case [dict(), *_]:
-            return "[\n" + "".join(f"  {_toml_value(row)},\n" for row in value) + "]"
+            return "[\n" + "".join(f"  {toml_value(row)},\n" for row in value) + "]"
         case list() | tuple():
-            return f"[{', '.join(map(_toml_value, value))}]"
+            return f"[{', '.join(map(toml_value, value))}]"
         case float() if not math.isfinite(value):
             return str(value)
     # JSON's strings, numbers and booleans are TOML's too, but for one control character.
