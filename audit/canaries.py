@@ -58,10 +58,9 @@ def loud_canaries(
     """Canaries whose gradients are long and nearly at right angles to each other.
 
     Inputs are Gaussian; labels are drawn at random. The coins come from the same generator: the
-    seed is the audit's secret until it is over, and repeats it afterwards.
-
-    Shape and spread are those of ``like``, the spread ``loud`` times as large; labels are below
-    ``classes``. Each of the training's ``periods`` has coins of its own.
+    seed is the audit's secret until it is over, and repeats it afterwards. Shape and spread are
+    those of ``like``, the spread ``loud`` times as large; labels are below ``classes``. Each of the
+    training's ``periods`` has coins of its own.
 
     Raises:
         Misconfiguration: inputs that aren't real numbers, or labels that aren't whole ones.

@@ -26,8 +26,7 @@ from precad.audit.one_run import (
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 _LEAST = 10
-_LEAST_MU, _MOST_MU = 1e-3, 16.0
-_MU_STEPS = 14
+_LEAST_MU = 1e-3
 _POWER_TRIALS = 20
 _TRIALS = 15
 """Audits that are played to find the number of guesses."""
@@ -90,12 +89,6 @@ def pooled(guesses: Sequence[Guesses]) -> Guesses:
         sum(each.canaries for each in guesses),
         sum(each.made for each in guesses),
         sum(each.correct for each in guesses),
-    )
-
-
-def _mu(guesses: list[Guesses], significance: float) -> float:
-    return lower_bound(
-        gaussian, pooled(guesses), significance, _MOST_MU, least=_LEAST_MU, steps=_MU_STEPS
     )
 
 
@@ -164,13 +157,15 @@ class Statement:
                 for coins in tossed
             ]
 
+        def mu(guesses: list[Guesses]) -> float:
+            found = pooled(guesses)
+            return lower_bound(gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14)
+
         def medians(noise: float) -> NDArray[np.float64]:
             bounds = []
             for _ in range(_TRIALS):
                 runs = played(noise)
-                bounds.append(
-                    [_mu([guess(*run, made) for run in runs], significance) for made in shares]
-                )
+                bounds.append([mu([guess(*run, made) for run in runs]) for made in shares])
             found: NDArray[np.float64] = np.median(bounds, axis=0)
             return found
 
@@ -208,14 +203,11 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An audit of one statement.
+    """An audit of one statement, with what was planned beforehand and the stated ε.
 
     Attributes:
-        statement: what was audited.
-        power: what was planned beforehand.
         guesses: how the adversary did, in the way that proves most.
         significance: how likely a sound system fails, at most.
-        epsilon: the stated one.
         by_family: the largest ε of the same training with less noise that is refuted: the
             sharpest bound. It reaches the stated ε where the statement is refuted, and only there.
         refuted: whether the statement doesn't hold: fewer correct guesses would be expected of

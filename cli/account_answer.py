@@ -43,16 +43,10 @@ _NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One run that is asked about.
-
-    Attributes:
-        source: its task; empty where its numbers were given.
-        run: as it was planned or counted.
-        delta: δ.
-        cap: the most participations, fixed beforehand.
-    """
+    """One run that is asked about; ``cap`` is the most participations, fixed beforehand."""
 
     source: str
+    """Its task; empty where its numbers were given."""
     run: Run
     delta: float
     cap: int

@@ -12,7 +12,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say
 
 if TYPE_CHECKING:
-    from precad.audit.verdict import Power, Statement, Verdict
+    from precad.audit.verdict import Verdict
 
 REFUTED = 1
 
@@ -55,7 +55,11 @@ def audit(
     made = [designed(canaries, rounds, number) for number in range(first, first + repetitions)]
     plans = planned(made[0], repetitions)
     for statement, power in plans.items():
-        say_plan(out, statement, power)
+        say(
+            out,
+            f"{statement.name}: ε = {statement.epsilon:.2f} of a round is stated. A sound build "
+            f"should give about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}.",
+        )
     with Bar("trainings", repetitions, sys.stderr) as line:
         played = enumerate(line.track(made, task_id=line.task_ids[0]), first)
         trainings = ((train(each, seed=seed_of), each) for seed_of, each in played)
@@ -73,16 +77,6 @@ def audit(
         print_json(document)
     if any(verdict.refuted for verdict in found):
         sys.exit(REFUTED)
-
-
-def say_plan(out: TextIO, statement: "Statement", power: "Power") -> None:
-    """Write the stated ε, and what a sound build and half of the noise should give."""
-    of = "a training" if statement.rounds > 1 else "a round"
-    say(
-        out,
-        f"{statement.name}: ε = {statement.epsilon:.2f} of {of} is stated. A sound build should "
-        f"give about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}.",
-    )
 
 
 def show(out: TextIO, found: "Iterable[Verdict]") -> None:

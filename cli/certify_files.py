@@ -61,11 +61,12 @@ def read_array(
         gap = lines.index(next(each for each in lines if not each.strip())) + 1
         raise Misconfiguration(field, str(path), f"line {gap} is empty: mend or remove it")
     open_question = header is None and not below and len(array) != rows
+    begin = lines[0] if len(lines[0]) <= 20 else lines[0][:20] + "…"
     if open_question and _may_be_names(array, counted=counted):
         raise Misconfiguration(
             field,
             str(path),
-            f"begins with {_short(lines[0])}: a header, as pandas writes it, or numbers? Say which "
+            f"begins with {begin}: a header, as pandas writes it, or numbers? Say which "
             "with --header yes or --header no",
         )
     if not counted and array.shape[1] > 1 and len(array) >= _ROWS and _counts(array[:, 0]):
@@ -105,7 +106,3 @@ def _may_be_names(array: Array, *, counted: bool) -> bool:
 
 def _counts(column: Array) -> bool:
     return bool((column == np.arange(len(column))).all())
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= 20 else line[:20] + "…"

@@ -294,20 +294,14 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
 
 @dataclass(frozen=True, slots=True)
 class Smoothed:
-    """What is certified.
-
-    Attributes:
-        sigma: of the noise.
-        votes: ``[points, classes]``.
-        selection: the same, of other copies; None where every class pays.
-        labels: ``[points]``, true ones; None where they aren't known.
-        facts: what else there is to say.
-    """
+    """What is certified: votes ``[points, classes]`` under noise of ``sigma``."""
 
     sigma: float
     votes: Integers
     selection: Array | None
+    """As ``votes``, of other copies; None where every class pays."""
     labels: Array | None
+    """True ones, ``[points]``; None where they aren't known."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 

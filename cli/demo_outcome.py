@@ -244,13 +244,9 @@ def plot(outcome: Outcome, path: Path) -> None:
 def robustness(
     scenario: Scenario, theta: NDArray[np.float64], result: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """The report as one object; robustness.txt and certificate.png are written beside the model.
+    """The report as one object, of a run with an objective and its last model, ``[d] float64``.
 
-    Args:
-        scenario: what ran, with an objective.
-        theta: the last model, ``[d] float64``.
-        result: the run's summary so far.
-        folder: receives both files.
+    Writes robustness.txt and certificate.png into ``folder``; ``result`` is the summary so far.
     """
     section = scenario.task.objective
     assert section is not None

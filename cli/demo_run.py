@@ -42,11 +42,7 @@ def run(
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
-    Args:
-        scenario: what to run.
-        folder: receives everything.
-        display: shows it.
-        owners_s: how long owners have to end once the training is over.
+    Once the training is over its owners have ``owners_s`` to end.
 
     Raises:
         PeerUnavailable: a part didn't start; with the end of its log.

@@ -44,11 +44,7 @@ class Scenario:
 
 
 def make_scenario(request: DemoRequest) -> Scenario:
-    """Decide everything, or refuse.
-
-    Raises:
-        Misconfiguration: names the option, its value and what would do.
-    """
+    """Decide everything, or refuse. Raises Misconfiguration naming the option."""
     clients, bad_count = request.clients, _attackers(request)
     data = load(request.dataset, request.data)
     values = demo_task(data, request.model, clients, request.rounds, request.client_rate)

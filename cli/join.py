@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, TextIO
 
@@ -115,10 +116,7 @@ def join(
 def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | None) -> int:
     """Run an owner's process for each settings file; return the status of one that failed, or 0.
 
-    Args:
-        settings: of the owners.
-        options: of each.
-        logs: a folder; each one's output goes to a file there, named like its settings file.
+    Each one's output goes to a file in ``logs``, named like its settings file.
     """
     if sys.platform == "win32":
         raise Misconfiguration(
@@ -158,15 +156,12 @@ def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
     """
     path = folder / f"{settings.stem}.log"
     try:
-        return opened.enter_context(open(path, "ab", opener=_private))
+        private = partial(os.open, mode=PRIVATE_MODE)
+        return opened.enter_context(open(path, "ab", opener=private))
     except OSError as error:
         raise Misconfiguration(
             "--logs", str(path), f"can't be written ({error.strerror}); name another folder"
         ) from None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, PRIVATE_MODE)
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

@@ -308,10 +308,7 @@ def _filled(name: str, values: Mapping[str, str], **others: str) -> str:
 def _packed(folder: str, contents: Mapping[str, str | bytes], *, keys: bool) -> bytes:
     """A .tar.gz of files in one folder; no time, owner or order of this machine's in it.
 
-    Args:
-        folder: in which all of them lie.
-        contents: text or bytes by path within it.
-        keys: whether it has a folder for keys, its owner's alone from the first.
+    With ``keys`` it has a folder for them, its owner's alone from the first.
     """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:

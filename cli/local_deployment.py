@@ -117,15 +117,12 @@ def write_parties(
     """Write the settings of servers, owners and the dealer, if there is one, a file each.
 
     Args:
-        folder: receives the files; paths in them are relative to it.
+        folder: receives the files, which are returned; paths in them are relative to it.
         task: the task's file.
         owners: by name, what each has besides name, addresses and state.
         addresses: of server-a, server-b and, where the task has one, the dealer.
         linger_s: how long servers whose training ended stay.
         way: what a part dials to reach another part's address.
-
-    Returns:
-        The files.
     """
     a, b, dealer = addresses["server-a"], addresses["server-b"], addresses.get("dealer")
     settings: dict[str, dict[str, object]] = {
@@ -178,7 +175,7 @@ class LocalDeployment:
 
     Args:
         folder: receives settings, keys, records, states and logs, one folder or file a party.
-        task: the task.
+        task: of all parts.
         data: each client's records.
         bad: clients that misbehave, and how (``simulation.bad_client.KINDS``).
         instead: parts by name that another program plays: what the interpreter is given for it,

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, fields, is_dataclass
@@ -25,8 +26,10 @@ import click
 from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
+from precad.common.terminal import say
 
 if TYPE_CHECKING:
+    from precad.common.task import Task
     from precad.common.wire.operator_connection import OperatorConnection
 
 PATH = click.Path(path_type=Path)
@@ -189,11 +192,7 @@ _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".
 
 
 def writable_picture(path: Path, option: str = "--plot") -> None:
-    """Refuse a picture that can't be written, before the work that it is to show.
-
-    Raises:
-        Misconfiguration: another kind of file, no such folder, or one that can't be written to.
-    """
+    """Refuse a picture that can't be written, before the work that it is to show."""
     if path.suffix.lower() not in _PICTURES:
         raise Misconfiguration(option, str(path), "give a file that ends with .png, .pdf or .svg")
     folder = path.parent
@@ -201,6 +200,14 @@ def writable_picture(path: Path, option: str = "--plot") -> None:
         raise Misconfiguration(option, str(path), "there is no such folder; make it first")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise Misconfiguration(option, str(path), "can't be written; give another place")
+
+
+def warn_of_clip(task: "Task", records: int | None = None) -> None:
+    """Say on stderr where C arms attackers alone; an owner may hold as many ``records``."""
+    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- NumPy
+
+    if (text := excess_of_clip(task, records)) is not None:
+        say(sys.stderr, f"! {text}", style="yellow")
 
 
 def print_json(document: object, *, indent: int | None = None) -> None:
@@ -221,10 +228,8 @@ def task_numbers(
 ) -> dict[str, Any]:
     """The named numbers: of the task in the file, or as they were given.
 
-    Args:
-        given: all options by name, ``task`` among them; None or empty where not given.
-        needed: options whose values a task has.
-        optional: such options too, which nobody has to give without a task.
+    ``given`` are all options by name, ``task`` among them; None or empty where not given. A task
+    says the ``needed`` and the ``optional`` ones; without it the latter may be left out.
 
     Raises:
         Misconfiguration: a number is missing, or was given beside a task, or the file is wrong.

@@ -2,7 +2,6 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,6 +124,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
     ]
     limit = account.limit
     spent = account.filter
+    proved = (charge.malicious_server for charge in charges)
     return {
         "tasks": tasks,
         "versions": len(charges),
@@ -140,15 +140,10 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "filter_epsilon": None if spent is None else spent.epsilon(),
             "overdrawn": spent is None,
             "raised": isinstance(limit, RaisedLimit | RaisedWholeLimit),
-            "server": _server(charges),
+            # Never for what was counted.
+            "server": "malicious" if charges and all(proved) else "curious",
         },
     }
-
-
-def _server(charges: "Sequence[Charge]") -> str:
-    """Of what kind one server may be, for the limit to hold: never for what was counted."""
-    proved = charges and all(charge.malicious_server for charge in charges)
-    return "malicious" if proved else "curious"
 
 
 def _show_account(document: dict[str, Any]) -> None:
@@ -191,13 +186,6 @@ def _show_account(document: dict[str, Any]) -> None:
         )
 
 
-def _charges(folder: Path) -> list["Charge"]:
-    from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
-
-    entries = AccountFile(folder / ACCOUNT_FILE).new_entries()
-    return [entry for entry in entries if isinstance(entry, Charge)]
-
-
 def _statement(kept: "KeptStatements", role: Role) -> dict[str, Any]:
     body = kept.statements[role][1]
     return {
@@ -213,11 +201,14 @@ def _statement(kept: "KeptStatements", role: Role) -> dict[str, Any]:
 
 
 def _findings(kept: "KeptStatements", account: Path) -> list[str]:
+    from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
     from precad.client.server_statements import re_release_counts  # noqa: PLC0415
 
     found = []
     own: dict[tuple[Digest, str, int], int] = {}
-    for charge in _charges(account):
+    for charge in AccountFile(account / ACCOUNT_FILE).new_entries():
+        if not isinstance(charge, Charge):
+            continue
         step = charge.task, charge.client, charge.version
         own[step] = max(charge.re_releases, own.get(step, 0))
     models: dict[int, set[str]] = {}

@@ -23,12 +23,11 @@ from precad.certify.guarantee import (
     ValidationAllowance,
 )
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.options import Wishes, task_numbers
+from precad.cli.options import Wishes, task_numbers, warn_of_clip
 from precad.cli.plan import PlanRequest
 from precad.cli.task_planning import least_noise, participations_of, planned, rounded, upload_bytes
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.roster import excess_of_clip
 from precad.common.task import Task
 from precad.common.terminal import say, upper
 
@@ -170,8 +169,8 @@ class Plan:
                 f"That costs: a run's noise is at least {costs:.2g} times its signal. More owners, "
                 "or fewer parameters, make it less.",
             )
-        if self.whole and (excess := excess_of_clip(self.task)) is not None:
-            say(sys.stderr, f"! {excess}", style="yellow")
+        if self.whole:
+            warn_of_clip(self.task)
 
 
 def _of_task(request: PlanRequest) -> Task:

@@ -115,11 +115,7 @@ def predict(
 
 
 def probabilities(outputs: "NDArray[np.float32]") -> "NDArray[np.float32]":
-    """Softmax over columns, ``[n, classes] float32``.
-
-    Raises:
-        Misconfiguration: the model gives no column a class.
-    """
+    """Softmax over columns, ``[n, classes] float32``. Raises Misconfiguration: there are none."""
     from scipy.special import softmax  # noqa: PLC0415
 
     if outputs.ndim != 2 or outputs.shape[1] < 2:

@@ -48,7 +48,7 @@ class Sources:
         ledgers: SQLAlchemy URLs by server.
         data: the data set's name, where the run says it.
         accuracies: by round, from 1; empty where nobody measured them.
-        inputs: certificates against changed inputs, where the run made them.
+        inputs: where the run made certificates against changed ones.
     """
 
     names: str
@@ -125,20 +125,16 @@ def _url(folder: Path) -> str:
 
 def _summary(path: Path) -> dict[str, Any]:
     """The run's summary; empty where there is none."""
-    if not path.is_file():
-        return {}
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
         raise Misconfiguration("RUN", str(path), f"not JSON ({error})") from None
     return said if isinstance(said, dict) else {}
 
 
 def _inputs(path: Path, found: Any) -> ChangedInputs | None:
-    if found is None:
-        return None
     try:
-        return ChangedInputs.model_validate(found["smoothing"])
+        return None if found is None else ChangedInputs.model_validate(found["smoothing"])
     except (ValueError, LookupError, TypeError):
         remedy = "its certificates of changed inputs can't be read; take the file as written"
         raise Misconfiguration("RUN", str(path), remedy) from None

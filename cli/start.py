@@ -53,17 +53,9 @@ def said(
 
 
 def serve(part: str, config: Path) -> int:
-    """Be one of the three servers.
+    """Be server a or b, or the dealer, by its settings file; return the exit status.
 
-    Args:
-        part: a, b or dealer.
-        config: its settings file.
-
-    Returns:
-        The exit status.
-
-    Raises:
-        Misconfiguration: settings, or what they name, can't be used.
+    Raises Misconfiguration: settings, or what they name, can't be used.
     """
     start_log()
     process = import_module(f"precad.{_PARTS[part]}.process")

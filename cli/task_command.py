@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, Wishes, print_json, with_options
+from precad.cli.options import ARGUMENT, AsJson, Wishes, print_json, warn_of_clip, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
@@ -68,7 +68,7 @@ def new(
             "out", str(out), f"can't be written ({error.strerror}); name another place"
         ) from None
     click.echo(f"{out}: task {made.name}, digest {made.digest}")
-    _warn(made, max(sizes))
+    warn_of_clip(made, max(sizes))
     if not tried:
         say(
             sys.stderr,
@@ -84,14 +84,6 @@ def _lay_beside(weights: Path, out: Path) -> None:
         raise Misconfiguration("--from", str(place), "exists already: name the file otherwise")
     if not place.exists():
         shutil.copyfile(weights, place)
-
-
-def _warn(made: Task, records: int | None = None) -> None:
-    """Of a C that arms attackers alone; an owner may hold as many ``records``."""
-    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- NumPy
-
-    if (text := excess_of_clip(made, records)) is not None:
-        say(sys.stderr, f"! {text}", style="yellow")
 
 
 @task.command()
@@ -112,7 +104,7 @@ def check(
 
         initial_vector(made.model)
     click.echo(f"{file}: a task that servers take; digest {made.digest}")
-    _warn(made)
+    warn_of_clip(made)
     if data is not None:
         click.echo(f"{data}: {_tried(made, data, model, loss)}")
     for field, value in (("model", model), ("loss", loss)):
@@ -135,7 +127,7 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     click.echo(f"Task {made.name}, digest {made.digest}\n")
     for each in sentences(made):
         click.echo(f"- {each}")
-    _warn(made)
+    warn_of_clip(made)
 
 
 def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:

@@ -40,12 +40,7 @@ def described(made: Task, wishes: Wishes) -> str:
 
 
 def written(made: Task, head: str) -> str:
-    """The file's text; ``Task.parse`` of it gives the task.
-
-    Args:
-        made: what to write.
-        head: the comment above everything.
-    """
+    """The file's text with this comment as its head; ``Task.parse`` of it gives the task."""
     values = made.model_dump(mode="json")
     blocks = [_comment(head), *_tables(Task, values, "")]
     return "\n\n".join(blocks) + "\n"

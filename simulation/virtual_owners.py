@@ -121,18 +121,14 @@ def _shares(data: Any, clients: int | None, task: Task, seed: int) -> Iterator[t
         raise Misconfiguration(
             "clients", count, f"there must be from 1 to as many as records ({len(records)})"
         )
-    for n, part in enumerate(np.array_split(_order(len(records), seed), count)):
+    context = int.from_bytes(encode_context("simulated-partition", seed), "little")
+    order = np.random.default_rng(context).permutation(len(records))
+    for n, part in enumerate(np.array_split(order, count)):
         yield _name(n, count), Records(*records.take(np.sort(part)))
 
 
 def _name(number: int, count: int) -> str:
     return f"client-{number + 1:0{len(str(count))}d}"
-
-
-def _order(records: int, seed: int) -> NDArray[np.int64]:
-    """In which order one data set's records are dealt out to clients."""
-    context = int.from_bytes(encode_context("simulated-partition", seed), "little")
-    return np.random.default_rng(context).permutation(records)
 
 
 _BYTES_PER_ELEMENT = 64
@@ -218,7 +214,11 @@ class Stacked:
             gradients, bad = self._found(named, theta, every[some], noise)
             pieces = (torch.split(all_of, self._block) for all_of in (places[some], gradients, bad))
             for at, piece, wrong in zip(*pieces, strict=True):
-                _add(sums, at, self._encoded(piece, wrong))
+                # Places ascend; ``index_add_`` of int64 is slow.
+                owners, counts = torch.unique_consecutive(at, return_counts=True)
+                parts = torch.split(self._encoded(piece, wrong), counts.tolist())
+                for owner, rows_of in zip(owners.tolist(), parts, strict=True):
+                    sums[owner] += rows_of.sum(dim=0)
         found = sums.cpu().numpy()
         bound, bits = self._task.bound, self._task.fractional_bits
         for number in range(len(found)):
@@ -276,13 +276,6 @@ class Stacked:
         found = np.concatenate(list(chunks))[: len(rows)]
         found[np.isin(rows, failed)] = np.nan
         return torch.from_numpy(found).to(self._device)
-
-
-def _add(sums: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> None:
-    """Each row to the sum of its place; places ascend. ``index_add_`` of int64 is slow."""
-    owners, counts = torch.unique_consecutive(places, return_counts=True)
-    for owner, mine in zip(owners.tolist(), torch.split(rows, counts.tolist()), strict=True):
-        sums[owner] += mine.sum(dim=0)
 
 
 def factors_of(
