@@ -18,7 +18,7 @@ from precad.accounting.adversaries import (
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, cap_of, guarantees
 from precad.cli.account import AccountRequest
-from precad.cli.options import task_numbers
+from precad.cli.options import refuse_given, require_given
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
@@ -179,7 +179,7 @@ def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -
     """What a task says."""
     if request.cover_uploads:
         raise Misconfiguration("cover_uploads", True, "the task says it: leave --cover-uploads out")
-    task_numbers(asdict(request) | {"task": path}, (*_RECORD, *_CLIENT), ())
+    refuse_given(asdict(request), (*_RECORD, *_CLIENT))
     task = Task.load(path)
     cap = cap_of(task, taken) if request.cap is None else request.cap
     return Asked(str(path), Run.of(task, counts=taken), task.privacy.delta, cap)
@@ -187,16 +187,14 @@ def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -
 
 def _typed(request: AccountRequest, taken: ReleaseCounts | None) -> Asked:
     """What all options by name say."""
-    given = asdict(request) | {"task": None}
+    given = asdict(request)
     # One number of the client level alone is of no use.
     wanted = any(given[name] is not None for name in _CLIENT)
-    numbers = task_numbers(
-        given, (*_RECORD, *_CLIENT) if wanted else _RECORD, () if wanted else _CLIENT
-    )
-    clips = {name: numbers.pop(name) for name in _CLIENT}
-    if clips["client_clip"] is not None:
-        numbers["sensitivity_ratio"] = sensitivity_ratio(**clips)
+    require_given(given, (*_RECORD, *_CLIENT) if wanted else _RECORD)
+    numbers = {name: given[name] for name in _RECORD}
     delta = numbers.pop("delta")
+    if wanted:
+        numbers["sensitivity_ratio"] = sensitivity_ratio(**{name: given[name] for name in _CLIENT})
     run = Run(**numbers, counts=taken, cover_uploads=request.cover_uploads)
     return Asked("", run, delta, run.rounds if request.cap is None else request.cap)
 

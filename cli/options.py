@@ -4,7 +4,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, signature
@@ -223,36 +223,21 @@ def json_of(document: object, *, indent: int | None = None) -> str:
     return json.dumps(plain, indent=indent, allow_nan=False)
 
 
-def task_numbers(
-    given: Mapping[str, Any], needed: Sequence[str], optional: Sequence[str]
-) -> dict[str, Any]:
-    """The named numbers: of the task in the file, or as they were given.
+def option_of(name: str) -> str:
+    """Return what an option is called that gives this word or number."""
+    return "--from" if name == "weights" else "--" + name.replace("_", "-")
 
-    ``given`` are all options by name, ``task`` among them; None or empty where not given. A task
-    says the ``needed`` and the ``optional`` ones; without it the latter may be left out.
 
-    Raises:
-        Misconfiguration: a number is missing, or was given beside a task, or the file is wrong.
-    """
-    path, names = given["task"], (*needed, *optional)
+def require_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a number that is missing, where no task says it."""
     for name in names:
-        option, value = "--" + name.replace("_", "-"), given[name]
-        missing = value in {None, ()}
-        if path is not None and not missing:
-            raise Misconfiguration(name, value, f"the task says it: leave {option} out, or --task")
-        if path is None and name in needed and missing:
-            raise Misconfiguration(name, None, f"give {option}, or a task with --task")
-    if path is None:
-        return {name: given[name] for name in names}
-    # pydantic loads here, so that `precad --help` doesn't wait for it.
-    from precad.common.task import Task  # noqa: PLC0415
+        if given[name] is None:
+            raise Misconfiguration(name, None, f"give {option_of(name)}, or a task with --task")
 
-    task = Task.load(path)
-    numbers = task.privacy.model_dump() | {
-        "clients": task.enrolment.clients,
-        "clip_ratio": 1 / task.sensitivity_ratio,
-        "dimension": task.dimension,
-        "fractional_bits": task.fractional_bits,
-        "rounds": task.training.rounds,
-    }
-    return {name: numbers[name] for name in names}
+
+def refuse_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a number beside the task that says it."""
+    for name in names:
+        if (value := given[name]) is not None:
+            remedy = f"the task says it: leave {option_of(name)} out, or --task"
+            raise Misconfiguration(name, value, remedy)
