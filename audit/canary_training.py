@@ -10,18 +10,9 @@ from numpy.typing import NDArray
 from scipy.linalg import solve
 from torch.nn import functional
 
+from precad.audit import verdict
 from precad.audit.canaries import Designed
 from precad.audit.one_run import Guesses
-from precad.audit.verdict import (
-    MODELS,
-    ONE_SERVER,
-    Power,
-    Statement,
-    Verdict,
-    guess,
-    judge,
-    pooled,
-)
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import build
 from precad.client.records.torch_records import Records, as_records
@@ -57,7 +48,7 @@ class Audited:
     denominator: float
 
 
-def statements(task: Task, periods: int) -> tuple[Statement, Statement]:
+def statements(task: Task, periods: int) -> tuple[verdict.Statement, verdict.Statement]:
     """The two record-level guarantees: who sees the models, and one server that looks on.
 
     What is stated is of one of the training's ``periods``, each with coins of its own.
@@ -65,8 +56,8 @@ def statements(task: Task, periods: int) -> tuple[Statement, Statement]:
     privacy, rounds = task.privacy, task.training.rounds // periods
     one = privacy.noise_multiplier
     return (
-        Statement(MODELS, privacy.record_rate, 2**0.5 * one, rounds, privacy.delta),
-        Statement(ONE_SERVER, privacy.record_rate, one, rounds, privacy.delta),
+        verdict.Statement(verdict.MODELS, privacy.record_rate, 2**0.5 * one, rounds, privacy.delta),
+        verdict.Statement(verdict.ONE_SERVER, privacy.record_rate, one, rounds, privacy.delta),
     )
 
 
@@ -125,7 +116,7 @@ def denominator(task: Task, data: dict[str, Any]) -> float:
     return roster.denominator(task.privacy.client_rate)
 
 
-def views(trained: Audited, made: Designed) -> dict[Statement, list[Vector]]:
+def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vector]]:
     """Each statement's scores, from all that its adversary may know: two ways, see ``ASSUMED``.
 
     A score is the best linear estimate of a coin, from all rounds that it holds for and all
@@ -155,7 +146,7 @@ def views(trained: Audited, made: Designed) -> dict[Statement, list[Vector]]:
     gradients.prepare(canaries.records)
     clip, rate = privacy.record_clip, privacy.record_rate
     others = [as_records(share) for share in made.shares.values()]
-    found: dict[Statement, list[list[Vector]]] = {of: [[] for _ in ASSUMED] for of in both}
+    found: dict[verdict.Statement, list[list[Vector]]] = {of: [[] for _ in ASSUMED] for of in both}
     for period in np.split(np.arange(rounds), len(canaries.coins)):
         products = np.zeros((len(canaries), len(canaries)))
         # Who sees the models takes no noise off, a server its own.
@@ -199,7 +190,7 @@ SIGNIFICANCE = 1e-4
 
 def planned(
     made: Designed, repetitions: int, less: Mapping[str, float] = MappingProxyType({})
-) -> dict[Statement, Power]:
+) -> dict[verdict.Statement, verdict.Power]:
     """How many coins will be guessed for each statement, and what to expect of it.
 
     The statements share ``SIGNIFICANCE``. ``less`` says how many times less noise than stated each
@@ -217,22 +208,29 @@ def planned(
 
 
 def audit(
-    plans: dict[Statement, Power], trainings: Iterable[tuple[Audited, Designed]]
-) -> tuple[Verdict, ...]:
+    plans: dict[verdict.Statement, verdict.Power], trainings: Iterable[tuple[Audited, Designed]]
+) -> tuple[verdict.Verdict, ...]:
     """Score every training and judge them together.
 
     Raises:
         Misconfiguration: a training doesn't fit the plan.
     """
-    ways: dict[Statement, list[tuple[Guesses, Guesses]]] = {statement: [] for statement in plans}
+    ways: dict[verdict.Statement, list[tuple[Guesses, Guesses]]] = {
+        statement: [] for statement in plans
+    }
     for trained, made in trainings:
         coins = made.canaries.coins.ravel()
         for statement, found in views(trained, made).items():
             as_stated, as_broken = (scores.ravel() for scores in found)
-            planned_guesses = guess(as_stated, coins, plans[statement].guesses)
-            ways[statement].append((planned_guesses, guess(as_broken, coins, len(coins))))
+            planned_guesses = verdict.guess(as_stated, coins, plans[statement].guesses)
+            ways[statement].append((planned_guesses, verdict.guess(as_broken, coins, len(coins))))
     each = SIGNIFICANCE / len(plans)
     return tuple(
-        judge(statement, power, [pooled(way) for way in zip(*ways[statement], strict=True)], each)
+        verdict.judge(
+            statement,
+            power,
+            [verdict.pooled(way) for way in zip(*ways[statement], strict=True)],
+            each,
+        )
         for statement, power in plans.items()
     )

@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.audit.one_run import (
-    Guesses,
-    TradeOff,
-    gaussian,
-    lower_bound,
-    of_statement,
-    refutes,
-)
+from precad.audit import one_run
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 _LEAST = 10
@@ -57,10 +50,10 @@ class Power:
     trials: int
 
 
-def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> Guesses:
+def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> one_run.Guesses:
     """The scores furthest from zero are guessed, by their sign; the rest abstain."""
     surest = np.argsort(-np.abs(scores), kind="stable")[:made]
-    return Guesses(len(coins), made, int(((scores[surest] > 0) == coins[surest]).sum()))
+    return one_run.Guesses(len(coins), made, int(((scores[surest] > 0) == coins[surest]).sum()))
 
 
 def ideal_scores(
@@ -83,9 +76,9 @@ def ideal_scores(
     return found
 
 
-def pooled(guesses: Sequence[Guesses]) -> Guesses:
+def pooled(guesses: Sequence[one_run.Guesses]) -> one_run.Guesses:
     """Of several trainings together: one mechanism, whose coins are all fair and independent."""
-    return Guesses(
+    return one_run.Guesses(
         sum(each.canaries for each in guesses),
         sum(each.made for each in guesses),
         sum(each.correct for each in guesses),
@@ -157,9 +150,11 @@ class Statement:
                 for coins in tossed
             ]
 
-        def mu(guesses: list[Guesses]) -> float:
+        def mu(guesses: list[one_run.Guesses]) -> float:
             found = pooled(guesses)
-            return lower_bound(gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14)
+            return one_run.lower_bound(
+                one_run.gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14
+            )
 
         def medians(noise: float) -> NDArray[np.float64]:
             bounds = []
@@ -178,7 +173,7 @@ class Statement:
             ways = [
                 pooled([guess(*run, made) for run in runs]) for made in (shares[best], canaries)
             ]
-            return any(refutes(stated, way, significance / len(ways)) for way in ways)
+            return any(one_run.refutes(stated, way, significance / len(ways)) for way in ways)
 
         def epsilon(mu: float) -> float:
             return gdp.epsilon_of_delta(mu, self.delta) if mu > _LEAST_MU else 0.0
@@ -191,12 +186,12 @@ class Statement:
             trials=_POWER_TRIALS,
         )
 
-    def family(self) -> Callable[[float], TradeOff]:
+    def family(self) -> Callable[[float], one_run.TradeOff]:
         """F of the same training by how many times less noise it has."""
 
         @lru_cache
-        def f(times: float) -> TradeOff:
-            return of_statement(self.accountant(1 / times).delta)
+        def f(times: float) -> one_run.TradeOff:
+            return one_run.of_statement(self.accountant(1 / times).delta)
 
         return f
 
@@ -216,7 +211,7 @@ class Verdict:
 
     statement: Statement
     power: Power
-    guesses: Guesses
+    guesses: one_run.Guesses
     significance: float
     epsilon: float
     by_family: float
@@ -247,7 +242,7 @@ class Verdict:
 def judge(
     statement: Statement,
     power: Power,
-    ways: Sequence[Guesses],
+    ways: Sequence[one_run.Guesses],
     significance: float,
 ) -> Verdict:
     """What the guesses prove, in the way that proves most; the ways share the significance.
@@ -258,11 +253,11 @@ def judge(
     family, epsilon = statement.family(), statement.epsilon
     each = significance / len(ways)
 
-    def times(guesses: Guesses) -> float:
+    def times(guesses: one_run.Guesses) -> float:
         return _largest_refuted(family, guesses, each)
 
     best = max(ways, key=times)
-    refuted = refutes(family(1.0), best, each)
+    refuted = one_run.refutes(family(1.0), best, each)
     less = times(best)
     found = statement.accountant(1 / less).epsilon(statement.delta) if less else 0.0
     return Verdict(
@@ -277,12 +272,14 @@ def judge(
 
 
 def _largest_refuted(
-    family: Callable[[float], TradeOff], guesses: Guesses, significance: float
+    family: Callable[[float], one_run.TradeOff], guesses: one_run.Guesses, significance: float
 ) -> float:
     """How many times less noise at most is refuted; 0 where nothing is."""
     # The stated noise first: whether that is refuted is the verdict, and stays on its side.
-    if refutes(family(1.0), guesses, significance):
-        return lower_bound(family, guesses, significance, _MOST_TIMES, least=1.0, steps=_STEPS)
-    if not refutes(family(_LEAST_TIMES), guesses, significance):
+    if one_run.refutes(family(1.0), guesses, significance):
+        return one_run.lower_bound(
+            family, guesses, significance, _MOST_TIMES, least=1.0, steps=_STEPS
+        )
+    if not one_run.refutes(family(_LEAST_TIMES), guesses, significance):
         return 0.0
-    return lower_bound(family, guesses, significance, 1.0, least=_LEAST_TIMES, steps=_STEPS)
+    return one_run.lower_bound(family, guesses, significance, 1.0, least=_LEAST_TIMES, steps=_STEPS)

@@ -6,11 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from precad.certify.certificate_plots import (
-    plot_certified_accuracy,
-    plot_loss_bounds,
-    plot_smoothing,
-)
+from precad.certify import certificate_plots as plots
 from precad.certify.curves import Booleans
 from precad.certify.guarantee import Direction, Guarantee
 from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
@@ -23,18 +19,8 @@ from precad.certify.prediction import (
     certify_predictions,
     certify_smoothing,
 )
+from precad.cli import certify_inputs as inputs
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
-from precad.cli.certify_inputs import (
-    DIRECTIONS,
-    Trained,
-    budget,
-    expectation,
-    group_size,
-    right,
-    vote_intervals,
-    votes_of_file,
-    votes_of_model,
-)
 from precad.cli.options import writable_picture
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array
@@ -64,18 +50,18 @@ def answer(request: Request) -> Document:
 
 
 def _prediction(request: Prediction) -> Document:
-    trained = Trained.of(request)
-    intervals, models, classes = vote_intervals(request, trained.runs)
-    correct, known = right(request, intervals.labels), request.labels is not None
+    trained = inputs.Trained.of(request)
+    intervals, models, classes = inputs.vote_intervals(request, trained.runs)
+    correct, known = inputs.right(request, intervals.labels), request.labels is not None
     guarantees = [trained.guarantee(kind, request) for kind in request.kinds]
-    directions = DIRECTIONS[trained.change(request)]
+    directions = inputs.DIRECTIONS[trained.change(request)]
     certificates = [certify_predictions(intervals, one, directions) for one in guarantees]
     points = _points(certificates[0].results())
     if request.plot is not None:
         confidence = f"confidence {request.confidence:g}"
         title = f"{len(points):,} points, votes of {models:,} models, {confidence}"
         unit = trained.unit.plural
-        plot_certified_accuracy(
+        plots.plot_certified_accuracy(
             request.plot, certificates, correct, known=known, unit=unit, title=title
         )
     return {
@@ -128,11 +114,11 @@ def _accuracy(radius: Array, counted: Booleans, radii: Sequence[float]) -> list[
 
 
 def _loss(request: Loss) -> Document:
-    group_size("attackers", request.attackers)
-    trained = Trained.of(request)
-    expected = expectation(request, trained.runs)
+    inputs.group_size("attackers", request.attackers)
+    trained = inputs.Trained.of(request)
+    expected = inputs.expectation(request, trained.runs)
     guarantee = trained.guarantee(request.guarantee, request)
-    directions = DIRECTIONS[trained.change(request)]
+    directions = inputs.DIRECTIONS[trained.change(request)]
     bounds = _bounds(request, expected, guarantee, directions)
     fewest = [
         {"tau": tau, "attackers": _fewest(request, expected, tau, guarantee, directions)}
@@ -148,7 +134,7 @@ def _loss(request: Loss) -> Document:
             np.array([row[name] for row in bounds]) for name in ("attackers", "lower", "upper")
         )
         unit = trained.unit.plural
-        plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
+        plots.plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
     return {
         "certificate": "loss",
         **trained.document(request, guarantee),
@@ -211,13 +197,17 @@ def _fewest(
 
 
 def _smoothing(request: Smoothing) -> Document:
-    source = votes_of_model(request) if request.data is not None else votes_of_file(request)
-    shares = budget(request, *source.votes.shape)
+    source = (
+        inputs.votes_of_model(request)
+        if request.data is not None
+        else inputs.votes_of_file(request)
+    )
+    shares = inputs.budget(request, *source.votes.shape)
     found = certify_smoothing(source.votes, source.sigma, shares, source.selection)
     known = source.labels is not None
     counted = found.certified & (found.labels == source.labels if known else True)
     if request.plot is not None:
-        plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
+        plots.plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
     highest = float(found.radius.max(initial=0.0))
     radii = [step * source.sigma for step in range(9) if step == 0 or step * source.sigma < highest]
     return {

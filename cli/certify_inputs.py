@@ -15,6 +15,7 @@ from precad.accounting.events import (
     require_rounds,
 )
 from precad.accounting.gdp import GdpCltAccountant
+from precad.certify import intervals
 from precad.certify.curves import Booleans, Integers
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
@@ -30,15 +31,6 @@ from precad.certify.guarantee import (
     WithAbsent,
 )
 from precad.certify.inefficacy import MeanInterval, expected_loss
-from precad.certify.intervals import (
-    ConfidenceBudget,
-    Intervals,
-    ScoreBound,
-    score_intervals,
-    simuem,
-    vote_counts,
-    votes_of,
-)
 from precad.certify.prediction import LARGEST_GROUP
 from precad.certify.renyi import RenyiGroups
 from precad.cli.certify import (
@@ -216,15 +208,19 @@ def true_labels(path: Path, points: int, header: Header | None) -> Array:
     return truth
 
 
-def budget(request: Prediction | Smoothing, points: int, classes: int) -> ConfidenceBudget:
+def budget(
+    request: Prediction | Smoothing, points: int, classes: int
+) -> intervals.ConfidenceBudget:
     """The chance of a wrong statement that is asked for, and who shares it."""
     together = points if request.simultaneous else 1
     # A prediction's label is chosen from the same votes.
     strict = isinstance(request, Prediction)
-    return ConfidenceBudget(request.confidence, classes, together, strict)
+    return intervals.ConfidenceBudget(request.confidence, classes, together, strict)
 
 
-def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Intervals, int, int]:
+def vote_intervals(
+    request: Prediction, runs: Ensemble | None
+) -> tuple[intervals.Intervals, int, int]:
     """Confidence bounds from runs' votes or one file, the number of models, that of classes."""
     if runs is not None:
         counts = runs.votes(request.classes)
@@ -237,15 +233,19 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
         array = read_array("votes", sources[0], request.header, counted=counted)
         match request.form or ("scores" if array.ndim == 3 else "votes"):
             case "scores":
-                scores, bound = _stacked(array), ScoreBound(request.interval)
+                scores, bound = _stacked(array), intervals.ScoreBound(request.interval)
                 points, models, classes = (*scores.shape, 0, 0, 0)[:3]
                 shares = budget(request, points, max(classes, 2))
-                return score_intervals(scores, shares, bound), models, classes
+                return intervals.score_intervals(scores, shares, bound), models, classes
             case "labels":
-                counts = votes_of(array, request.classes)
+                counts = intervals.votes_of(array, request.classes)
             case "votes":
-                counts = vote_counts(array)
-    return simuem(counts, budget(request, *counts.shape)), int(counts[0].sum()), counts.shape[1]
+                counts = intervals.vote_counts(array)
+    return (
+        intervals.simuem(counts, budget(request, *counts.shape)),
+        int(counts[0].sum()),
+        counts.shape[1],
+    )
 
 
 def _stacked(array: Array) -> Array:
@@ -289,7 +289,7 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
         raise Misconfiguration("--bound", bound, "losses of finished runs lie in [0, 1]")
     else:
         losses = runs.mean_losses()
-    return expected_loss(losses, bound, request.confidence, ScoreBound(request.interval))
+    return expected_loss(losses, bound, request.confidence, intervals.ScoreBound(request.interval))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ def votes_of_file(request: Smoothing) -> Smoothed:
     if request.sigma is None:
         raise Misconfiguration("--sigma", None, "say how much noise the votes are under")
     header, chosen, truth = request.header, request.selection, request.labels
-    counts = vote_counts(read_array("votes", request.votes, header, counted=True))
+    counts = intervals.vote_counts(read_array("votes", request.votes, header, counted=True))
     other = None if chosen is None else read_array("selection", chosen, header, counted=True)
     labels = None if truth is None else true_labels(truth, len(counts), header)
     return Smoothed(request.sigma, counts, other, labels)
@@ -321,12 +321,7 @@ def votes_of_file(request: Smoothing) -> Smoothed:
 def votes_of_model(request: Smoothing) -> Smoothed:
     """A trained model's votes on noisy copies of records, with progress on a terminal."""
     # Seconds of torch.
-    from precad.client.gradients.noisy_votes import (  # noqa: PLC0415
-        DRAWS,
-        Sampling,
-        kept_draw,
-        sample_votes,
-    )
+    from precad.client.gradients import noisy_votes  # noqa: PLC0415
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
@@ -339,18 +334,18 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     columns = None if settings is None else settings.columns
     records = as_records(read_records(request.data, found.task.data, columns))
     inputs, labels = records.inputs[: request.first], records.targets[: request.first]
-    draw = secrets.randbelow(DRAWS) if request.draw is None else request.draw
+    draw = secrets.randbelow(noisy_votes.DRAWS) if request.draw is None else request.draw
     if request.keep is not None and request.keep.exists() and request.draw is None:
-        draw = kept_draw(request.keep)
+        draw = noisy_votes.kept_draw(request.keep)
     objective = found.task.objective
     sigma = objective.noise if request.sigma is None and objective is not None else request.sigma
     if sigma is None:
         raise Misconfiguration(
             "--sigma", None, "the task's objective names none: say how much noise"
         )
-    how = Sampling(sigma, request.select, request.copies, draw)
+    how = noisy_votes.Sampling(sigma, request.select, request.copies, draw)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:
-        votes = sample_votes(
+        votes = noisy_votes.sample_votes(
             found.load_into(module),
             inputs,
             how,

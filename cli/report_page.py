@@ -5,15 +5,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-from precad.cli.report_facts import (
-    Report,
-    Robustness,
-    guarantee_sentence,
-    inputs_sentence,
-    least,
-    most,
-    robustness_sentence,
-)
+from precad.cli import report_facts as facts
 from precad.common.terminal import upper
 
 # Stand-ins that no plot has otherwise; each becomes a colour of the page.
@@ -42,7 +34,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def accuracy_by_round(report: Report) -> str | None:
+def accuracy_by_round(report: facts.Report) -> str | None:
     """Accuracy over rounds; None where it wasn't measured."""
     shown = [
         (each.round, 100 * each.accuracy) for each in report.rounds if each.accuracy is not None
@@ -59,7 +51,7 @@ def accuracy_by_round(report: Report) -> str | None:
     return _svg("accuracy", draw)
 
 
-def epsilon_by_round(report: Report) -> str:
+def epsilon_by_round(report: facts.Report) -> str:
     """ε of a record over rounds, against one server and against other owners."""
     rows = [each for each in report.rounds if each.epsilon_server is not None]
     limit = next((each.limit for each in report.guarantees if each.limit is not None), None)
@@ -80,7 +72,7 @@ def epsilon_by_round(report: Report) -> str:
     return _svg("epsilon", draw)
 
 
-def error_by_attackers(found: Robustness) -> str | None:
+def error_by_attackers(found: facts.Robustness) -> str | None:
     """Between what the expected error lies, by attackers; None where nothing is excluded."""
     if found.silent_from == found.bounds[0].attackers:
         return None
@@ -126,7 +118,7 @@ def _svg(name: str, draw: Callable[[Any], None]) -> str:
     return text
 
 
-def page(report: Report) -> str:
+def page(report: facts.Report) -> str:
     """The file's text."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 -- of an extra
 
@@ -136,16 +128,16 @@ def page(report: Report) -> str:
                               lstrip_blocks=True)  # fmt: skip
     return environment.from_string(template).render(
         report=report,
-        guarantees=[(each, guarantee_sentence(each)) for each in report.guarantees],
+        guarantees=[(each, facts.guarantee_sentence(each)) for each in report.guarantees],
         robustness=[
-            (each, robustness_sentence(each), error_by_attackers(each))
+            (each, facts.robustness_sentence(each), error_by_attackers(each))
             for each in report.robustness
         ],
-        inputs=None if report.inputs is None else inputs_sentence(report.inputs),
+        inputs=None if report.inputs is None else facts.inputs_sentence(report.inputs),
         accuracy_plot=accuracy_by_round(report),
         epsilon_plot=epsilon_by_round(report),
-        least=least,
-        most=most,
+        least=facts.least,
+        most=facts.most,
         upper=upper,
         sound=not report.differences and not any(each.findings for each in report.ledgers),
     )

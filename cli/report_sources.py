@@ -17,18 +17,7 @@ from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.report_facts import (
-    Bound,
-    ChangedInputs,
-    Guarantee,
-    Ledger,
-    Report,
-    Robustness,
-    Round,
-    Training,
-    enforced,
-    not_guaranteed,
-)
+from precad.cli import report_facts as facts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
@@ -56,7 +45,7 @@ class Sources:
     ledgers: dict[Role, str]
     data: str | None = None
     accuracies: dict[int, float] = field(default_factory=dict)
-    inputs: ChangedInputs | None = None
+    inputs: facts.ChangedInputs | None = None
 
     @classmethod
     def find(cls, given: Sequence[str]) -> "Sources":
@@ -132,9 +121,9 @@ def _summary(path: Path) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _inputs(path: Path, found: Any) -> ChangedInputs | None:
+def _inputs(path: Path, found: Any) -> facts.ChangedInputs | None:
     try:
-        return None if found is None else ChangedInputs.model_validate(found["smoothing"])
+        return None if found is None else facts.ChangedInputs.model_validate(found["smoothing"])
     except (ValueError, LookupError, TypeError):
         remedy = "its certificates of changed inputs can't be read; take the file as written"
         raise Misconfiguration("RUN", str(path), remedy) from None
@@ -164,7 +153,7 @@ POINTS = 40
 """Rounds for which ε is computed; evenly spaced, the last among them."""
 
 
-def gather(sources: Sources) -> Report:
+def gather(sources: Sources) -> facts.Report:
     """Everything that a report says."""
     course = sources.course
     task = course.task
@@ -178,9 +167,9 @@ def gather(sources: Sources) -> Report:
     if len(sources.ledgers) > 1:
         compared = compare_ledgers(*sources.ledgers.values())
         differences = [f"{found.where}: {found.what}" for found in compared]
-    shown = Report(
+    shown = facts.Report(
         precad=__version__,
-        training=Training(
+        training=facts.Training(
             task=task.name,
             task_digest=str(task.digest),
             architecture=task.model.architecture,
@@ -197,9 +186,9 @@ def gather(sources: Sources) -> Report:
         rounds=_rounds(course, sources.accuracies),
         robustness=[],
         inputs=sources.inputs,
-        enforced=enforced(task),
+        enforced=facts.enforced(task),
         ledgers=[
-            Ledger(
+            facts.Ledger(
                 server=role.value,
                 entries=audit.entries,
                 head=str(audit.head),
@@ -209,7 +198,7 @@ def gather(sources: Sources) -> Report:
             for audit in (audit_ledger(url),)
         ],
         differences=differences,
-        not_guaranteed=not_guaranteed(task),
+        not_guaranteed=facts.not_guaranteed(task),
     )
     if shown.accuracy is None:
         return shown
@@ -226,7 +215,7 @@ def _run(course: TrainingSummary, most: int, released: int) -> Run:
     return replace(run, noise_multiplier=noise)
 
 
-def _guarantees(course: TrainingSummary, run: Run) -> list[Guarantee]:
+def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
     task, exact = course.task, (AccountantName.EXACT,)
     delta = task.privacy.delta
     stated = [(run, each) for each in guarantees(run, delta, accountants=exact)]
@@ -236,7 +225,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[Guarantee]:
         stated += [(capped, each) for each in guarantees(capped, delta, one, exact)]
     limit = task.privacy.epsilon_limit
     return [
-        Guarantee(
+        facts.Guarantee(
             protects="owner" if said.adversary is Adversary.CLIENT_LEVEL else "record",
             against=said.against,
             epsilon=said.epsilon if math.isfinite(said.epsilon) else None,
@@ -264,7 +253,7 @@ def _found(run: Run, said: PrivacyStatement) -> float:
     return 100 * max(float(curve.upper(WRONGLY_NAMED)) for curve in curves)
 
 
-def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[Round]:
+def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.Round]:
     total = len(course.versions)
     step = max(1, total // POINTS)
     task, exact = course.task, (AccountantName.EXACT,)
@@ -281,7 +270,7 @@ def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[Round]:
                 for each in guarantees(part, task.privacy.delta, who, exact)
             )
         found.append(
-            Round(
+            facts.Round(
                 round=version.version + 1,
                 accuracy=measured.get(version.version + 1),
                 counted=version.counted,
@@ -293,7 +282,7 @@ def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[Round]:
     return found
 
 
-def _robustness(run: Run, error: float) -> list[Robustness]:
+def _robustness(run: Run, error: float) -> list[facts.Robustness]:
     """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
     everywhere = replace(run, participations=run.rounds)
     records, owners = map(everywhere.event, (Adversary.CLIENTS_ONLY, Adversary.CLIENT_LEVEL))
@@ -304,16 +293,18 @@ def _robustness(run: Run, error: float) -> list[Robustness]:
     )
     for unit, event, sizes in asked:
         guarantee = ExactGroups(event)
-        bounds: list[Bound] = []
+        bounds: list[facts.Bound] = []
         for k in sizes:
             if bounds and bounds[-1].upper - bounds[-1].lower >= SAYS_NOTHING:
                 between = 0.0, 1.0
             else:
                 both = attack_bounds(error, 1.0, guarantee, k)
                 between = float(both.lower), float(both.upper)
-            bounds.append(Bound(attackers=k, lower=between[0], upper=between[1]))
+            bounds.append(facts.Bound(attackers=k, lower=between[0], upper=between[1]))
         silent = [b.attackers for b in bounds if b.upper - b.lower >= SAYS_NOTHING]
         found.append(
-            Robustness(unit=unit, error=error, bounds=bounds, silent_from=min(silent, default=None))
+            facts.Robustness(
+                unit=unit, error=error, bounds=bounds, silent_from=min(silent, default=None)
+            )
         )
     return found
