@@ -39,15 +39,13 @@ class Power:
         guesses: r, how many coins are guessed in a training: those with the surest scores.
         expected: the median lower bound of ε, were the statement just met.
         expected_of_half: the same of a training with half of the noise.
-        caught: power: share of the trials in which the build at hand is refuted.
-        trials: how many audits of that build were played.
+        caught: power: share of 20 trials in which the build at hand is refuted.
     """
 
     guesses: int
     expected: float
     expected_of_half: float
     caught: float
-    trials: int
 
 
 def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> one_run.Guesses:
@@ -183,7 +181,6 @@ class Statement:
             expected=epsilon(float(sound[best])),
             expected_of_half=epsilon(float(half[best])),
             caught=sum(refuted() for _ in range(_POWER_TRIALS)) / _POWER_TRIALS,
-            trials=_POWER_TRIALS,
         )
 
     def family(self) -> Callable[[float], one_run.TradeOff]:
@@ -232,7 +229,7 @@ class Verdict:
             "expected_bound": self.power.expected,
             "expected_bound_of_half_noise": self.power.expected_of_half,
             "build_caught": self.power.caught,
-            "build_trials": self.power.trials,
+            "build_trials": _POWER_TRIALS,
             "epsilon_stated": self.epsilon,
             "epsilon_at_least": self.by_family,
             "refuted": self.refuted,

@@ -15,10 +15,8 @@ from precad.cli.predict import OfModel
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""
 Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
-VoteFormat: TypeAlias = Literal["votes", "labels", "scores"]
 # The values of the certifier's own enums, whose modules load too slowly for the help.
 UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
-BoundName: TypeAlias = Literal["hoeffding", "bernstein"]
 Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
 Simultaneous: TypeAlias = Annotated[bool, "Make the confidence hold for all points at once."]
 Header: TypeAlias = Literal["yes", "no"]
@@ -61,7 +59,9 @@ class OfTrainings:
         int, "Honest clients whose absence attackers can select; they count among K."
     ] = 0
     confidence: Confidence = 0.999
-    interval: Annotated[BoundName, "For scores, or for the mean over runs."] = "hoeffding"
+    interval: Annotated[
+        Literal["hoeffding", "bernstein"], "For scores, or for the mean over runs."
+    ] = "hoeffding"
     delta: Annotated[float | None, "For adp: (ε, δ) at this δ only."]
     soundness_bits: Annotated[
         int | None,
@@ -82,7 +82,7 @@ class Prediction(OfTrainings):
     also: Annotated[tuple[GuaranteeKind, ...], "Compare with this guarantee too; may be repeated."]
     simultaneous: Simultaneous
     form: Annotated[
-        VoteFormat | None,
+        Literal["votes", "labels", "scores"] | None,
         "votes [points, classes], labels [points, models], or scores "
         "[points, models, classes] (CSV: point, model, scores).",
         "--format",

@@ -1,6 +1,7 @@
 """Run a planned demo: start every part, follow it round by round, sum it up."""
 
 import shutil
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,7 +108,9 @@ def _wait_for_owners(
     try:
         deployment.wait([client.name for client in scenario.honest], owners_s)
     except PeerUnavailable:
-        deployment.ask_owners_where()
+        for client in deployment.clients:
+            # Each writes to its log what it is doing.
+            deployment.processes[client.name].send_signal(signal.SIGUSR1)
         display.say(
             f"some of them haven't ended within {owners_s:g} s and are stopped: this machine is "
             "busy. What was trained doesn't depend on it; their logs say what they were doing"

@@ -293,11 +293,6 @@ class LocalDeployment:
                 ) from None
         return statuses
 
-    def ask_owners_where(self) -> None:
-        """Have owners write to their logs what they are doing."""
-        for client in self.clients:
-            self.processes[client.name].send_signal(signal.SIGUSR1)
-
     def tell_to_stop(self) -> list[Popen[bytes]]:
         """Tell whatever still runs to stop. Returns it, without waiting for it."""
         for connection in self._connections.values():

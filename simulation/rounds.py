@@ -148,14 +148,14 @@ class Rounds:
         accepted: list[str] = []
         failed, records = self.honest.failed, 0
         for block in self._blocks(present):
-            samples = [(name, self._sample(version, name)) for name in block]
-            records += sum(len(indices) for _, indices in samples)
-            drawn_of = [
-                Drawn(self.owners[name], indices, self.draws.copies(version, name))
-                for name, indices in samples
+            samples = [
+                Drawn(
+                    self.owners[name], self._sample(version, name), self.draws.copies(version, name)
+                )
+                for name in block
             ]
-            updates = self.honest.updates(theta, drawn_of)
-            updates = self._attacked(updates, block, version, theta)
+            records += sum(len(each.indices) for each in samples)
+            updates = self._attacked(self.honest.updates(theta, samples), block, version, theta)
             valid = [squared_norm(row) <= task.bound**2 for row in updates]
             counted = [name for name, good in zip(block, valid, strict=True) if good]
             total += self._combined(updates[np.array(valid, bool)], counted, version, theta)

@@ -82,14 +82,12 @@ class Owners(Mapping[str, Owner]):
 
         Raises Misconfiguration: the numbers don't fit together, or an owner's claim passes the cap.
         """
-        values = task.model_dump(mode="json")
-        values["enrolment"]["clients"] = max(len(self), 1)
+        values, fitted = task.model_dump(mode="json"), task
+        values["enrolment"]["clients"] = len(self)
         values["enrolment"]["min_clients"] = min(task.enrolment.min_clients, len(self))
         if rounds is not None:
             values["training"]["rounds"] = rounds
-        if values["enrolment"]["clients"] == task.enrolment.clients and rounds is None:
-            fitted = task
-        else:
+        if len(self) != task.enrolment.clients or rounds is not None:
             fitted = Task.parse(values)
         for claim in self.roster(fitted).values():
             claim.check(fitted)
