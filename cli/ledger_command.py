@@ -113,10 +113,7 @@ def _url(state: str) -> str:
 
 def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
-    from precad.aggregator.rounds.privacy_cap import (  # noqa: PLC0415
-        PrivacyCap,
-        epsilon_spent,
-    )
+    from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent  # noqa: PLC0415
 
     privacy, cap = view.task.privacy, PrivacyCap(view.task)
     shown = [c for c in view.clients if only is None or c.client.name == only]

@@ -96,10 +96,7 @@ def receipts(
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
     from precad.accounting.filter import RenyiLimit  # noqa: PLC0415
-    from precad.client.account_file import (  # noqa: PLC0415
-        RaisedLimit,
-        RaisedWholeLimit,
-    )
+    from precad.client.account_file import RaisedLimit, RaisedWholeLimit  # noqa: PLC0415
     from precad.client.own_account import exact_epsilon  # noqa: PLC0415
 
     charges = list(account.charges.values())

@@ -54,9 +54,9 @@ def report(
     # Databases, accountants and plots load here, so that `precad --help` doesn't wait for them.
     from precad.cli.report_facts import summary  # noqa: PLC0415
     from precad.cli.report_page import page  # noqa: PLC0415
-    from precad.cli.report_sources import Sources, gather  # noqa: PLC0415
+    from precad.cli.report_sources import gather  # noqa: PLC0415
 
-    found = gather(Sources.find(run))
+    found = gather(run)
     text = page(found) if form == "html" else json_of(found.model_dump(mode="json"), indent=2)
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     for line in summary(found):

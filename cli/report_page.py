@@ -31,6 +31,7 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.15,
     "axes.grid": True,
     "legend.frameon": False,
+    "lines.linewidth": 2,
 }
 
 
@@ -43,10 +44,8 @@ def accuracy_by_round(report: facts.Report) -> str | None:
         return None
 
     def draw(axes: Any) -> None:
-        axes.plot(*zip(*shown, strict=True), color=FIRST, marker=".", linewidth=2)
-        axes.set_ylim(0, 100)
-        axes.set_xlabel("round")
-        axes.set_ylabel("right answers, %")
+        axes.plot(*zip(*shown, strict=True), color=FIRST, marker=".")
+        axes.set(ylim=(0, 100), xlabel="round", ylabel="right answers, %")
 
     return _svg("accuracy", draw)
 
@@ -58,16 +57,13 @@ def epsilon_by_round(report: facts.Report) -> str:
 
     def draw(axes: Any) -> None:
         at = [each.round for each in rows]
-        axes.plot(at, [each.epsilon_server for each in rows], color=SECOND, linewidth=2,
-                  label="one server looks")  # fmt: skip
-        axes.plot(at, [each.epsilon_models for each in rows], color=FIRST, linewidth=2,
-                  linestyle="--", label="other owners only")  # fmt: skip
+        server, models = zip(*((r.epsilon_server, r.epsilon_models) for r in rows), strict=True)
+        axes.plot(at, server, color=SECOND, label="one server looks")
+        axes.plot(at, models, color=FIRST, linestyle="--", label="other owners only")
         if limit is not None:
-            axes.axhline(limit, color=THIRD, linestyle=":", linewidth=2, label="limit")
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("round")
-        axes.set_ylabel("ε of a record")
-        axes.legend(loc="best")
+            axes.axhline(limit, color=THIRD, linestyle=":", label="limit")
+        axes.set(ylim=(0, None), xlabel="round", ylabel="ε of a record")
+        axes.legend()
 
     return _svg("epsilon", draw)
 
@@ -82,13 +78,11 @@ def error_by_attackers(found: facts.Robustness) -> str | None:
         low = [100 * found.error, *(100 * each.lower for each in found.bounds)]
         high = [100 * found.error, *(100 * each.upper for each in found.bounds)]
         axes.fill_between(at, low, high, color=SECOND, alpha=0.25, step=None)
-        axes.plot(at, high, color=SECOND, marker=".", linewidth=2, label="at most")
-        axes.plot(at, low, color=FIRST, marker=".", linewidth=2, linestyle="--", label="at least")
-        axes.set_ylim(0, 100)
-        axes.set_xlim(left=0)
+        axes.plot(at, high, color=SECOND, marker=".", label="at most")
+        axes.plot(at, low, color=FIRST, marker=".", linestyle="--", label="at least")
+        axes.set(ylim=(0, 100), xlim=(0, None), ylabel="expected wrong answers, %")
         axes.set_xlabel(f"bad {found.unit}")
-        axes.set_ylabel("expected wrong answers, %")
-        axes.legend(loc="best")
+        axes.legend()
 
     return _svg(f"bounds-{found.unit}", draw)
 

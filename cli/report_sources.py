@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,85 +27,59 @@ HISTORY = "history.csv"
 SUMMARY = "summary.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What was found.
+def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
+    """The databases' URLs, and the folder of a finished run, if there is one.
 
-    Attributes:
-        names: as they were given, for errors.
-        course: of server A, or of the only one given; the most participations and repeats of any.
-        ledgers: SQLAlchemy URLs by server.
-        data: the data set's name, where the run says it.
-        accuracies: by round, from 1; empty where nobody measured them.
-        inputs: where the run made certificates against changed ones.
+    Each that is given is a run's folder, a server's state folder, or a database's URL.
     """
-
-    names: str
-    course: TrainingSummary
-    ledgers: dict[Role, str]
-    data: str | None = None
-    accuracies: dict[int, float] = field(default_factory=dict)
-    inputs: facts.ChangedInputs | None = None
-
-    @classmethod
-    def find(cls, given: Sequence[str]) -> "Sources":
-        """Look at each: a run's folder, a server's state folder, or a database's URL."""
-        urls: list[str] = []
-        folders: list[Path] = []
-        for name in given:
-            folder = Path(name)
-            if "://" in name:
-                urls.append(name)
-            elif (folder / DATABASE).is_file():
-                urls.append(_url(folder))
-            elif (folder / HISTORY).is_file():
-                folders.append(folder)
-                states = (folder / "state" / role.value for role in SERVERS)
-                urls += [_url(state) for state in states if (state / DATABASE).is_file()]
-            else:
-                raise Misconfiguration(
-                    "RUN",
-                    name,
-                    f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's state); "
-                    "give such a folder, or a database's URL",
-                )
-        if len(folders) > 1:
-            raise Misconfiguration("RUN", str(folders[1]), "a report is of one run; give one")
-        names = " ".join(given)
-        found: dict[Role, tuple[str, TrainingSummary]] = {}
-        for url in dict.fromkeys(urls):
-            course = read_training(url)
-            if course.role in found:
-                remedy = f"is {course.role.value}'s, as another is; give one database of each"
-                raise Misconfiguration("RUN", names, remedy)
-            found[course.role] = url, course
-        if not found:
+    urls: list[str] = []
+    folders: list[Path] = []
+    for name in given:
+        folder = Path(name)
+        if "://" in name:
+            urls.append(name)
+        elif (folder / DATABASE).is_file():
+            urls.append(_url(folder))
+        elif (folder / HISTORY).is_file():
+            folders.append(folder)
+            states = (folder / "state" / role.value for role in SERVERS)
+            urls += [_url(state) for state in states if (state / DATABASE).is_file()]
+        else:
             raise Misconfiguration(
-                "RUN", names, "has no server's database: what isn't in a ledger can't be reported"
+                "RUN",
+                name,
+                f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's state); "
+                "give such a folder, or a database's URL",
             )
-        ordered = {role: found[role] for role in SERVERS if role in found}
-        courses = [course for _, course in ordered.values()]
-        # A database that was put back may know of less than the other.
-        worst = replace(
-            courses[0],
-            most_participations=max(course.most_participations for course in courses),
-            most_repeats=max(course.most_repeats for course in courses),
+    if len(folders) > 1:
+        raise Misconfiguration("RUN", str(folders[1]), "a report is of one run; give one")
+    return list(dict.fromkeys(urls)), folders[0] if folders else None
+
+
+def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role, str]]:
+    """What server A has, or the only one given, with the most of any; and the URLs by server."""
+    found: dict[Role, tuple[str, TrainingSummary]] = {}
+    for url in urls:
+        course = read_training(url)
+        if course.role in found:
+            remedy = f"is {course.role.value}'s, as another is; give one database of each"
+            raise Misconfiguration("RUN", names, remedy)
+        found[course.role] = url, course
+    if not found:
+        raise Misconfiguration(
+            "RUN", names, "has no server's database: what isn't in a ledger can't be reported"
         )
-        if len({course.task.digest for course in courses}) > 1:
-            raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
-        ledgers = {role: url for role, (url, _) in ordered.items()}
-        if not folders:
-            return cls(names, worst, ledgers)
-        summary = _summary(folders[0] / SUMMARY)
-        data = summary.get("dataset")
-        return cls(
-            names,
-            worst,
-            ledgers,
-            data=data if isinstance(data, str) else None,
-            accuracies=_history(folders[0] / HISTORY),
-            inputs=_inputs(folders[0] / SUMMARY, summary.get("robustness")),
-        )
+    ordered = {role: found[role] for role in SERVERS if role in found}
+    courses = [course for _, course in ordered.values()]
+    if len({course.task.digest for course in courses}) > 1:
+        raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
+    # A database that was put back may know of less than the other.
+    worst = replace(
+        courses[0],
+        most_participations=max(course.most_participations for course in courses),
+        most_repeats=max(course.most_repeats for course in courses),
+    )
+    return worst, {role: url for role, (url, _) in ordered.items()}
 
 
 def _url(folder: Path) -> str:
@@ -153,19 +127,24 @@ POINTS = 40
 """Rounds for which ε is computed; evenly spaced, the last among them."""
 
 
-def gather(sources: Sources) -> facts.Report:
-    """Everything that a report says."""
-    course = sources.course
+def gather(given: Sequence[str]) -> facts.Report:
+    """Everything that a report says of the run, the states and the databases that are given."""
+    names = " ".join(given)
+    urls, folder = _places(given)
+    course, ledgers = _course(urls, names)
     task = course.task
     if not course.versions:
-        raise Misconfiguration(
-            "RUN", sources.names, "no round was released yet; wait for the first"
-        )
+        raise Misconfiguration("RUN", names, "no round was released yet; wait for the first")
+    data, accuracies, inputs = None, {}, None
+    if folder is not None:
+        summary, accuracies = _summary(folder / SUMMARY), _history(folder / HISTORY)
+        data = summary.get("dataset")
+        inputs = _inputs(folder / SUMMARY, summary.get("robustness"))
     released = course.versions[-1].version + 1
     run = _run(course, course.most_participations, released)
     differences = None
-    if len(sources.ledgers) > 1:
-        compared = compare_ledgers(*sources.ledgers.values())
+    if len(ledgers) > 1:
+        compared = compare_ledgers(*ledgers.values())
         differences = [f"{found.where}: {found.what}" for found in compared]
     shown = facts.Report(
         precad=__version__,
@@ -180,12 +159,12 @@ def gather(sources: Sources) -> facts.Report:
             released=len(course.versions),
             attempts=course.attempts,
             model_digest=None if course.model is None else str(course.model),
-            data=sources.data,
+            data=data if isinstance(data, str) else None,
         ),
         guarantees=_guarantees(course, run),
-        rounds=_rounds(course, sources.accuracies),
+        rounds=_rounds(course, accuracies),
         robustness=[],
-        inputs=sources.inputs,
+        inputs=inputs,
         enforced=facts.enforced(task),
         ledgers=[
             facts.Ledger(
@@ -194,7 +173,7 @@ def gather(sources: Sources) -> facts.Report:
                 head=str(audit.head),
                 findings=[f"{finding.where}: {finding.what}" for finding in audit.findings],
             )
-            for role, url in sources.ledgers.items()
+            for role, url in ledgers.items()
             for audit in (audit_ledger(url),)
         ],
         differences=differences,

@@ -260,8 +260,7 @@ def draw_training(
         top.plot(*zip(*measured, strict=True), color="tab:blue", marker=".", markersize=4)
     else:
         top.text(0.5, 0.5, "no held-out records were given", ha="center", transform=top.transAxes)
-    top.set_ylim(0, 1)
-    top.set_ylabel("accuracy on held-out records")
+    top.set(ylim=(0, 1), ylabel="accuracy on held-out records")
     top.grid(alpha=0.3)
     top.set_title(title, loc="left")
     if no_epsilon:
