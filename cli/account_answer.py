@@ -18,7 +18,7 @@ from precad.accounting.adversaries import (
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, cap_of, guarantees
 from precad.cli.account import AccountRequest
-from precad.cli.options import refuse_given, require_given
+from precad.cli.options import print_json, refuse_given, require_given
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
@@ -80,39 +80,23 @@ class Cost:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What every run costs, of at most ``MANY``, and, of several, what all cost together."""
-
-    asked: list[Asked]
-    each: list[Cost]
-    together: Cost | None
-
-    def document(self) -> dict[str, Any]:
-        """``guarantees`` and ``at_cap`` of one run; of several, those of each, and of all."""
-        if self.together is None:
-            return self.each[0].document()
-        costs = [cost.document() for cost in self.each] or [{}] * len(self.asked)
-        runs = [
-            {"source": asked.source} | cost for asked, cost in zip(self.asked, costs, strict=True)
-        ]
-        return {"runs": runs} | self.together.document("together", "together_at_cap")
-
-    def show(self) -> None:
-        """Print tables."""
-        for asked, cost in zip(self.asked, self.each, strict=False):
-            _show_one(asked, cost)
-        if self.together is not None:
-            _show_joint(len(self.asked), self.together)
-        if not self.each:
-            say(sys.stdout, f"Of more than {MANY} the account of each is left out: ask for one.")
-
-
-def answer(request: AccountRequest) -> Account:
-    """Return what each run costs, and all together."""
+def answer(request: AccountRequest) -> None:
+    """Print what each run costs, of at most ``MANY``, and, of several, what all cost together."""
     asked = _asked(request)
+    each = [(one, Cost.of([one])) for one in asked if len(asked) <= MANY]
     together = Cost.of(asked) if len(asked) > 1 else None
-    return Account(asked, [Cost.of([one]) for one in asked if len(asked) <= MANY], together)
+    if request.as_json:
+        runs = [{"source": one.source} | cost.document() for one, cost in each]
+        runs = runs or [{"source": one.source} for one in asked]
+        joint = None if together is None else together.document("together", "together_at_cap")
+        print_json(each[0][1].document() if joint is None else {"runs": runs} | joint, indent=2)
+        return
+    for one, cost in each:
+        _show_one(one, cost)
+    if together is not None:
+        _show_joint(len(asked), together)
+    if not each:
+        say(sys.stdout, f"Of more than {MANY} the account of each is left out: ask for one.")
 
 
 def _asked(request: AccountRequest) -> list[Asked]:
