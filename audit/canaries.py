@@ -41,10 +41,6 @@ class Canaries:
     def __len__(self) -> int:
         return len(self.records)
 
-    def counting(self, indices: NDArray[np.int64], version: int, rounds: int) -> NDArray[np.int64]:
-        """A round's sample of the canaries, ``[n] int64``, without those that are out."""
-        return indices[coins_at(self.coins, version, rounds)[indices]]
-
 
 def coins_at(coins: NDArray[np.bool_], version: int, rounds: int) -> NDArray[np.bool_]:
     """A round's coins, ``[m] bool``, of all periods'."""

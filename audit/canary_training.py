@@ -11,7 +11,7 @@ from scipy.linalg import solve
 from torch.nn import functional
 
 from precad.audit import verdict
-from precad.audit.canaries import Designed
+from precad.audit.canaries import Designed, coins_at
 from precad.audit.one_run import Guesses
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import build
@@ -83,7 +83,10 @@ def train(
 
     def sample(version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
         drawn = draws.sample(version, client, count, rate)
-        return canaries.counting(drawn, version, rounds) if client == AUDITED else drawn
+        if client != AUDITED:
+            return drawn
+        # Without those that are out.
+        return drawn[coins_at(canaries.coins, version, rounds)[drawn]]
 
     def drawn_noise(server: Role, version: int, dimension: int) -> RingVector:
         if server is Role.SERVER_B:

@@ -36,7 +36,7 @@ class Owner:
     """M: a larger sample counts as an empty one, as with real owners."""
 
 
-class Owners(Mapping[str, Owner]):
+class Owners(dict[str, Owner]):
     """All owners in the order of their names, who all sample with the task's p.
 
     ``data`` are each owner's records by its name, or in a list; or one data set, which is dealt out
@@ -47,35 +47,26 @@ class Owners(Mapping[str, Owner]):
     """
 
     def __init__(self, data: Any, clients: int | None, task: Task, seed: int) -> None:
+        super().__init__()
         shares = dict(sorted(_shares(data, clients, task, seed)))
         if not shares:
             raise Misconfiguration("data", "no owners", "give at least one owner's records")
-        self._owners: dict[str, Owner] = {}
         rate, start = task.privacy.record_rate, 0
         for name, records in shares.items():
             ClientId(name)
             if not len(records):
                 raise Misconfiguration(f"data of {name}", "no records", "give each owner some")
-            self._owners[name] = Owner(name, records, start, most_records(len(records), rate))
+            self[name] = Owner(name, records, start, most_records(len(records), rate))
             start += len(records)
         try:
             self.stacked = Records(
-                torch.cat([each.records.inputs for each in self._owners.values()]),
-                torch.cat([each.records.targets for each in self._owners.values()]),
+                torch.cat([each.records.inputs for each in self.values()]),
+                torch.cat([each.records.targets for each in self.values()]),
             )
         except RuntimeError as error:
             raise Misconfiguration(
                 "data", "owners' records", f"must have one shape at all owners ({error})"
             ) from None
-
-    def __getitem__(self, name: str) -> Owner:
-        return self._owners[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._owners)
-
-    def __len__(self) -> int:
-        return len(self._owners)
 
     def fitted(self, task: Task, rounds: int | None) -> Task:
         """The task for so many owners and rounds; refuses what a real one refuses.
