@@ -7,18 +7,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from precad.certify import certificate_plots as plots
+from precad.certify import prediction
 from precad.certify.curves import Booleans
 from precad.certify.guarantee import Direction, Guarantee
 from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
-from precad.certify.prediction import (
-    Abstained,
-    PredictionCertificates,
-    Result,
-    average_certified_radius,
-    certified_accuracy,
-    certify_predictions,
-    certify_smoothing,
-)
 from precad.cli import certify_inputs as inputs
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
 from precad.cli.options import writable_picture
@@ -55,7 +47,9 @@ def _prediction(request: Prediction) -> Document:
     correct, known = inputs.right(request, intervals.labels), request.labels is not None
     guarantees = [trained.guarantee(kind, request) for kind in request.kinds]
     directions = inputs.DIRECTIONS[trained.change(request)]
-    certificates = [certify_predictions(intervals, one, directions) for one in guarantees]
+    certificates = [
+        prediction.certify_predictions(intervals, one, directions) for one in guarantees
+    ]
     points = _points(certificates[0].results())
     if request.plot is not None:
         confidence = f"confidence {request.confidence:g}"
@@ -77,11 +71,11 @@ def _prediction(request: Prediction) -> Document:
     }
 
 
-def _points(results: list[Result]) -> list[Document]:
+def _points(results: list[prediction.Result]) -> list[Document]:
     """Each point's ``label`` and ``radius``, or why it ``abstained``."""
     rows: list[Document] = []
     for i, result in enumerate(results):
-        if isinstance(result, Abstained):
+        if isinstance(result, prediction.Abstained):
             rows.append({"point": i, "abstained": result.reason})
             continue
         row = {"point": i, "label": result.label, "radius": result.radius}
@@ -92,7 +86,7 @@ def _points(results: list[Result]) -> list[Document]:
 
 
 def _comparison(
-    certificates: list[PredictionCertificates], correct: Booleans, *, known: bool
+    certificates: list[prediction.PredictionCertificates], correct: Booleans, *, known: bool
 ) -> list[Document]:
     """Each guarantee's certified accuracy by radius (a share of points without true labels)."""
     highest = max(int(one.radius.max(where=one.certified, initial=0)) for one in certificates)
@@ -109,7 +103,7 @@ def _comparison(
 
 def _accuracy(radius: Array, counted: Booleans, radii: Sequence[float]) -> list[Document]:
     """The share of points that count, by radius."""
-    shares = certified_accuracy(radius, counted, radii).tolist()
+    shares = prediction.certified_accuracy(radius, counted, radii).tolist()
     return [{"radius": at, "share": share} for at, share in zip(radii, shares, strict=True)]
 
 
@@ -203,7 +197,7 @@ def _smoothing(request: Smoothing) -> Document:
         else inputs.votes_of_file(request)
     )
     shares = inputs.budget(request, *source.votes.shape)
-    found = certify_smoothing(source.votes, source.sigma, shares, source.selection)
+    found = prediction.certify_smoothing(source.votes, source.sigma, shares, source.selection)
     known = source.labels is not None
     counted = found.certified & (found.labels == source.labels if known else True)
     if request.plot is not None:
@@ -219,7 +213,7 @@ def _smoothing(request: Smoothing) -> Document:
         **source.facts,
         "of_true_labels": known,
         "abstained": int((~found.certified).sum()),
-        "average_certified_radius": average_certified_radius(found.radius, counted),
+        "average_certified_radius": prediction.average_certified_radius(found.radius, counted),
         "certified_accuracy": _accuracy(found.radius, counted, radii),
         "points": _points(found.results()),
     }

@@ -8,12 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from precad.accounting.events import (
-    SampledGaussian,
-    poisson_gaussian,
-    require_poisson,
-    require_rounds,
-)
+from precad.accounting import events
 from precad.accounting.gdp import GdpCltAccountant
 from precad.certify import intervals
 from precad.certify.curves import Booleans, Integers
@@ -75,7 +70,7 @@ class Trained:
 
     runs: Ensemble | None
     unit: Unit
-    mechanism: SampledGaussian
+    mechanism: events.SampledGaussian
     soundness_bits: int | None
     attempts: int
     redraws: int = 0
@@ -122,14 +117,14 @@ class Trained:
                 unit.value,
                 "only with --runs; without, give the rate and say record or client",
             )
-        require_poisson(request.sampling or "poisson")
+        events.require_poisson(request.sampling or "poisson")
         checks.rate("sampling_rate", rate)
-        require_rounds("rounds", rounds)
+        events.require_rounds("rounds", rounds)
         if checks.noise_multiplier(noise) < _LEAST_NOISE:
             raise Misconfiguration(
                 "noise_multiplier", noise, f"bounds nothing; give {_LEAST_NOISE:g} or more"
             )
-        mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
+        mechanism = events.poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         attempts = rounds * checks.count("attempts", request.attempts, 1)
         return cls(None, unit, mechanism, bits, attempts)
 

@@ -17,16 +17,12 @@ from scipy.special import softmax
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import PrivacyStatement, guarantees
+from precad.certify import prediction
 from precad.certify.certificate_plots import plot_smoothing
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
-from precad.certify.prediction import (
-    average_certified_radius,
-    certified_accuracy,
-    certify_smoothing,
-)
 from precad.cli.demo_scenario import Scenario
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
 from precad.client.gradients.torch_models import Applied, build
@@ -287,18 +283,18 @@ def _smoothing(scenario: Scenario, theta: NDArray[np.float64], folder: Path) -> 
     how = Sampling(section.noise, 100, COPIES, secrets.randbelow(DRAWS))
     votes = sample_votes(module, torch.from_numpy(data.test_x), how)
     budget = ConfidenceBudget(CONFIDENCE, data.classes)
-    certificates = certify_smoothing(votes.votes, section.noise, budget, votes.selection)
+    certificates = prediction.certify_smoothing(votes.votes, section.noise, budget, votes.selection)
     right = certificates.certified & (certificates.labels == data.test_y)
     path = folder / "certificate.png"
     plot_smoothing(path, certificates, right, known=True, noise=section.noise)
-    shares = certified_accuracy(certificates.radius, right, RADII).tolist()
+    shares = prediction.certified_accuracy(certificates.radius, right, RADII).tolist()
     return {
         "sigma": section.noise,
         "copies": COPIES,
         "confidence": CONFIDENCE,
         "points": len(data.test_y),
         "abstained": int((~certificates.certified).sum()),
-        "average_certified_radius": average_certified_radius(certificates.radius, right),
+        "average_certified_radius": prediction.average_certified_radius(certificates.radius, right),
         "certified_accuracy": dict(zip(map(str, RADII), shares, strict=True)),
     }
 

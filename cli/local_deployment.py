@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import NoReturn, Self
@@ -49,20 +50,14 @@ def free_addresses(count: int) -> list[str]:
     Below the range that Linux takes outgoing connections' ports from (32768 on): none of those
     gets one of these before a part listens on it.
     """
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            candidate = socket.socket()
-            try:
+    found: list[str] = []
+    with ExitStack() as held:
+        while len(found) < count:
+            candidate = held.enter_context(socket.socket())
+            with suppress(OSError):
                 candidate.bind(("127.0.0.1", 10_000 + secrets.randbelow(22_000)))
-            except OSError:
-                candidate.close()
-            else:
-                sockets.append(candidate)
-        return [f"127.0.0.1:{held.getsockname()[1]}" for held in sockets]
-    finally:
-        for held in sockets:
-            held.close()
+                found.append(f"127.0.0.1:{candidate.getsockname()[1]}")
+    return found
 
 
 def to_toml(values: Mapping[str, object]) -> str:

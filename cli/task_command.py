@@ -134,11 +134,7 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     """That all records can be used, in a sentence. Raises Misconfiguration: one can't."""
     from torch.nn import functional  # noqa: PLC0415
 
-    from precad.client.check_before_enrolling import (  # noqa: PLC0415
-        Kind,
-        look_at_columns,
-        look_at_owner,
-    )
+    from precad.client import check_before_enrolling as looks  # noqa: PLC0415
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
     from precad.client.records.columns import ColumnNotes  # noqa: PLC0415
@@ -154,8 +150,8 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
         )
     notes: list[ColumnNotes] = []
     records = as_records(read_records(data, made.data, notes=notes))
-    for each in look_at_columns(notes):
-        say(sys.stderr, f"{'!' if each.kind is Kind.NOTE else '✓'} {each.text}")
+    for each in looks.look_at_columns(notes):
+        say(sys.stderr, f"{'!' if each.kind is looks.Kind.NOTE else '✓'} {each.text}")
     if model is None and made.model.architecture not in BUILT_IN:
         return (
             f"{len(records):,} records of shape {list(records.inputs.shape[1:])}; give --model to "
@@ -164,7 +160,7 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     module = build(made.model) if model is None else own_model(model)
     tried = functional.cross_entropy if loss is None else own_object("loss", loss)
     who = ClientId("check"), records, made.privacy.record_rate
-    findings = look_at_owner(made, *who, module, tried)
+    findings = looks.look_at_owner(made, *who, module, tried)
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
     return "; ".join(each.text for each in findings)
