@@ -20,7 +20,7 @@ import numpy as np
 
 from precad.accounting.adversaries import MALICIOUS_SERVER, RECORD_LEVEL, Adversary, Basis, Run
 from precad.accounting.calibrate import accountant_named
-from precad.accounting.events import AccountantName, BeyondReach, SampledGaussian
+from precad.accounting.events import AccountantName, BeyondReach, ReleaseCounts, SampledGaussian
 from precad.accounting.exact import most_participations
 from precad.accounting.gdp import GdpCltAccountant
 from precad.common import checks
@@ -218,26 +218,34 @@ def _epsilon(events: tuple[SampledGaussian, ...], delta: float, name: Accountant
         return math.inf
 
 
+def cap_of(task: "Task", again: ReleaseCounts | None = None) -> int:
+    """Return the most participations at the task's p that its limit lets count, or T.
+
+    ``again`` are versions that were released 1 + m times, by m.
+    """
+    privacy, rounds = task.privacy, task.training.rounds
+    if privacy.epsilon_limit is None:
+        return rounds
+    return most_participations(
+        record_rate=privacy.record_rate,
+        noise_multiplier=privacy.noise_multiplier,
+        delta=privacy.delta,
+        epsilon_limit=privacy.epsilon_limit,
+        ceiling=rounds,
+        again=again,
+    )
+
+
 def planned_guarantees(task: "Task") -> tuple[PrivacyStatement, ...]:
     """Return a task's exact guarantees at its δ, before a run.
 
     Where norms are proved, the last is a record's at the cap: a server that cheats
-    decides when an owner takes part (docs/cheating-server.md). The cap is the most participations
-    that the task's limit lets count, or T.
+    decides when an owner takes part (docs/cheating-server.md).
     """
     run, privacy = Run.of(task), task.privacy
     exact = (AccountantName.EXACT,)
     planned = guarantees(run, privacy.delta, accountants=exact)
     if not run.malicious_server:
         return planned
-    cap = run.rounds
-    if privacy.epsilon_limit is not None:
-        cap = most_participations(
-            record_rate=privacy.record_rate,
-            noise_multiplier=privacy.noise_multiplier,
-            delta=privacy.delta,
-            epsilon_limit=privacy.epsilon_limit,
-            ceiling=run.rounds,
-        )
     one = (Adversary.ONE_SERVER,)
-    return (*planned, *guarantees(run.at_cap(cap), privacy.delta, one, exact))
+    return (*planned, *guarantees(run.at_cap(cap_of(task)), privacy.delta, one, exact))

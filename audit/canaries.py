@@ -41,10 +41,6 @@ class Canaries:
     def __len__(self) -> int:
         return len(self.records)
 
-    def counting(self, indices: NDArray[np.int64], version: int, rounds: int) -> NDArray[np.int64]:
-        """A round's sample of the canaries, ``[n] int64``, without those that are out."""
-        return indices[coins_at(self.coins, version, rounds)[indices]]
-
 
 def coins_at(coins: NDArray[np.bool_], version: int, rounds: int) -> NDArray[np.bool_]:
     """A round's coins, ``[m] bool``, of all periods'."""
@@ -58,10 +54,9 @@ def loud_canaries(
     """Canaries whose gradients are long and nearly at right angles to each other.
 
     Inputs are Gaussian; labels are drawn at random. The coins come from the same generator: the
-    seed is the audit's secret until it is over, and repeats it afterwards.
-
-    Shape and spread are those of ``like``, the spread ``loud`` times as large; labels are below
-    ``classes``. Each of the training's ``periods`` has coins of its own.
+    seed is the audit's secret until it is over, and repeats it afterwards. Shape and spread are
+    those of ``like``, the spread ``loud`` times as large; labels are below ``classes``. Each of the
+    training's ``periods`` has coins of its own.
 
     Raises:
         Misconfiguration: inputs that aren't real numbers, or labels that aren't whole ones.
@@ -88,7 +83,7 @@ _PARAMETERS_A_CANARY = 8.0
 _NOISE = 1.4
 _RATE = 1e-4
 """Learning rate by the number of canaries: so small that none is learned in a hundred rounds."""
-LOUDER = 12.0
+_LOUDER = 12.0
 """Gradients pass eight times the clip: what a clip that isn't kept lets through."""
 _OWNERS, _RECORDS = 2, 50
 _ROOM = 10.0
@@ -114,11 +109,10 @@ class Designed:
     crowding: float = 0.0
 
 
-def designed(canaries: int, rounds: int, seed: int, loud: float = LOUD) -> Designed:
+def designed(canaries: int, rounds: int, seed: int) -> Designed:
     """The task, its owners and canaries.
 
-    The client clip has room for all canaries, and each round has coins of its own. ``loud`` is as
-    in ``loud_canaries``; larger finds a clip that isn't kept.
+    The client clip has room for all canaries, and each round has coins of its own.
 
     Raises:
         Misconfiguration: more canaries than a client's clip can hold.
@@ -150,5 +144,5 @@ def designed(canaries: int, rounds: int, seed: int, loud: float = LOUD) -> Desig
         "fractional_bits": 14,
     }
     like = Records(*(torch.from_numpy(part) for part in shares["owner-1"]))
-    found = loud_canaries(like, canaries, _CLASSES, seed, loud, periods=rounds)
+    found = loud_canaries(like, canaries, _CLASSES, seed, _LOUDER, periods=rounds)
     return Designed(Task.parse(values), shares, found, 1 / _PARAMETERS_A_CANARY)

@@ -8,21 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve
-from torch import nn
 from torch.nn import functional
 
-from precad.audit.canaries import Canaries, Designed
+from precad.audit import verdict
+from precad.audit.canaries import Designed, coins_at
 from precad.audit.one_run import Guesses
-from precad.audit.verdict import (
-    MODELS,
-    ONE_SERVER,
-    Power,
-    Statement,
-    Verdict,
-    guess,
-    judge,
-    pooled,
-)
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import build
 from precad.client.records.torch_records import Records, as_records
@@ -53,13 +43,12 @@ class Audited:
     A's last noisy share is from their mean.
     """
 
-    task: Task
-    models: list[NDArray[np.float64]]
+    models: list[Vector]
     known_noise: list[RingVector]
     denominator: float
 
 
-def statements(task: Task, periods: int) -> tuple[Statement, Statement]:
+def statements(task: Task, periods: int) -> tuple[verdict.Statement, verdict.Statement]:
     """The two record-level guarantees: who sees the models, and one server that looks on.
 
     What is stated is of one of the training's ``periods``, each with coins of its own.
@@ -67,28 +56,26 @@ def statements(task: Task, periods: int) -> tuple[Statement, Statement]:
     privacy, rounds = task.privacy, task.training.rounds // periods
     one = privacy.noise_multiplier
     return (
-        Statement(MODELS, privacy.record_rate, 2**0.5 * one, rounds, privacy.delta),
-        Statement(ONE_SERVER, privacy.record_rate, one, rounds, privacy.delta),
+        verdict.Statement(verdict.MODELS, privacy.record_rate, 2**0.5 * one, rounds, privacy.delta),
+        verdict.Statement(verdict.ONE_SERVER, privacy.record_rate, one, rounds, privacy.delta),
     )
 
 
 def train(
-    task: Task,
-    shares: dict[str, Any],
-    canaries: Canaries,
+    made: Designed,
     *,
-    model: nn.Module | None = None,
     ran: Task | None = None,
     server_a_noise: ServerANoise | None = None,
     seed: int | None = None,
 ) -> Audited:
     """Simulate the training with the canaries' owner, who has no other records, among the others.
 
-    ``shares`` has the others' records by name. A broken build plays the task ``ran``, or has a
-    ``server_a_noise`` of its own. The rest is as in ``simulate``.
+    A broken build plays the task ``ran``, or has a ``server_a_noise`` of its own. The rest is as in
+    ``simulate``.
     """
+    task, canaries = made.task, made.canaries
     ran = task if ran is None else ran
-    data = {**shares, AUDITED: canaries.records}
+    data = {**made.shares, AUDITED: canaries.records}
     models = [initial_vector(task.model)]
     known: list[RingVector] = []
     draws = Draws(ran, 0 if seed is None else seed)
@@ -96,7 +83,10 @@ def train(
 
     def sample(version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
         drawn = draws.sample(version, client, count, rate)
-        return canaries.counting(drawn, version, rounds) if client == AUDITED else drawn
+        if client != AUDITED:
+            return drawn
+        # Without those that are out.
+        return drawn[coins_at(canaries.coins, version, rounds)[drawn]]
 
     def drawn_noise(server: Role, version: int, dimension: int) -> RingVector:
         if server is Role.SERVER_B:
@@ -113,13 +103,12 @@ def train(
     simulate(
         ran,
         data,
-        model,
         seed=seed,
         sampler=sample,
         noise=drawn_noise,
         on_round=lambda _, theta: models.append(theta),
     )
-    return Audited(task, models, known, denominator(task, data))
+    return Audited(models, known, denominator(task, data))
 
 
 def denominator(task: Task, data: dict[str, Any]) -> float:
@@ -130,9 +119,7 @@ def denominator(task: Task, data: dict[str, Any]) -> float:
     return roster.denominator(task.privacy.client_rate)
 
 
-def views(
-    trained: Audited, shares: dict[str, Any], canaries: Canaries, model: nn.Module | None = None
-) -> dict[Statement, list[Vector]]:
+def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vector]]:
     """Each statement's scores, from all that its adversary may know: two ways, see ``ASSUMED``.
 
     A score is the best linear estimate of a coin, from all rounds that it holds for and all
@@ -141,12 +128,13 @@ def views(
     σ²·K, with K the gradients' products summed over the rounds; the estimate is ¼p·(¼p²K + σ²)⁻¹
     (s − ½p·K·1), less a constant. A better adversary would raise the bounds; none makes them false.
 
-    Scores are ``[periods, m] float64``; others, with their ``shares``, may be the adversary's.
+    Scores are ``[periods, m] float64``; the other owners may be the adversary's.
 
     Raises:
         Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
     """
-    task, privacy, models = trained.task, trained.task.privacy, trained.models
+    task, privacy, canaries = made.task, made.task.privacy, made.canaries
+    models = trained.models
     rounds = len(models) - 1
     if privacy.client_rate < 1:
         raise Misconfiguration(
@@ -157,15 +145,11 @@ def views(
             "known_noise", len(trained.known_noise), f"must be one for each of the {rounds} rounds"
         )
     both = statements(task, len(canaries.coins))
-    gradients = RecordGradients(
-        build(task.model) if model is None else model,
-        functional.cross_entropy,
-        task.model.parameters,
-    )
+    gradients = RecordGradients(build(task.model), functional.cross_entropy, task.model.parameters)
     gradients.prepare(canaries.records)
     clip, rate = privacy.record_clip, privacy.record_rate
-    others = [as_records(share) for share in shares.values()]
-    found: dict[Statement, list[list[Vector]]] = {of: [[] for _ in ASSUMED] for of in both}
+    others = [as_records(share) for share in made.shares.values()]
+    found: dict[verdict.Statement, list[list[Vector]]] = {of: [[] for _ in ASSUMED] for of in both}
     for period in np.split(np.arange(rounds), len(canaries.coins)):
         products = np.zeros((len(canaries), len(canaries)))
         # Who sees the models takes no noise off, a server its own.
@@ -207,29 +191,17 @@ SIGNIFICANCE = 1e-4
 """Of a whole audit: a sound system fails one in ten thousand, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """One training and what it was made of."""
-
-    trained: Audited
-    shares: dict[str, Any]
-    canaries: Canaries
-
-
 def planned(
-    made: Designed,
-    repetitions: int,
-    significance: float = SIGNIFICANCE,
-    less: Mapping[str, float] = MappingProxyType({}),
-) -> dict[Statement, Power]:
+    made: Designed, repetitions: int, less: Mapping[str, float] = MappingProxyType({})
+) -> dict[verdict.Statement, verdict.Power]:
     """How many coins will be guessed for each statement, and what to expect of it.
 
-    The statements share ``significance``. ``less`` says how many times less noise than stated each
+    The statements share ``SIGNIFICANCE``. ``less`` says how many times less noise than stated each
     view has, by its name; the number of guesses doesn't depend on it.
     """
     coins = made.canaries.coins
     both = statements(made.task, len(coins))
-    each = significance / len(both)
+    each = SIGNIFICANCE / len(both)
     return {
         statement: statement.plan(
             coins.size, each, repetitions, less.get(statement.name, 1.0), made.crowding
@@ -239,34 +211,28 @@ def planned(
 
 
 def audit(
-    plans: dict[Statement, Power],
-    repetitions: Iterable[Repetition],
-    significance: float = SIGNIFICANCE,
-    on_repetition: Callable[[int], object] = lambda _: None,
-) -> tuple[Verdict, ...]:
-    """Score every training and judge them together; ``on_repetition`` is told how many are done.
+    plans: dict[verdict.Statement, verdict.Power], trainings: Iterable[tuple[Audited, Designed]]
+) -> tuple[verdict.Verdict, ...]:
+    """Score every training and judge them together.
 
     Raises:
         Misconfiguration: a training doesn't fit the plan.
     """
-    made: dict[Statement, list[tuple[Guesses, Guesses]]] = {statement: [] for statement in plans}
-    for number, one in enumerate(repetitions, 1):
-        for statement, found in views(one.trained, one.shares, one.canaries).items():
-            coins = one.canaries.coins.ravel()
+    ways: dict[verdict.Statement, list[tuple[Guesses, Guesses]]] = {
+        statement: [] for statement in plans
+    }
+    for trained, made in trainings:
+        coins = made.canaries.coins.ravel()
+        for statement, found in views(trained, made).items():
             as_stated, as_broken = (scores.ravel() for scores in found)
-            made[statement].append(
-                (
-                    guess(as_stated, coins, plans[statement].guesses),
-                    guess(as_broken, coins, len(coins)),
-                )
-            )
-        on_repetition(number)
-    each = significance / len(plans)
+            planned_guesses = verdict.guess(as_stated, coins, plans[statement].guesses)
+            ways[statement].append((planned_guesses, verdict.guess(as_broken, coins, len(coins))))
+    each = SIGNIFICANCE / len(plans)
     return tuple(
-        judge(
+        verdict.judge(
             statement,
             power,
-            [pooled([ways[number] for ways in made[statement]]) for number in range(2)],
+            [verdict.pooled(way) for way in zip(*ways[statement], strict=True)],
             each,
         )
         for statement, power in plans.items()

@@ -92,9 +92,7 @@ def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
     """Whether so many correct guesses have a probability below ``significance`` under f-DP.
 
     Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-Differential Privacy in One Run",
-    Algorithm 3 for coins (k = 2); f must be symmetric.
-
-    f is the trade-off function that is stated, for one canary in or out.
+    Algorithm 3 for coins (k = 2). f, of one canary in or out, is what is stated; symmetric.
     """
     checks.inside_unit_interval("significance", significance)
     m, made, correct = guesses.canaries, guesses.made, guesses.correct

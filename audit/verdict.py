@@ -15,19 +15,11 @@ from numpy.typing import NDArray
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.audit.one_run import (
-    Guesses,
-    TradeOff,
-    gaussian,
-    lower_bound,
-    of_statement,
-    refutes,
-)
+from precad.audit import one_run
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 _LEAST = 10
-_LEAST_MU, _MOST_MU = 1e-3, 16.0
-_MU_STEPS = 14
+_LEAST_MU = 1e-3
 _POWER_TRIALS = 20
 _TRIALS = 15
 """Audits that are played to find the number of guesses."""
@@ -47,21 +39,19 @@ class Power:
         guesses: r, how many coins are guessed in a training: those with the surest scores.
         expected: the median lower bound of ε, were the statement just met.
         expected_of_half: the same of a training with half of the noise.
-        caught: power: share of the trials in which the build at hand is refuted.
-        trials: how many audits of that build were played.
+        caught: power: share of 20 trials in which the build at hand is refuted.
     """
 
     guesses: int
     expected: float
     expected_of_half: float
     caught: float
-    trials: int
 
 
-def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> Guesses:
+def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> one_run.Guesses:
     """The scores furthest from zero are guessed, by their sign; the rest abstain."""
     surest = np.argsort(-np.abs(scores), kind="stable")[:made]
-    return Guesses(len(coins), made, int(((scores[surest] > 0) == coins[surest]).sum()))
+    return one_run.Guesses(len(coins), made, int(((scores[surest] > 0) == coins[surest]).sum()))
 
 
 def ideal_scores(
@@ -84,18 +74,12 @@ def ideal_scores(
     return found
 
 
-def pooled(guesses: list[Guesses]) -> Guesses:
+def pooled(guesses: Sequence[one_run.Guesses]) -> one_run.Guesses:
     """Of several trainings together: one mechanism, whose coins are all fair and independent."""
-    return Guesses(
+    return one_run.Guesses(
         sum(each.canaries for each in guesses),
         sum(each.made for each in guesses),
         sum(each.correct for each in guesses),
-    )
-
-
-def _mu(guesses: list[Guesses], significance: float) -> float:
-    return lower_bound(
-        gaussian, pooled(guesses), significance, _MOST_MU, least=_LEAST_MU, steps=_MU_STEPS
     )
 
 
@@ -164,13 +148,17 @@ class Statement:
                 for coins in tossed
             ]
 
+        def mu(guesses: list[one_run.Guesses]) -> float:
+            found = pooled(guesses)
+            return one_run.lower_bound(
+                one_run.gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14
+            )
+
         def medians(noise: float) -> NDArray[np.float64]:
             bounds = []
             for _ in range(_TRIALS):
                 runs = played(noise)
-                bounds.append(
-                    [_mu([guess(*run, made) for run in runs], significance) for made in shares]
-                )
+                bounds.append([mu([guess(*run, made) for run in runs]) for made in shares])
             found: NDArray[np.float64] = np.median(bounds, axis=0)
             return found
 
@@ -183,7 +171,7 @@ class Statement:
             ways = [
                 pooled([guess(*run, made) for run in runs]) for made in (shares[best], canaries)
             ]
-            return any(refutes(stated, way, significance / len(ways)) for way in ways)
+            return any(one_run.refutes(stated, way, significance / len(ways)) for way in ways)
 
         def epsilon(mu: float) -> float:
             return gdp.epsilon_of_delta(mu, self.delta) if mu > _LEAST_MU else 0.0
@@ -193,29 +181,25 @@ class Statement:
             expected=epsilon(float(sound[best])),
             expected_of_half=epsilon(float(half[best])),
             caught=sum(refuted() for _ in range(_POWER_TRIALS)) / _POWER_TRIALS,
-            trials=_POWER_TRIALS,
         )
 
-    def family(self) -> Callable[[float], TradeOff]:
+    def family(self) -> Callable[[float], one_run.TradeOff]:
         """F of the same training by how many times less noise it has."""
 
         @lru_cache
-        def f(times: float) -> TradeOff:
-            return of_statement(self.accountant(1 / times).delta)
+        def f(times: float) -> one_run.TradeOff:
+            return one_run.of_statement(self.accountant(1 / times).delta)
 
         return f
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An audit of one statement.
+    """An audit of one statement, with what was planned beforehand and the stated ε.
 
     Attributes:
-        statement: what was audited.
-        power: what was planned beforehand.
         guesses: how the adversary did, in the way that proves most.
         significance: how likely a sound system fails, at most.
-        epsilon: the stated one.
         by_family: the largest ε of the same training with less noise that is refuted: the
             sharpest bound. It reaches the stated ε where the statement is refuted, and only there.
         refuted: whether the statement doesn't hold: fewer correct guesses would be expected of
@@ -224,7 +208,7 @@ class Verdict:
 
     statement: Statement
     power: Power
-    guesses: Guesses
+    guesses: one_run.Guesses
     significance: float
     epsilon: float
     by_family: float
@@ -245,7 +229,7 @@ class Verdict:
             "expected_bound": self.power.expected,
             "expected_bound_of_half_noise": self.power.expected_of_half,
             "build_caught": self.power.caught,
-            "build_trials": self.power.trials,
+            "build_trials": _POWER_TRIALS,
             "epsilon_stated": self.epsilon,
             "epsilon_at_least": self.by_family,
             "refuted": self.refuted,
@@ -255,7 +239,7 @@ class Verdict:
 def judge(
     statement: Statement,
     power: Power,
-    ways: Sequence[Guesses],
+    ways: Sequence[one_run.Guesses],
     significance: float,
 ) -> Verdict:
     """What the guesses prove, in the way that proves most; the ways share the significance.
@@ -266,11 +250,11 @@ def judge(
     family, epsilon = statement.family(), statement.epsilon
     each = significance / len(ways)
 
-    def times(guesses: Guesses) -> float:
+    def times(guesses: one_run.Guesses) -> float:
         return _largest_refuted(family, guesses, each)
 
     best = max(ways, key=times)
-    refuted = refutes(family(1.0), best, each)
+    refuted = one_run.refutes(family(1.0), best, each)
     less = times(best)
     found = statement.accountant(1 / less).epsilon(statement.delta) if less else 0.0
     return Verdict(
@@ -285,12 +269,14 @@ def judge(
 
 
 def _largest_refuted(
-    family: Callable[[float], TradeOff], guesses: Guesses, significance: float
+    family: Callable[[float], one_run.TradeOff], guesses: one_run.Guesses, significance: float
 ) -> float:
     """How many times less noise at most is refuted; 0 where nothing is."""
     # The stated noise first: whether that is refuted is the verdict, and stays on its side.
-    if refutes(family(1.0), guesses, significance):
-        return lower_bound(family, guesses, significance, _MOST_TIMES, least=1.0, steps=_STEPS)
-    if not refutes(family(_LEAST_TIMES), guesses, significance):
+    if one_run.refutes(family(1.0), guesses, significance):
+        return one_run.lower_bound(
+            family, guesses, significance, _MOST_TIMES, least=1.0, steps=_STEPS
+        )
+    if not one_run.refutes(family(_LEAST_TIMES), guesses, significance):
         return 0.0
-    return lower_bound(family, guesses, significance, 1.0, least=_LEAST_TIMES, steps=_STEPS)
+    return one_run.lower_bound(family, guesses, significance, 1.0, least=_LEAST_TIMES, steps=_STEPS)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import click
 
-from precad.cli.options import AsJson, asks, print_json
+from precad.cli.options import AsJson, with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class AccountRequest:
 
 
 @click.command()
-@asks(AccountRequest)
+@with_options
 def account(request: AccountRequest) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 
@@ -96,8 +96,4 @@ def account(request: AccountRequest) -> None:
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
     from precad.cli.account_answer import answer  # noqa: PLC0415
 
-    found = answer(request)
-    if request.as_json:
-        print_json(found.document(), indent=2)
-    else:
-        found.show()
+    answer(request)

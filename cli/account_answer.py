@@ -16,10 +16,9 @@ from precad.accounting.adversaries import (
     sensitivity_ratio,
 )
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
-from precad.accounting.exact import most_participations
-from precad.accounting.guarantees import ASSUMED, PrivacyStatement, guarantees
+from precad.accounting.guarantees import ASSUMED, PrivacyStatement, cap_of, guarantees
 from precad.cli.account import AccountRequest
-from precad.cli.options import task_numbers
+from precad.cli.options import print_json, refuse_given, require_given
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
@@ -44,16 +43,10 @@ _NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One run that is asked about.
-
-    Attributes:
-        source: its task; empty where its numbers were given.
-        run: as it was planned or counted.
-        delta: δ.
-        cap: the most participations, fixed beforehand.
-    """
+    """One run that is asked about; ``cap`` is the most participations, fixed beforehand."""
 
     source: str
+    """Its task; empty where its numbers were given."""
     run: Run
     delta: float
     cap: int
@@ -87,39 +80,23 @@ class Cost:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What every run costs, of at most ``MANY``, and, of several, what all cost together."""
-
-    asked: list[Asked]
-    each: list[Cost]
-    together: Cost | None
-
-    def document(self) -> dict[str, Any]:
-        """``guarantees`` and ``at_cap`` of one run; of several, those of each, and of all."""
-        if self.together is None:
-            return self.each[0].document()
-        costs = [cost.document() for cost in self.each] or [{}] * len(self.asked)
-        runs = [
-            {"source": asked.source} | cost for asked, cost in zip(self.asked, costs, strict=True)
-        ]
-        return {"runs": runs} | self.together.document("together", "together_at_cap")
-
-    def show(self) -> None:
-        """Print tables."""
-        for asked, cost in zip(self.asked, self.each, strict=False):
-            _show_one(asked, cost)
-        if self.together is not None:
-            _show_joint(len(self.asked), self.together)
-        if not self.each:
-            say(sys.stdout, f"Of more than {MANY} the account of each is left out: ask for one.")
-
-
-def answer(request: AccountRequest) -> Account:
-    """Return what each run costs, and all together."""
+def answer(request: AccountRequest) -> None:
+    """Print what each run costs, of at most ``MANY``, and, of several, what all cost together."""
     asked = _asked(request)
+    each = [(one, Cost.of([one])) for one in asked if len(asked) <= MANY]
     together = Cost.of(asked) if len(asked) > 1 else None
-    return Account(asked, [Cost.of([one]) for one in asked if len(asked) <= MANY], together)
+    if request.as_json:
+        runs = [{"source": one.source} | cost.document() for one, cost in each]
+        runs = runs or [{"source": one.source} for one in asked]
+        joint = None if together is None else together.document("together", "together_at_cap")
+        print_json(each[0][1].document() if joint is None else {"runs": runs} | joint, indent=2)
+        return
+    for one, cost in each:
+        _show_one(one, cost)
+    if together is not None:
+        _show_joint(len(asked), together)
+    if not each:
+        say(sys.stdout, f"Of more than {MANY} the account of each is left out: ask for one.")
 
 
 def _asked(request: AccountRequest) -> list[Asked]:
@@ -186,34 +163,22 @@ def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -
     """What a task says."""
     if request.cover_uploads:
         raise Misconfiguration("cover_uploads", True, "the task says it: leave --cover-uploads out")
-    task_numbers(asdict(request) | {"task": path}, (*_RECORD, *_CLIENT), ())
+    refuse_given(asdict(request), (*_RECORD, *_CLIENT))
     task = Task.load(path)
-    run, delta, cap = Run.of(task, counts=taken), task.privacy.delta, request.cap
-    limit = task.privacy.epsilon_limit
-    if cap is None and limit is not None:
-        cap = most_participations(
-            record_rate=run.record_rate,
-            noise_multiplier=run.noise_multiplier,
-            delta=delta,
-            epsilon_limit=limit,
-            ceiling=run.rounds,
-            again=taken,
-        )
-    return Asked(str(path), run, delta, run.rounds if cap is None else cap)
+    cap = cap_of(task, taken) if request.cap is None else request.cap
+    return Asked(str(path), Run.of(task, counts=taken), task.privacy.delta, cap)
 
 
 def _typed(request: AccountRequest, taken: ReleaseCounts | None) -> Asked:
     """What all options by name say."""
-    given = asdict(request) | {"task": None}
+    given = asdict(request)
     # One number of the client level alone is of no use.
     wanted = any(given[name] is not None for name in _CLIENT)
-    numbers = task_numbers(
-        given, (*_RECORD, *_CLIENT) if wanted else _RECORD, () if wanted else _CLIENT
-    )
-    clips = {name: numbers.pop(name) for name in _CLIENT}
-    if clips["client_clip"] is not None:
-        numbers["sensitivity_ratio"] = sensitivity_ratio(**clips)
+    require_given(given, (*_RECORD, *_CLIENT) if wanted else _RECORD)
+    numbers = {name: given[name] for name in _RECORD}
     delta = numbers.pop("delta")
+    if wanted:
+        numbers["sensitivity_ratio"] = sensitivity_ratio(**{name: given[name] for name in _CLIENT})
     run = Run(**numbers, counts=taken, cover_uploads=request.cover_uploads)
     return Asked("", run, delta, run.rounds if request.cap is None else request.cap)
 

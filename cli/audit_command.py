@@ -2,37 +2,32 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import click
 
-from precad.cli.options import AsJson, asks, json_of, print_json
+from precad.cli.options import AsJson, json_of, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say
 
 if TYPE_CHECKING:
-    from precad.audit.verdict import Power, Statement, Verdict
+    from precad.audit.verdict import Verdict
 
 REFUTED = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRequest:
-    """What `precad audit` is asked."""
-
-    canaries: Annotated[int, "m, 20 or more: records that count or not by a fair coin."] = 2000
-    rounds: Annotated[int, "Each with coins of its own; more prove more."] = 4
-    repetitions: Annotated[int, "Trainings, each with canaries of its own; more prove more."] = 1
-    seed: Annotated[int | None, "Repeats an audit."]
-    save: Annotated[Path | None, "All that was found, as JSON."]
-    as_json: AsJson
-
-
 @click.command()
-@asks(AuditRequest)
-def audit(request: AuditRequest) -> None:
+@with_options
+def audit(
+    *,
+    canaries: Annotated[int, "m, 20 or more: records that count or not by a fair coin."] = 2000,
+    rounds: Annotated[int, "Each with coins of its own; more prove more."] = 4,
+    repetitions: Annotated[int, "Trainings, each with canaries of its own; more prove more."] = 1,
+    seed: Annotated[int | None, "Repeats an audit."],
+    save: Annotated[Path | None, "All that was found, as JSON."],
+    as_json: AsJson,
+) -> None:
     """Attack trainings as the stated adversaries may, and bound ε from below.
 
     A consenting owner's canaries are records that count, or count as zero, by
@@ -43,34 +38,32 @@ def audit(request: AuditRequest) -> None:
 
         precad audit
     """
-    save = request.save
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
-    from precad.audit.canaries import LOUDER, designed  # noqa: PLC0415
-    from precad.audit.canary_training import Repetition, planned, train  # noqa: PLC0415
+    from precad.audit.canaries import designed  # noqa: PLC0415
     from precad.audit.canary_training import audit as judged  # noqa: PLC0415
+    from precad.audit.canary_training import planned, train  # noqa: PLC0415
     from precad.common import checks  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
-    checks.count("canaries", request.canaries, 20)
-    repetitions = checks.count("repetitions", request.repetitions, 1)
-    rounds = checks.count("rounds", request.rounds, 1)
-    first = checked_seed(request.seed)
-    out = sys.stderr if request.as_json else sys.stdout
+    checks.count("canaries", canaries, 20)
+    checks.count("repetitions", repetitions, 1)
+    checks.count("rounds", rounds, 1)
+    first = checked_seed(seed)
+    out = sys.stderr if as_json else sys.stdout
     say(out, f"seed {first}")
-    made = [
-        designed(request.canaries, rounds, number, LOUDER)
-        for number in range(first, first + repetitions)
-    ]
+    made = [designed(canaries, rounds, number) for number in range(first, first + repetitions)]
     plans = planned(made[0], repetitions)
     for statement, power in plans.items():
-        say_plan(out, statement, power)
-    trainings = (
-        Repetition(train(each.task, each.shares, each.canaries, seed=n), each.shares, each.canaries)
-        for n, each in enumerate(made, first)
-    )
+        say(
+            out,
+            f"{statement.name}: ε = {statement.epsilon:.2f} of a round is stated. A sound build "
+            f"should give about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}.",
+        )
     with Bar("trainings", repetitions, sys.stderr) as line:
-        found = judged(plans, trainings, on_repetition=lambda _: line.advance(line.task_ids[0]))
+        played = enumerate(line.track(made, task_id=line.task_ids[0]), first)
+        trainings = ((train(each, seed=seed_of), each) for seed_of, each in played)
+        found = judged(plans, trainings)
     show(out, found)
     document = {
         "seed": first,
@@ -80,20 +73,10 @@ def audit(request: AuditRequest) -> None:
     }
     if save is not None:
         save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
-    if request.as_json:
+    if as_json:
         print_json(document)
     if any(verdict.refuted for verdict in found):
         sys.exit(REFUTED)
-
-
-def say_plan(out: TextIO, statement: "Statement", power: "Power") -> None:
-    """Write the stated ε, and what a sound build and half of the noise should give."""
-    of = "a training" if statement.rounds > 1 else "a round"
-    say(
-        out,
-        f"{statement.name}: ε = {statement.epsilon:.2f} of {of} is stated. A sound build should "
-        f"give about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}.",
-    )
 
 
 def show(out: TextIO, found: "Iterable[Verdict]") -> None:

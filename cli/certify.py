@@ -9,16 +9,14 @@ from typing import Annotated, Literal, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, asks
+from precad.cli.options import ARGUMENT, AsJson, with_options
 from precad.cli.predict import OfModel
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""
 Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
-VoteFormat: TypeAlias = Literal["votes", "labels", "scores"]
 # The values of the certifier's own enums, whose modules load too slowly for the help.
 UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
-BoundName: TypeAlias = Literal["hoeffding", "bernstein"]
 Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
 Simultaneous: TypeAlias = Annotated[bool, "Make the confidence hold for all points at once."]
 Header: TypeAlias = Literal["yes", "no"]
@@ -61,7 +59,9 @@ class OfTrainings:
         int, "Honest clients whose absence attackers can select; they count among K."
     ] = 0
     confidence: Confidence = 0.999
-    interval: Annotated[BoundName, "For scores, or for the mean over runs."] = "hoeffding"
+    interval: Annotated[
+        Literal["hoeffding", "bernstein"], "For scores, or for the mean over runs."
+    ] = "hoeffding"
     delta: Annotated[float | None, "For adp: (ε, δ) at this δ only."]
     soundness_bits: Annotated[
         int | None,
@@ -82,7 +82,7 @@ class Prediction(OfTrainings):
     also: Annotated[tuple[GuaranteeKind, ...], "Compare with this guarantee too; may be repeated."]
     simultaneous: Simultaneous
     form: Annotated[
-        VoteFormat | None,
+        Literal["votes", "labels", "scores"] | None,
         "votes [points, classes], labels [points, models], or scores "
         "[points, models, classes] (CSV: point, model, scores).",
         "--format",
@@ -154,7 +154,7 @@ def respond(request: Request) -> None:
 
 
 @certify.command()
-@asks(Prediction)
+@with_options
 def prediction(request: Prediction) -> None:
     """Certify the majority vote of independently trained private models.
 
@@ -173,7 +173,7 @@ def prediction(request: Prediction) -> None:
 
 
 @certify.command()
-@asks(Loss)
+@with_options
 def loss(request: Loss) -> None:
     """Bound the expected loss of a private model after so many attackers.
 
@@ -193,7 +193,7 @@ def loss(request: Loss) -> None:
 
 
 @certify.command()
-@asks(Smoothing)
+@with_options
 def smoothing(request: Smoothing) -> None:
     """Certify predictions against changed inputs (Cohen et al.'s randomised smoothing).
 

@@ -1,41 +1,21 @@
 """What each request's answer is: one document, which `show` prints as JSON or as tables."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from precad.certify.certificate_plots import (
-    plot_certified_accuracy,
-    plot_loss_bounds,
-    plot_smoothing,
-)
+from precad.certify import certificate_plots as plots
+from precad.certify import prediction
 from precad.certify.curves import Booleans
 from precad.certify.guarantee import Direction, Guarantee
 from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
-from precad.certify.prediction import (
-    Abstained,
-    PredictionCertificates,
-    Result,
-    average_certified_radius,
-    certified_accuracy,
-    certify_predictions,
-    certify_smoothing,
-)
+from precad.cli import certify_inputs as inputs
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
-from precad.cli.certify_inputs import (
-    DIRECTIONS,
-    Trained,
-    budget,
-    expectation,
-    group_size,
-    right,
-    vote_intervals,
-    votes_of_file,
-    votes_of_model,
-)
 from precad.cli.options import writable_picture
 from precad.common.errors import Misconfiguration
+from precad.common.npy import Array
 
 Document: TypeAlias = dict[str, Any]
 
@@ -52,8 +32,6 @@ def answer(request: Request) -> Document:
     """The document that answers a request; the picture, where one is asked for, is drawn too."""
     if request.plot is not None:
         writable_picture(request.plot)
-    if isinstance(request, Loss):
-        group_size("attackers", request.attackers)
     match request:
         case Prediction():
             return _prediction(request)
@@ -64,18 +42,20 @@ def answer(request: Request) -> Document:
 
 
 def _prediction(request: Prediction) -> Document:
-    trained = Trained.of(request)
-    intervals, models, classes = vote_intervals(request, trained.runs)
-    correct, known = right(request, intervals.labels), request.labels is not None
+    trained = inputs.Trained.of(request)
+    intervals, models, classes = inputs.vote_intervals(request, trained.runs)
+    correct, known = inputs.right(request, intervals.labels), request.labels is not None
     guarantees = [trained.guarantee(kind, request) for kind in request.kinds]
-    directions = DIRECTIONS[trained.change(request)]
-    certificates = [certify_predictions(intervals, one, directions) for one in guarantees]
+    directions = inputs.DIRECTIONS[trained.change(request)]
+    certificates = [
+        prediction.certify_predictions(intervals, one, directions) for one in guarantees
+    ]
     points = _points(certificates[0].results())
     if request.plot is not None:
         confidence = f"confidence {request.confidence:g}"
         title = f"{len(points):,} points, votes of {models:,} models, {confidence}"
         unit = trained.unit.plural
-        plot_certified_accuracy(
+        plots.plot_certified_accuracy(
             request.plot, certificates, correct, known=known, unit=unit, title=title
         )
     return {
@@ -91,11 +71,11 @@ def _prediction(request: Prediction) -> Document:
     }
 
 
-def _points(results: list[Result]) -> list[Document]:
+def _points(results: list[prediction.Result]) -> list[Document]:
     """Each point's ``label`` and ``radius``, or why it ``abstained``."""
     rows: list[Document] = []
     for i, result in enumerate(results):
-        if isinstance(result, Abstained):
+        if isinstance(result, prediction.Abstained):
             rows.append({"point": i, "abstained": result.reason})
             continue
         row = {"point": i, "label": result.label, "radius": result.radius}
@@ -106,27 +86,33 @@ def _points(results: list[Result]) -> list[Document]:
 
 
 def _comparison(
-    certificates: list[PredictionCertificates], correct: Booleans, *, known: bool
+    certificates: list[prediction.PredictionCertificates], correct: Booleans, *, known: bool
 ) -> list[Document]:
     """Each guarantee's certified accuracy by radius (a share of points without true labels)."""
     highest = max(int(one.radius.max(where=one.certified, initial=0)) for one in certificates)
     radii = [*(radius for radius in _RADII if radius < highest), highest][-9:]
-    rows = []
-    for one in certificates:
-        shares = certified_accuracy(one.radius, one.certified & correct, radii).tolist()
-        pairs = zip(radii, shares, strict=True)
-        accuracy = [{"radius": radius, "share": share} for radius, share in pairs]
-        rows.append(
-            {"guarantee": one.guarantee, "of_true_labels": known, "certified_accuracy": accuracy}
-        )
-    return rows
+    return [
+        {
+            "guarantee": one.guarantee,
+            "of_true_labels": known,
+            "certified_accuracy": _accuracy(one.radius, one.certified & correct, radii),
+        }
+        for one in certificates
+    ]
+
+
+def _accuracy(radius: Array, counted: Booleans, radii: Sequence[float]) -> list[Document]:
+    """The share of points that count, by radius."""
+    shares = prediction.certified_accuracy(radius, counted, radii).tolist()
+    return [{"radius": at, "share": share} for at, share in zip(radii, shares, strict=True)]
 
 
 def _loss(request: Loss) -> Document:
-    trained = Trained.of(request)
-    expected = expectation(request, trained.runs)
+    inputs.group_size("attackers", request.attackers)
+    trained = inputs.Trained.of(request)
+    expected = inputs.expectation(request, trained.runs)
     guarantee = trained.guarantee(request.guarantee, request)
-    directions = DIRECTIONS[trained.change(request)]
+    directions = inputs.DIRECTIONS[trained.change(request)]
     bounds = _bounds(request, expected, guarantee, directions)
     fewest = [
         {"tau": tau, "attackers": _fewest(request, expected, tau, guarantee, directions)}
@@ -142,7 +128,7 @@ def _loss(request: Loss) -> Document:
             np.array([row[name] for row in bounds]) for name in ("attackers", "lower", "upper")
         )
         unit = trained.unit.plural
-        plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
+        plots.plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
     return {
         "certificate": "loss",
         **trained.document(request, guarantee),
@@ -205,16 +191,19 @@ def _fewest(
 
 
 def _smoothing(request: Smoothing) -> Document:
-    source = votes_of_model(request) if request.data is not None else votes_of_file(request)
-    shares = budget(request, *source.votes.shape)
-    found = certify_smoothing(source.votes, source.sigma, shares, source.selection)
+    source = (
+        inputs.votes_of_model(request)
+        if request.data is not None
+        else inputs.votes_of_file(request)
+    )
+    shares = inputs.budget(request, *source.votes.shape)
+    found = prediction.certify_smoothing(source.votes, source.sigma, shares, source.selection)
     known = source.labels is not None
     counted = found.certified & (found.labels == source.labels if known else True)
     if request.plot is not None:
-        plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
+        plots.plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
     highest = float(found.radius.max(initial=0.0))
     radii = [step * source.sigma for step in range(9) if step == 0 or step * source.sigma < highest]
-    shares_at = certified_accuracy(found.radius, counted, radii).tolist()
     return {
         "certificate": "smoothing",
         "sigma": source.sigma,
@@ -224,10 +213,7 @@ def _smoothing(request: Smoothing) -> Document:
         **source.facts,
         "of_true_labels": known,
         "abstained": int((~found.certified).sum()),
-        "average_certified_radius": average_certified_radius(found.radius, counted),
-        "certified_accuracy": [
-            {"radius": radius, "share": share}
-            for radius, share in zip(radii, shares_at, strict=True)
-        ],
+        "average_certified_radius": prediction.average_certified_radius(found.radius, counted),
+        "certified_accuracy": _accuracy(found.radius, counted, radii),
         "points": _points(found.results()),
     }

@@ -41,8 +41,12 @@ def read_array(
     Raises:
         Misconfiguration: it isn't numbers, or what is a header or an index doesn't show.
     """
+
+    def refused(why: str) -> Misconfiguration:
+        return Misconfiguration(field, str(path), why)
+
     if not path.is_file():
-        raise Misconfiguration(field, str(path), "there is no such file")
+        raise refused("there is no such file")
     if path.suffix == ".npy":
         return read_npy(field, path)
     try:
@@ -52,28 +56,23 @@ def read_array(
         if lines[below:]:
             array = np.loadtxt(lines[below:], delimiter=",", ndmin=2, comments=None)
     except ValueError as error:
-        raise Misconfiguration(
-            field, str(path), f"give a .npy array of numbers, or CSV ({error})"
-        ) from None
+        raise refused(f"give a .npy array of numbers, or CSV ({error})") from None
     if not array.size:
-        raise Misconfiguration(field, str(path), "give a file with numbers: it is empty")
+        raise refused("give a file with numbers: it is empty")
     if len(array) != len(lines) - below:
         gap = lines.index(next(each for each in lines if not each.strip())) + 1
-        raise Misconfiguration(field, str(path), f"line {gap} is empty: mend or remove it")
+        raise refused(f"line {gap} is empty: mend or remove it")
     open_question = header is None and not below and len(array) != rows
     if open_question and _may_be_names(array, counted=counted):
-        raise Misconfiguration(
-            field,
-            str(path),
-            f"begins with {_short(lines[0])}: a header, as pandas writes it, or numbers? Say which "
-            "with --header yes or --header no",
+        begin = lines[0] if len(lines[0]) <= 20 else lines[0][:20] + "…"
+        raise refused(
+            f"begins with {begin}: a header, as pandas writes it, or numbers? Say which "
+            "with --header yes or --header no"
         )
     if not counted and array.shape[1] > 1 and len(array) >= _ROWS and _counts(array[:, 0]):
-        raise Misconfiguration(
-            field,
-            str(path),
+        raise refused(
             "its first column counts its rows: write it without an index (index=False), or give "
-            "a .npy file",
+            "a .npy file"
         )
     return array
 
@@ -105,7 +104,3 @@ def _may_be_names(array: Array, *, counted: bool) -> bool:
 
 def _counts(column: Array) -> bool:
     return bool((column == np.arange(len(column))).all())
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= 20 else line[:20] + "…"

@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from precad.accounting.events import (
-    SampledGaussian,
-    poisson_gaussian,
-    require_poisson,
-    require_rounds,
-)
+from precad.accounting import events
 from precad.accounting.gdp import GdpCltAccountant
+from precad.certify import intervals
 from precad.certify.curves import Booleans, Integers
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
@@ -30,15 +26,6 @@ from precad.certify.guarantee import (
     WithAbsent,
 )
 from precad.certify.inefficacy import MeanInterval, expected_loss
-from precad.certify.intervals import (
-    ConfidenceBudget,
-    Intervals,
-    ScoreBound,
-    score_intervals,
-    simuem,
-    vote_counts,
-    votes_of,
-)
 from precad.certify.prediction import LARGEST_GROUP
 from precad.certify.renyi import RenyiGroups
 from precad.cli.certify import (
@@ -83,7 +70,7 @@ class Trained:
 
     runs: Ensemble | None
     unit: Unit
-    mechanism: SampledGaussian
+    mechanism: events.SampledGaussian
     soundness_bits: int | None
     attempts: int
     redraws: int = 0
@@ -101,6 +88,9 @@ class Trained:
         rate, noise, rounds = request.sampling_rate, request.noise_multiplier, request.rounds
         typed = {"--sampling-rate": rate, "--noise-multiplier": noise, "--rounds": rounds}
         bits = request.soundness_bits
+        unit = Unit(request.unit or (Unit.CLIENT if request.runs else Unit.RECORD))
+        if group_size("absent", request.absent) and unit is not Unit.CLIENT:
+            raise Misconfiguration("absent", request.absent, "only clients are absent")
         if request.runs:
             if not request.sources:
                 raise Misconfiguration("runs", "none", "name the folders of finished runs")
@@ -112,34 +102,30 @@ class Trained:
                         name, value, "leave it out: with --runs it comes from the runs' own ledgers"
                     )
             runs = Ensemble(tuple(FinishedRun.read(folder) for folder in request.sources))
-            unit = Unit(request.unit or Unit.CLIENT)
-            if unit is Unit.CLIENT:
-                bits = runs.inputs.malicious_submission_soundness_bits
             inputs = runs.inputs
-            _require_absences(request.absent, unit)
+            if unit is Unit.CLIENT:
+                bits = inputs.malicious_submission_soundness_bits
             redraws = 0 if unit is Unit.RECORD else inputs.redrawn_coins
             mechanism, points = inputs.mechanism(unit), inputs.proof_points
             return cls(runs, unit, mechanism, bits, inputs.most_attempts, redraws, points)
         if rate is None or noise is None or rounds is None:
             name = next(name for name, value in typed.items() if value is None)
             raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
-        unit = Unit(request.unit or Unit.RECORD)
         if unit is Unit.RECORD_OF_ONE_CLIENT:
             raise Misconfiguration(
                 "--unit",
                 unit.value,
                 "only with --runs; without, give the rate and say record or client",
             )
-        require_poisson(request.sampling or "poisson")
+        events.require_poisson(request.sampling or "poisson")
         checks.rate("sampling_rate", rate)
-        require_rounds("rounds", rounds)
+        events.require_rounds("rounds", rounds)
         if checks.noise_multiplier(noise) < _LEAST_NOISE:
             raise Misconfiguration(
                 "noise_multiplier", noise, f"bounds nothing; give {_LEAST_NOISE:g} or more"
             )
-        mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
+        mechanism = events.poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         attempts = rounds * checks.count("attempts", request.attempts, 1)
-        _require_absences(request.absent, unit)
         return cls(None, unit, mechanism, bits, attempts)
 
     def guarantee(self, kind: GuaranteeKind, request: OfTrainings) -> Guarantee:
@@ -202,12 +188,6 @@ def group_size(field: str, size: int) -> int:
     return size
 
 
-def _require_absences(absent: int, unit: Unit) -> None:
-    """Refuse absences that nobody can select."""
-    if group_size("absent", absent) and unit is not Unit.CLIENT:
-        raise Misconfiguration("absent", absent, "only clients are absent")
-
-
 def right(request: Prediction, labels: Integers) -> Booleans:
     """[points] bool: which labels are the file's true ones; all count where none is given."""
     if request.labels is None:
@@ -223,15 +203,19 @@ def true_labels(path: Path, points: int, header: Header | None) -> Array:
     return truth
 
 
-def budget(request: Prediction | Smoothing, points: int, classes: int) -> ConfidenceBudget:
+def budget(
+    request: Prediction | Smoothing, points: int, classes: int
+) -> intervals.ConfidenceBudget:
     """The chance of a wrong statement that is asked for, and who shares it."""
     together = points if request.simultaneous else 1
     # A prediction's label is chosen from the same votes.
     strict = isinstance(request, Prediction)
-    return ConfidenceBudget(request.confidence, classes, together, strict)
+    return intervals.ConfidenceBudget(request.confidence, classes, together, strict)
 
 
-def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Intervals, int, int]:
+def vote_intervals(
+    request: Prediction, runs: Ensemble | None
+) -> tuple[intervals.Intervals, int, int]:
     """Confidence bounds from runs' votes or one file, the number of models, that of classes."""
     if runs is not None:
         counts = runs.votes(request.classes)
@@ -244,15 +228,19 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
         array = read_array("votes", sources[0], request.header, counted=counted)
         match request.form or ("scores" if array.ndim == 3 else "votes"):
             case "scores":
-                scores, bound = _stacked(array), ScoreBound(request.interval)
+                scores, bound = _stacked(array), intervals.ScoreBound(request.interval)
                 points, models, classes = (*scores.shape, 0, 0, 0)[:3]
                 shares = budget(request, points, max(classes, 2))
-                return score_intervals(scores, shares, bound), models, classes
+                return intervals.score_intervals(scores, shares, bound), models, classes
             case "labels":
-                counts = votes_of(array, request.classes)
+                counts = intervals.votes_of(array, request.classes)
             case "votes":
-                counts = vote_counts(array)
-    return simuem(counts, budget(request, *counts.shape)), int(counts[0].sum()), counts.shape[1]
+                counts = intervals.vote_counts(array)
+    return (
+        intervals.simuem(counts, budget(request, *counts.shape)),
+        int(counts[0].sum()),
+        counts.shape[1],
+    )
 
 
 def _stacked(array: Array) -> Array:
@@ -296,25 +284,19 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
         raise Misconfiguration("--bound", bound, "losses of finished runs lie in [0, 1]")
     else:
         losses = runs.mean_losses()
-    return expected_loss(losses, bound, request.confidence, ScoreBound(request.interval))
+    return expected_loss(losses, bound, request.confidence, intervals.ScoreBound(request.interval))
 
 
 @dataclass(frozen=True, slots=True)
 class Smoothed:
-    """What is certified.
-
-    Attributes:
-        sigma: of the noise.
-        votes: ``[points, classes]``.
-        selection: the same, of other copies; None where every class pays.
-        labels: ``[points]``, true ones; None where they aren't known.
-        facts: what else there is to say.
-    """
+    """What is certified: votes ``[points, classes]`` under noise of ``sigma``."""
 
     sigma: float
     votes: Integers
     selection: Array | None
+    """As ``votes``, of other copies; None where every class pays."""
     labels: Array | None
+    """True ones, ``[points]``; None where they aren't known."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -325,7 +307,7 @@ def votes_of_file(request: Smoothing) -> Smoothed:
     if request.sigma is None:
         raise Misconfiguration("--sigma", None, "say how much noise the votes are under")
     header, chosen, truth = request.header, request.selection, request.labels
-    counts = vote_counts(read_array("votes", request.votes, header, counted=True))
+    counts = intervals.vote_counts(read_array("votes", request.votes, header, counted=True))
     other = None if chosen is None else read_array("selection", chosen, header, counted=True)
     labels = None if truth is None else true_labels(truth, len(counts), header)
     return Smoothed(request.sigma, counts, other, labels)
@@ -334,12 +316,7 @@ def votes_of_file(request: Smoothing) -> Smoothed:
 def votes_of_model(request: Smoothing) -> Smoothed:
     """A trained model's votes on noisy copies of records, with progress on a terminal."""
     # Seconds of torch.
-    from precad.client.gradients.noisy_votes import (  # noqa: PLC0415
-        DRAWS,
-        Sampling,
-        kept_draw,
-        sample_votes,
-    )
+    from precad.client.gradients import noisy_votes  # noqa: PLC0415
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
@@ -352,18 +329,18 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     columns = None if settings is None else settings.columns
     records = as_records(read_records(request.data, found.task.data, columns))
     inputs, labels = records.inputs[: request.first], records.targets[: request.first]
-    draw = secrets.randbelow(DRAWS) if request.draw is None else request.draw
+    draw = secrets.randbelow(noisy_votes.DRAWS) if request.draw is None else request.draw
     if request.keep is not None and request.keep.exists() and request.draw is None:
-        draw = kept_draw(request.keep)
+        draw = noisy_votes.kept_draw(request.keep)
     objective = found.task.objective
     sigma = objective.noise if request.sigma is None and objective is not None else request.sigma
     if sigma is None:
         raise Misconfiguration(
             "--sigma", None, "the task's objective names none: say how much noise"
         )
-    how = Sampling(sigma, request.select, request.copies, draw)
+    how = noisy_votes.Sampling(sigma, request.select, request.copies, draw)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:
-        votes = sample_votes(
+        votes = noisy_votes.sample_votes(
             found.load_into(module),
             inputs,
             how,

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import click
 
 from precad.cli import forked
-from precad.cli.options import AsJson, asks, print_json
+from precad.cli.options import AsJson, print_json, with_options
 from precad.common.terminal import say
 
 
@@ -51,7 +51,7 @@ class DemoRequest:
 
 
 @click.command()
-@asks(DemoRequest)
+@with_options
 def demo(request: DemoRequest) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
 

@@ -12,26 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import PrivacyStatement, guarantees
+from precad.certify import prediction
 from precad.certify.certificate_plots import plot_smoothing
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
-from precad.certify.prediction import (
-    average_certified_radius,
-    certified_accuracy,
-    certify_smoothing,
-)
 from precad.cli.demo_scenario import Scenario
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
-from precad.client.gradients.torch_models import build
+from precad.client.gradients.torch_models import Applied, build
 from precad.client.trained_model import load_vector
 from precad.common.terminal import upper
 from precad.common.wire.operator_connection import RoundReport, ServerStatus
+from precad.simulation.result import draw_training
 
 POISONED = (1, 2, 5, 10)
 """Numbers of bad records that the report bounds."""
@@ -126,24 +124,19 @@ class Evaluation:
     """Predictions of a model on the held-out data."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._module = build(scenario.task.model)
-        self._inputs = torch.as_tensor(scenario.dataset.test_x, dtype=torch.float32)
-        self._targets = np.asarray(scenario.dataset.test_y)
+        self._model = Applied(build(scenario.task.model), scenario.task.model.parameters)
+        self._inputs = torch.from_numpy(scenario.dataset.test_x)
+        self._targets = scenario.dataset.test_y
 
     def probabilities(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[points, classes] float64``."""
-        load_vector(self._module, theta)
-        with torch.no_grad():
-            return torch.softmax(self._module(self._inputs), dim=1).numpy().astype(np.float64)
+        outputs = self._model.outputs(theta, self._inputs).astype(np.float64)
+        shares: NDArray[np.float64] = softmax(outputs, axis=1)
+        return shares
 
     def accuracy(self, theta: NDArray[np.float64]) -> float:
         """Share of held-out records that the model gets right."""
         return float((self.probabilities(theta).argmax(axis=1) == self._targets).mean())
-
-    def losses(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
-        """1 − probability of the right class, ``[points] float64`` in [0, 1]: a bounded loss."""
-        probabilities = self.probabilities(theta)
-        return 1.0 - probabilities[np.arange(len(self._targets)), self._targets]
 
 
 def _malicious_server(outcome: Outcome, rounds: int) -> dict[str, float]:
@@ -231,58 +224,25 @@ def load_plot() -> None:
 
 def plot(outcome: Outcome, path: Path) -> None:
     """Write a PNG: accuracy above, exact ε of both adversaries and rejections below."""
-    # A second to import. A Figure alone needs no display and keeps no global state.
-    from matplotlib.figure import Figure  # noqa: PLC0415
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
-
-    rows = outcome.rows
-    scenario = outcome.scenario
-    rounds = [row.number for row in rows]
-    heights = (3, 2, 1) if outcome.rejected else (3, 2)
-    figure = Figure(figsize=(8, 6.5), layout="constrained")
-    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    top, middle = axes[0], axes[1]
-    measured = [(row.number, row.accuracy) for row in rows if row.accuracy is not None]
-    top.plot(*zip(*measured, strict=True), color="tab:blue", marker=".", markersize=4)
-    top.set_ylabel("accuracy on held-out records")
-    top.set_ylim(0, 1)
-    top.grid(alpha=0.3)
+    scenario, reasons = outcome.scenario, sorted(outcome.rejected)
     bad = f", {len(scenario.bad)} of them bad ({scenario.attack})" if scenario.bad else ""
-    top.set_title(
-        f"{scenario.dataset.name}, {scenario.model}: {len(scenario.data)} data owners{bad}",
-        loc="left",
+    owners = f"{len(scenario.data)} data owners"
+    draw_training(
+        path,
+        [row.to_row(reasons) for row in outcome.rows],
+        reasons,
+        title=f"{scenario.dataset.name}, {scenario.model}: {owners}{bad}",
+        epsilon_of=f"a record\n(δ = {scenario.task.privacy.delta:g})",
+        updates="not counted",
     )
-    delta = scenario.task.privacy.delta
-    server, clients = zip(*((row.epsilon_server, row.epsilon_clients) for row in rows), strict=True)
-    middle.plot(rounds, server, color="tab:red", label="one curious server")
-    middle.plot(rounds, clients, color="tab:orange", linestyle="--", label="other clients only")
-    middle.set_ylabel(f"exact ε of a record\n(δ = {delta:g})")
-    middle.set_ylim(bottom=0)
-    middle.grid(alpha=0.3)
-    middle.legend(loc="upper left")
-    if outcome.rejected:
-        below = [0] * len(rows)
-        for reason in sorted(outcome.rejected):
-            counts = [row.rejected.get(reason, 0) for row in rows]
-            axes[2].bar(rounds, counts, bottom=below, width=0.8, label=reason)
-            below = [low + count for low, count in zip(below, counts, strict=True)]
-        axes[2].set_ylabel("not counted")
-        axes[2].yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes[2].legend(loc="upper right", fontsize="small")
-    axes[-1].set_xlabel("round")
-    figure.savefig(path, dpi=120)
 
 
 def robustness(
     scenario: Scenario, theta: NDArray[np.float64], result: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """The report as one object; robustness.txt and certificate.png are written beside the model.
+    """The report as one object, of a run with an objective and its last model, ``[d] float64``.
 
-    Args:
-        scenario: what ran, with an objective.
-        theta: the last model, ``[d] float64``.
-        result: the run's summary so far.
-        folder: receives both files.
+    Writes robustness.txt and certificate.png into ``folder``; ``result`` is the summary so far.
     """
     section = scenario.task.objective
     assert section is not None
@@ -323,18 +283,18 @@ def _smoothing(scenario: Scenario, theta: NDArray[np.float64], folder: Path) -> 
     how = Sampling(section.noise, 100, COPIES, secrets.randbelow(DRAWS))
     votes = sample_votes(module, torch.from_numpy(data.test_x), how)
     budget = ConfidenceBudget(CONFIDENCE, data.classes)
-    certificates = certify_smoothing(votes.votes, section.noise, budget, votes.selection)
+    certificates = prediction.certify_smoothing(votes.votes, section.noise, budget, votes.selection)
     right = certificates.certified & (certificates.labels == data.test_y)
     path = folder / "certificate.png"
     plot_smoothing(path, certificates, right, known=True, noise=section.noise)
-    shares = certified_accuracy(certificates.radius, right, RADII).tolist()
+    shares = prediction.certified_accuracy(certificates.radius, right, RADII).tolist()
     return {
         "sigma": section.noise,
         "copies": COPIES,
         "confidence": CONFIDENCE,
         "points": len(data.test_y),
         "abstained": int((~certificates.certified).sum()),
-        "average_certified_radius": average_certified_radius(certificates.radius, right),
+        "average_certified_radius": prediction.average_certified_radius(certificates.radius, right),
         "certified_accuracy": dict(zip(map(str, RADII), shares, strict=True)),
     }
 

@@ -1,6 +1,7 @@
 """Run a planned demo: start every part, follow it round by round, sum it up."""
 
 import shutil
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,17 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from precad.cli import forked
+from precad.cli import demo_outcome, forked
 from precad.cli.demo_display import Display
-from precad.cli.demo_outcome import (
-    Evaluation,
-    Outcome,
-    load_plot,
-    plot,
-    robustness,
-    summary,
-    write_history,
-)
 from precad.cli.demo_scenario import Scenario
 from precad.cli.local_deployment import LocalDeployment
 from precad.cli.options import json_of
@@ -39,21 +31,17 @@ def run(
     folder: Path,
     display: Display,
     owners_s: float = SHUTDOWN_S,
-) -> tuple[Outcome, dict[str, Any]]:
+) -> tuple[demo_outcome.Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
-    Args:
-        scenario: what to run.
-        folder: receives everything.
-        display: shows it.
-        owners_s: how long owners have to end once the training is over.
+    Once the training is over its owners have ``owners_s`` to end.
 
     Raises:
         PeerUnavailable: a part didn't start; with the end of its log.
         PeerViolation: training stopped.
     """
     started = time.monotonic()
-    outcome = Outcome(scenario)
+    outcome = demo_outcome.Outcome(scenario)
     with display, ExitStack() as running:
         display.doing("making keys, and writing each party's settings and records")
         deployment = running.enter_context(
@@ -65,13 +53,13 @@ def run(
         display.doing(f"{dealer}server B and server A start")
         deployment.start_servers()
         deployment.start_clients()
-        evaluation = Evaluation(scenario)
+        evaluation = demo_outcome.Evaluation(scenario)
         server_a = deployment.operator(Role.SERVER_A)
         _wait_until_serving(deployment)
         _wait_for_enrolment(deployment, display)
         display.rounds_begin()
         # While the parts wait for each other, rather than at the end.
-        Thread(target=load_plot, name="plot", daemon=True).start()
+        Thread(target=demo_outcome.load_plot, name="plot", daemon=True).start()
         for report in server_a.reports():
             accuracy = _accuracy(deployment, scenario, evaluation, report)
             display.round(outcome.add(report, accuracy))
@@ -87,27 +75,29 @@ def run(
 
 
 def _sum_up(
-    outcome: Outcome,
+    outcome: demo_outcome.Outcome,
     folder: Path,
     display: Display,
     started: float,
     statuses: tuple[ServerStatus, ServerStatus],
 ) -> dict[str, Any]:
     """The summary, and all files that stay."""
-    scenario, evaluation = outcome.scenario, Evaluation(outcome.scenario)
+    scenario, evaluation = outcome.scenario, demo_outcome.Evaluation(outcome.scenario)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
-    np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
-    np.save(folder / "losses.npy", evaluation.losses(theta))
+    said, labels = evaluation.probabilities(theta), scenario.dataset.test_y
+    np.save(folder / "predictions.npy", said.argmax(axis=1))
+    # 1 − probability of the right class: a bounded loss.
+    np.save(folder / "losses.npy", 1.0 - said[np.arange(len(labels)), labels])
     seconds = time.monotonic() - started
-    result = summary(outcome, *statuses, evaluation.accuracy(theta), seconds)
+    result = demo_outcome.summary(outcome, *statuses, evaluation.accuracy(theta), seconds)
     if scenario.task.objective is not None:
         display.doing("certifying the model against changed inputs")
-        result["robustness"] = robustness(scenario, theta, result, folder)
+        result["robustness"] = demo_outcome.robustness(scenario, theta, result, folder)
     shutil.copyfile(model, folder / "model.safetensors")
-    write_history(folder / "history.csv", result["history"])
+    demo_outcome.write_history(folder / "history.csv", result["history"])
     (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")
-    plot(outcome, folder / "training.png")
+    demo_outcome.plot(outcome, folder / "training.png")
     return result
 
 
@@ -118,7 +108,9 @@ def _wait_for_owners(
     try:
         deployment.wait([client.name for client in scenario.honest], owners_s)
     except PeerUnavailable:
-        deployment.ask_owners_where()
+        for client in deployment.clients:
+            # Each writes to its log what it is doing.
+            deployment.processes[client.name].send_signal(signal.SIGUSR1)
         display.say(
             f"some of them haven't ended within {owners_s:g} s and are stopped: this machine is "
             "busy. What was trained doesn't depend on it; their logs say what they were doing"
@@ -161,7 +153,10 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
 
 
 def _accuracy(
-    deployment: LocalDeployment, scenario: Scenario, evaluation: Evaluation, report: RoundReport
+    deployment: LocalDeployment,
+    scenario: Scenario,
+    evaluation: demo_outcome.Evaluation,
+    report: RoundReport,
 ) -> float | None:
     try:
         theta = deployment.operator(Role.SERVER_A).model(scenario.task, report.version + 1)

@@ -14,9 +14,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.simulation.bad_client import KINDS
-from precad.simulation.datasets import DataSet, load
+from precad.simulation.datasets import DataSet, load, shards
 from precad.simulation.demo_tasks import demo_task
-from precad.simulation.partition import shards
 
 SHARDS_PER_CLIENT = 4
 COLLECT_S = 60.0
@@ -44,11 +43,7 @@ class Scenario:
 
 
 def make_scenario(request: DemoRequest) -> Scenario:
-    """Decide everything, or refuse.
-
-    Raises:
-        Misconfiguration: names the option, its value and what would do.
-    """
+    """Decide everything, or refuse. Raises Misconfiguration naming the option."""
     clients, bad_count = request.clients, _attackers(request)
     data = load(request.dataset, request.data)
     values = demo_task(data, request.model, clients, request.rounds, request.client_rate)

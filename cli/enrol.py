@@ -1,10 +1,11 @@
 """`precad enrol`: the operator lets clients in, one token each."""
 
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import click
 
-from precad.cli.options import PATH, digest_of, json_option, print_json
+from precad.cli.options import REQUIRED, AsJson, digest_of, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest
 
@@ -33,37 +34,26 @@ def enrol() -> None:
     """  # noqa: D301 -- click reads the control character
 
 
-state_option = click.option(
-    "--state",
-    type=PATH,
-    multiple=True,
-    required=True,
-    help="A server's state folder; may be repeated.",
-)
+States: TypeAlias = Annotated[
+    tuple[Path, ...], "A server's state folder; may be repeated.", "--state", REQUIRED
+]
 
 
 @enrol.command()
-@state_option
-@click.option("--count", type=click.IntRange(min=1, max=10_000), default=1, help="How many.")
-@click.option(
-    "--digest",
-    type=digest_of,
-    multiple=True,
-    help="Accept the token of this digest, made elsewhere.",
-)
-@click.option(
-    "--client",
-    multiple=True,
-    help="Whom a token is for; may be repeated. Nobody else can use it, and status says who is "
-    "missing.",
-)
-@json_option
+@with_options
 def token(
-    state: tuple[Path, ...],
-    count: int,
-    digest: tuple[Digest, ...],
-    client: tuple[str, ...],
-    as_json: bool,
+    *,
+    state: States,
+    count: Annotated[int, "How many.", click.IntRange(min=1, max=10_000)] = 1,
+    digest: Annotated[
+        tuple[Digest, ...], "Accept the token of this digest, made elsewhere.", digest_of
+    ],
+    client: Annotated[
+        tuple[str, ...],
+        "Whom a token is for; may be repeated. Nobody else can use it, and status says who is "
+        "missing.",
+    ],
+    as_json: AsJson,
 ) -> None:
     """Make one-time tokens that these servers accept; each is its client's, or its first user's.
 
@@ -100,9 +90,8 @@ def token(
 
 
 @enrol.command()
-@state_option
-@json_option
-def show(state: tuple[Path, ...], as_json: bool) -> None:
+@with_options
+def show(state: States, as_json: AsJson) -> None:
     """A server's tokens, by digest, and whose they became."""
     from precad.aggregator.enrol.admission import ByToken  # noqa: PLC0415
 

@@ -48,12 +48,8 @@ _of_server: dict[str, str] = {}
 def begin(environment: Mapping[str, str], modules: Sequence[str] = PARTS) -> None:
     """Start this process's fork server, if there is none; it ends with its last process.
 
-    Args:
-        environment: of the server.
-        modules: what it imports; those that aren't installed are left out.
-
-    Raises:
-        Misconfiguration: this system can't split processes.
+    It imports ``modules``, but for those that aren't installed. Raises Misconfiguration: this
+    system can't split processes.
     """
     if _of_server:
         return
@@ -80,11 +76,8 @@ def start(
         arguments: as Popen's; ``[sys.executable, "-m", module, …]`` is forked, all else started.
         stdout: a file's, which the process's whole output goes to the end of; None for this
             process's own.
-        env: the process's environment.
+        env: as Popen's.
         more: Popen's other options, for what is really started.
-
-    Returns:
-        A ``Forked``, or a ``subprocess.Popen``.
     """
     begin(env)
     if list(arguments[:2]) != [sys.executable, "-m"] or _early(env) != _of_server:

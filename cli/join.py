@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Annotated, Any, TextIO
 
 import click
 
 from precad.cli import forked
-from precad.cli.options import PATH, json_option, print_json
+from precad.cli.options import REQUIRED, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.logs import doing, dump_stacks_on_signal, start_log
@@ -21,15 +22,15 @@ from precad.common.terminal import say, upper
 
 
 @click.command()
-@click.option("--config", "-c", type=PATH, required=True, help="The owner's settings file.")
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0),
-    default=4.0,
-    help="Seconds that the servers may take to answer.",
-)
-@json_option
-def doctor(config: Path, wait: float, as_json: bool) -> None:
+@with_options
+def doctor(
+    *,
+    config: Annotated[Path, "The owner's settings file.", "--config", "-c"],
+    wait: Annotated[
+        float, "Seconds that the servers may take to answer.", click.FloatRange(min=0)
+    ] = 4.0,
+    as_json: AsJson,
+) -> None:
     """Find mistakes before you enrol: a sentence each, in seconds.
 
     It looks at the settings, the task, the certificate, every record with
@@ -58,34 +59,24 @@ _MARKS = {"good": "✓", "note": "!", "bad": "✗"}
 
 
 @click.command()
-@click.option(
-    "--config",
-    "-c",
-    type=PATH,
-    multiple=True,
-    required=True,
-    help="The settings file; several for several owners of this machine.",
-)
-@click.option("--logs", type=PATH, help="A folder for the log of each; one file an owner.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, and of the log warnings alone.")
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=False,
-    help="Hours that the servers may be away, as over a weekend; the task's outage unless given.",
-)
-@click.option(
-    "--raise-limit",
-    is_flag=True,
-    help="An epsilon_limit above the account's takes its place, for good.",
-)
+@with_options
 def join(
-    config: tuple[Path, ...],
-    logs: Path | None,
-    quiet: bool,
-    wait: float,
-    raise_limit: bool,
+    *,
+    config: Annotated[
+        tuple[Path, ...],
+        "The settings file; several for several owners of this machine.",
+        *("--config", "-c"),
+        REQUIRED,
+    ],
+    logs: Annotated[Path | None, "A folder for the log of each; one file an owner."],
+    quiet: Annotated[bool, "No progress, and of the log warnings alone.", "--quiet", "-q"],
+    wait: Annotated[
+        float,
+        "Hours that the servers may be away, as over a weekend; the task's outage unless given.",
+        click.FloatRange(min=0),
+        {"show_default": False},
+    ] = 0.0,
+    raise_limit: Annotated[bool, "An epsilon_limit above the account's takes its place, for good."],
 ) -> None:
     """Take part in a training as a data owner, until it ends.
 
@@ -125,10 +116,7 @@ def join(
 def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | None) -> int:
     """Run an owner's process for each settings file; return the status of one that failed, or 0.
 
-    Args:
-        settings: of the owners.
-        options: of each.
-        logs: a folder; each one's output goes to a file there, named like its settings file.
+    Each one's output goes to a file in ``logs``, named like its settings file.
     """
     if sys.platform == "win32":
         raise Misconfiguration(
@@ -168,15 +156,12 @@ def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
     """
     path = folder / f"{settings.stem}.log"
     try:
-        return opened.enter_context(open(path, "ab", opener=_private))
+        private = partial(os.open, mode=PRIVATE_MODE)
+        return opened.enter_context(open(path, "ab", opener=private))
     except OSError as error:
         raise Misconfiguration(
             "--logs", str(path), f"can't be written ({error.strerror}); name another folder"
         ) from None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, PRIVATE_MODE)
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

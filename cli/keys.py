@@ -1,11 +1,11 @@
 """`precad keys`: who is who, in files."""
 
-import json
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import click
 
-from precad.cli.options import PATH, json_option
+from precad.cli.options import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.authority import PARTY_DAYS
@@ -40,39 +40,26 @@ def keys() -> None:
 
 _ROLE = click.Choice([role.value for role in Role])
 
-directory_argument = click.argument("directory", type=PATH, help="The deployment's directory.")
-party_argument = click.argument("role", type=_ROLE, help="The party's role.")
-name_argument = click.argument("name", default="", help="The client's name; only clients have one.")
-days_option = click.option(
-    "--days", type=click.IntRange(min=1), default=PARTY_DAYS, help="Until the certificate expires."
-)
-out_option = click.option("--out", type=PATH, help="The party's folder.")
-force_option = click.option("--force", is_flag=True, help="Replace keys that are there.")
+Directory: TypeAlias = Annotated[Path, "The deployment's directory.", ARGUMENT]
+Folder: TypeAlias = Annotated[Path, "The party's folder.", ARGUMENT]
+PartyRole: TypeAlias = Annotated[str, "The party's role.", ARGUMENT, _ROLE]
+Name: TypeAlias = Annotated[str, "The client's name; only clients have one.", ARGUMENT]
+Days: TypeAlias = Annotated[int, "Until the certificate expires.", click.IntRange(min=1)]
+Out: TypeAlias = Annotated[Path | None, "The party's folder."]
+Force: TypeAlias = Annotated[bool, "Replace keys that are there."]
 
 
 @keys.command()
-@directory_argument
-@click.option(
-    "--clients",
-    type=click.IntRange(min=0),
-    default=0,
-    help="How many clients: client-1, client-2, ….",
-)
-@click.option("--client", multiple=True, help="A client's name; may be repeated.")
-@click.option("--no-dealer", is_flag=True, help='For tasks with validation = "proof" alone.')
-@click.option(
-    "--root-only", is_flag=True, help="The root alone: every party makes a key of its own."
-)
-@days_option
-@force_option
+@with_options
 def init(
-    directory: Path,
-    clients: int,
-    client: tuple[str, ...],
-    no_dealer: bool,
-    root_only: bool,
-    days: int,
-    force: bool,
+    *,
+    directory: Directory,
+    clients: Annotated[int, "How many clients: client-1, client-2, ….", click.IntRange(min=0)] = 0,
+    client: Annotated[tuple[str, ...], "A client's name; may be repeated."],
+    no_dealer: Annotated[bool, 'For tasks with validation = "proof" alone.'],
+    root_only: Annotated[bool, "The root alone: every party makes a key of its own."],
+    days: Days = PARTY_DAYS,
+    force: Force,
 ) -> None:
     """A root, both servers, the dealer, the operator and clients: all of a local deployment.
 
@@ -101,21 +88,16 @@ def init(
 
 
 @keys.command()
-@directory_argument
-@party_argument
-@name_argument
-@out_option
-@click.option("--request", type=PATH, help="A signing request; the key stays away.")
-@days_option
-@force_option
+@with_options
 def issue(
-    directory: Path,
-    role: str,
-    name: str,
-    out: Path | None,
-    request: Path | None,
-    days: int,
-    force: bool,
+    *,
+    directory: Directory,
+    role: PartyRole,
+    name: Name = "",
+    out: Out,
+    request: Annotated[Path | None, "A signing request; the key stays away."],
+    days: Days = PARTY_DAYS,
+    force: Force,
 ) -> None:
     """One more party: its key and certificate, or a certificate for its request."""
     principal = Principal.named(role, name)
@@ -124,17 +106,19 @@ def issue(
 
 
 @keys.command("request")
-@click.argument("folder", type=PATH, help="The party's folder.")
-@party_argument
-@name_argument
-@click.option(
-    "--renew",
-    type=PATH,
-    metavar="OLD",
-    help="The party's present folder: its root and, of a server, its coin key are taken over.",
-)
-@force_option
-def make_request(folder: Path, role: str, name: str, renew: Path | None, force: bool) -> None:
+@with_options
+def make_request(
+    *,
+    folder: Folder,
+    role: PartyRole,
+    name: Name = "",
+    renew: Annotated[
+        Path | None,
+        "The party's present folder: its root and, of a server, its coin key are taken over.",
+        {"metavar": "OLD"},
+    ],
+    force: Force,
+) -> None:
     """A new key in the folder, and a signing request for it; only the request is sent away.
 
     A certificate that ends soon is renewed in a new folder, and the old one stays in use until the
@@ -146,22 +130,24 @@ def make_request(folder: Path, role: str, name: str, renew: Path | None, force: 
 
 
 @keys.command()
-@click.argument("folder", type=PATH, help="The party's folder.")
-@click.argument("offered", type=PATH, help="What precad keys issue made.")
-def accept(folder: Path, offered: Path) -> None:
+@with_options
+def accept(
+    folder: Folder, offered: Annotated[Path, "What precad keys issue made.", ARGUMENT]
+) -> None:
     """Put a certificate that came back beside its key; any but this key's is refused."""
     click.echo(f"{take(folder, offered).principal}: complete")
 
 
 @keys.command()
-@directory_argument
-@party_argument
-@name_argument
-@out_option
-@days_option
-@click.option("--revoke-old", is_flag=True, help="Revoke the certificate that is replaced.")
+@with_options
 def renew(
-    directory: Path, role: str, name: str, out: Path | None, days: int, revoke_old: bool
+    *,
+    directory: Directory,
+    role: PartyRole,
+    name: Name = "",
+    out: Out,
+    days: Days = PARTY_DAYS,
+    revoke_old: Annotated[bool, "Revoke the certificate that is replaced."],
 ) -> None:
     """A new key and certificate for the same party, in place of those in its folder."""
     principal = Principal.named(role, name)
@@ -170,11 +156,14 @@ def renew(
 
 
 @keys.command()
-@directory_argument
-@click.argument("role", type=_ROLE, required=False, help="The party's role.")
-@name_argument
-@click.option("--serial", help="One certificate only, by its serial number.")
-def revoke(directory: Path, role: str | None, name: str, serial: str | None) -> None:
+@with_options
+def revoke(
+    *,
+    directory: Directory,
+    role: Annotated[str | None, "The party's role.", ARGUMENT, _ROLE],
+    name: Name = "",
+    serial: Annotated[str | None, "One certificate only, by its serial number."],
+) -> None:
     """Put a party's certificates on the revocation list, which running servers read anew."""
     if (role is None) == (serial is None):
         raise Misconfiguration("party", role, "give a role, or --serial")
@@ -190,26 +179,29 @@ def revoke(directory: Path, role: str | None, name: str, serial: str | None) -> 
 
 
 @keys.command()
-@click.argument(
-    "path", type=PATH, help="A deployment's directory, a party's folder, a PEM file or a request."
-)
-@json_option
-def show(path: Path, as_json: bool) -> None:
+@with_options
+def show(
+    path: Annotated[
+        Path, "A deployment's directory, a party's folder, a PEM file or a request.", ARGUMENT
+    ],
+    as_json: AsJson,
+) -> None:
     """Whose certificates these are, until when, and whether they count. Shows no key."""
     if (asked := request_summary(path)) is not None:
         party, fingerprint = asked
         document = {"party": party, "state": "request", "fingerprint": fingerprint}
         lines = f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"
-        click.echo(json.dumps([document], indent=2) if as_json else lines)
+        print_json([document], indent=2) if as_json else click.echo(lines)
         return
     summaries = summarise(path)
     if as_json:
-        click.echo(json.dumps([each.to_json() for each in summaries], indent=2))
+        print_json([each.to_json() for each in summaries], indent=2)
         return
     for each in summaries:
-        click.echo(f"{each.party}: {each.state} until {each.ends:%Y-%m-%d %H:%M} UTC")
-        click.echo(f"    serial {each.serial}")
-        click.echo(f"    SHA-256 {each.fingerprint}")
+        click.echo(
+            f"{each.party}: {each.state} until {each.ends:%Y-%m-%d %H:%M} UTC\n"
+            f"    serial {each.serial}\n    SHA-256 {each.fingerprint}"
+        )
 
 
 def _serial(text: str) -> int:

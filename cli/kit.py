@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.cli.options import PATH
+from precad.cli.options import ARGUMENT, with_options
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
@@ -32,28 +32,23 @@ IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt
 
 
 @click.command()
-@click.argument("party", type=click.Choice([role.value for role in Role]), help="The party's role.")
-@click.argument("name", default="", help="The client's name; only clients have one.")
-@click.option(
-    "--consortium",
-    type=PATH,
-    default="consortium.toml",
-    help="What was agreed on: task and addresses (TOML).",
-)
-@click.option(
-    "--root",
-    type=PATH,
-    default="root",
-    help="The root's directory, as `precad keys init` makes it.",
-)
-@click.option("--out", type=PATH, default=".", help="The folder for the archive.")
-@click.option(
-    "--further",
-    metavar="TASK",
-    help="For a party that runs already: this further task alone, by a name for its folder.",
-)
+@with_options
 def kit(
-    party: str, name: str, consortium: Path, root: Path, out: Path, further: str | None
+    *,
+    party: Annotated[
+        str, "The party's role.", ARGUMENT, click.Choice([role.value for role in Role])
+    ],
+    name: Annotated[str, "The client's name; only clients have one.", ARGUMENT] = "",
+    consortium: Annotated[Path, "What was agreed on: task and addresses (TOML)."] = Path(
+        "consortium.toml"
+    ),
+    root: Annotated[Path, "The root's directory, as `precad keys init` makes it."] = Path("root"),
+    out: Annotated[Path, "The folder for the archive."] = Path(),
+    further: Annotated[
+        str | None,
+        "For a party that runs already: this further task alone, by a name for its folder.",
+        {"metavar": "TASK"},
+    ],
 ) -> None:
     """Make one archive for a party: task, settings, how to start it, next steps; no key.
 
@@ -313,10 +308,7 @@ def _filled(name: str, values: Mapping[str, str], **others: str) -> str:
 def _packed(folder: str, contents: Mapping[str, str | bytes], *, keys: bool) -> bytes:
     """A .tar.gz of files in one folder; no time, owner or order of this machine's in it.
 
-    Args:
-        folder: in which all of them lie.
-        contents: text or bytes by path within it.
-        keys: whether it has a folder for keys, its owner's alone from the first.
+    With ``keys`` it has a folder for them, its owner's alone from the first.
     """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:

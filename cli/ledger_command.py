@@ -3,11 +3,11 @@
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import click
 
-from precad.cli.options import digest_of, json_option, print_json
+from precad.cli.options import ARGUMENT, AsJson, digest_of, print_json, with_options
 from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Table, say, upper
@@ -32,16 +32,16 @@ def ledger() -> None:
 ledger.add_command(mine)
 ledger.add_command(receipts)
 
-state_argument = click.argument(
-    "state", metavar="STATE", help="The server's state folder, or its database's URL."
-)
+State: TypeAlias = Annotated[
+    str, "The server's state folder, or its database's URL.", ARGUMENT, {"metavar": "STATE"}
+]
 
 
 @ledger.command()
-@state_argument
-@click.option("--client", help="This client alone.")
-@json_option
-def show(state: str, client: str | None, as_json: bool) -> None:
+@with_options
+def show(
+    state: State, client: Annotated[str | None, "This client alone."], as_json: AsJson
+) -> None:
     """Participations and exact ε of every client.
 
     ε is of one record, against one corrupted server with any other clients, at the task's δ.
@@ -59,15 +59,17 @@ def show(state: str, client: str | None, as_json: bool) -> None:
 
 
 @ledger.command()
-@state_argument
-@click.option("--head", help="A head noted earlier, in hex: it must still be in the chain.")
-@click.option(
-    "--against",
-    metavar="OTHER",
-    help="The other server's state folder, or its database's URL: must hold the same.",
-)
-@json_option
-def verify(state: str, head: str | None, against: str | None, as_json: bool) -> None:
+@with_options
+def verify(
+    state: State,
+    head: Annotated[str | None, "A head noted earlier, in hex: it must still be in the chain."],
+    against: Annotated[
+        str | None,
+        "The other server's state folder, or its database's URL: must hold the same.",
+        {"metavar": "OTHER"},
+    ],
+    as_json: AsJson,
+) -> None:
     """Recompute the ledger's chain, and hold the rounds against it. Exit 1 where it is broken.
 
     Every entry's hash covers its content, its charges and the hash before it. Note the head that
@@ -111,10 +113,7 @@ def _url(state: str) -> str:
 
 def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
-    from precad.aggregator.rounds.privacy_cap import (  # noqa: PLC0415
-        PrivacyCap,
-        epsilon_spent,
-    )
+    from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent  # noqa: PLC0415
 
     privacy, cap = view.task.privacy, PrivacyCap(view.task)
     shown = [c for c in view.clients if only is None or c.client.name == only]

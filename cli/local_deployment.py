@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import NoReturn, Self
@@ -49,20 +50,14 @@ def free_addresses(count: int) -> list[str]:
     Below the range that Linux takes outgoing connections' ports from (32768 on): none of those
     gets one of these before a part listens on it.
     """
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            candidate = socket.socket()
-            try:
+    found: list[str] = []
+    with ExitStack() as held:
+        while len(found) < count:
+            candidate = held.enter_context(socket.socket())
+            with suppress(OSError):
                 candidate.bind(("127.0.0.1", 10_000 + secrets.randbelow(22_000)))
-            except OSError:
-                candidate.close()
-            else:
-                sockets.append(candidate)
-        return [f"127.0.0.1:{held.getsockname()[1]}" for held in sockets]
-    finally:
-        for held in sockets:
-            held.close()
+                found.append(f"127.0.0.1:{candidate.getsockname()[1]}")
+    return found
 
 
 def to_toml(values: Mapping[str, object]) -> str:
@@ -76,23 +71,24 @@ def to_toml(values: Mapping[str, object]) -> str:
 
 def _lines(values: Mapping[str, object]) -> str:
     """A key a line; tables within are written in the line."""
-    return "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in values.items())
+    return "".join(f"{_toml_key(key)} = {toml_value(value)}\n" for key, value in values.items())
 
 
 def _toml_key(key: str) -> str:
     """Quoted where a blank, a dot or a letter beyond ASCII would mean another key, or none."""
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
 
 
-def _toml_value(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A value as TOML; a list of tables has a line for each."""
     match value:
         case dict():
-            pairs = (f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items())
+            pairs = (f"{_toml_key(key)} = {toml_value(one)}" for key, one in value.items())
             return f"{{ {', '.join(pairs)} }}"
         case [dict(), *_]:
-            return "[\n" + "".join(f"  {_toml_value(row)},\n" for row in value) + "]"
+            return "[\n" + "".join(f"  {toml_value(row)},\n" for row in value) + "]"
         case list() | tuple():
-            return f"[{', '.join(map(_toml_value, value))}]"
+            return f"[{', '.join(map(toml_value, value))}]"
         case float() if not math.isfinite(value):
             return str(value)
     # JSON's strings, numbers and booleans are TOML's too, but for one control character.
@@ -116,15 +112,12 @@ def write_parties(
     """Write the settings of servers, owners and the dealer, if there is one, a file each.
 
     Args:
-        folder: receives the files; paths in them are relative to it.
+        folder: receives the files, which are returned; paths in them are relative to it.
         task: the task's file.
         owners: by name, what each has besides name, addresses and state.
         addresses: of server-a, server-b and, where the task has one, the dealer.
         linger_s: how long servers whose training ended stay.
         way: what a part dials to reach another part's address.
-
-    Returns:
-        The files.
     """
     a, b, dealer = addresses["server-a"], addresses["server-b"], addresses.get("dealer")
     settings: dict[str, dict[str, object]] = {
@@ -177,7 +170,7 @@ class LocalDeployment:
 
     Args:
         folder: receives settings, keys, records, states and logs, one folder or file a party.
-        task: the task.
+        task: of all parts.
         data: each client's records.
         bad: clients that misbehave, and how (``simulation.bad_client.KINDS``).
         instead: parts by name that another program plays: what the interpreter is given for it,
@@ -294,11 +287,6 @@ class LocalDeployment:
                     f"{name} didn't end within {timeout_s:g} s:\n{self.log_tail(name)}"
                 ) from None
         return statuses
-
-    def ask_owners_where(self) -> None:
-        """Have owners write to their logs what they are doing."""
-        for client in self.clients:
-            self.processes[client.name].send_signal(signal.SIGUSR1)
 
     def tell_to_stop(self) -> list[Popen[bytes]]:
         """Tell whatever still runs to stop. Returns it, without waiting for it."""

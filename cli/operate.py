@@ -2,18 +2,21 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
 
 import click
 
 from precad.cli import start
-from precad.cli.options import PATH, connection_to, of_a_server
+from precad.cli.options import ARGUMENT, AskedServer, with_options
 from precad.common.errors import Misconfiguration
 
 
 @click.command()
-@click.argument("part", type=click.Choice(["a", "b", "dealer"]), help="Which server.")
-@click.option("--config", "-c", type=PATH, required=True, help="The settings file.")
-def serve(part: str, config: Path) -> None:
+@with_options
+def serve(
+    part: Annotated[Literal["a", "b", "dealer"], "Which server.", ARGUMENT],
+    config: Annotated[Path, "The settings file.", "--config", "-c"],
+) -> None:
     """Run server A, server B or the dealer from its settings file (TOML).
 
     a: the leader, selects the cohort, drives rounds, serves the model. b: the
@@ -39,13 +42,11 @@ def serve(part: str, config: Path) -> None:
 
 
 @click.command()
-@click.argument("word", help="attempts, write-off, claimed or coin.")
-@of_a_server
-@click.option(
-    "--version", type=int, required=True, help="The version that waits, as its status says."
-)
+@with_options
 def allow(
-    word: str, address: str, server: str, version: int, identity: Path, proxy: str | None
+    word: Annotated[str, "attempts, write-off, claimed or coin.", ARGUMENT],
+    at: AskedServer,
+    version: Annotated[int, "The version that waits, as its status says."],
 ) -> None:
     """Let a training go on that waits for the operators of both servers.
 
@@ -64,15 +65,19 @@ def allow(
     \b
         precad allow attempts a.example:7301 --version 7 --identity keys/operator
     """  # noqa: D301 -- click reads the control character
-    with connection_to(address, server, identity, proxy) as connection:
+    with at.connection() as connection:
         until = connection.allow(word, version)
-    click.echo(f"server-{server} has the word: {word} for version {version}, up to attempt {until}")
+    click.echo(
+        f"server-{at.server} has the word: {word} for version {version}, up to attempt {until}"
+    )
 
 
 @click.command()
-@click.argument("state", type=PATH, help="The server's state folder.")
-@click.argument("copy", type=PATH, help="The folder to make; it must not exist.")
-def backup(state: Path, copy: Path) -> None:
+@with_options
+def backup(
+    state: Annotated[Path, "The server's state folder.", ARGUMENT],
+    copy: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
+) -> None:
     """Copy a server's state, while it runs, and look whether the copy is sound.
 
     Database, model, its seal and enrolment tokens, as of one moment. Never the journal file: put
@@ -92,14 +97,11 @@ def backup(state: Path, copy: Path) -> None:
 
 
 @click.command()
-@click.option("--config", "-c", type=PATH, required=True, help="The part's settings file.")
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    help="Seconds that it may take to answer.",
-)
-def health(config: Path, wait: float) -> None:
+@with_options
+def health(
+    config: Annotated[Path, "The part's settings file.", "--config", "-c"],
+    wait: Annotated[float, "Seconds that it may take to answer.", click.FloatRange(min=0.1)] = 5.0,
+) -> None:
     """Ask the server or dealer of this machine whether it serves: 0 if so, else 1.
 
     By gRPC's health protocol, at the port of its own settings and with its own certificate; for

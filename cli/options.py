@@ -1,12 +1,13 @@
-"""Requests from options; options of several commands; `--task` or all its numbers, none assumed."""
+"""Options from annotations; options of several commands; `--task` or all its numbers."""
 
 import functools
 import json
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
 from typing import (
@@ -15,7 +16,6 @@ from typing import (
     Any,
     Literal,
     TypeAlias,
-    TypeVar,
     get_args,
     get_origin,
     get_type_hints,
@@ -26,8 +26,10 @@ import click
 from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
+from precad.common.terminal import say
 
 if TYPE_CHECKING:
+    from precad.common.task import Task
     from precad.common.wire.operator_connection import OperatorConnection
 
 PATH = click.Path(path_type=Path)
@@ -35,73 +37,49 @@ PATH = click.Path(path_type=Path)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
 )
-task_file_option = click.option(
-    "--task", type=PATH, help="The task (TOML), instead of its numbers one by one."
-)
-
-
-def of_a_server(command: Callable[..., None]) -> Callable[..., None]:
-    """Give an operator's command the server that it asks: ``connection_to`` takes it."""
-    for option in (
-        click.option(
-            "--proxy", envvar="PRECAD_PROXY", help="Of HTTP, http://[user:password@]host:port."
-        ),
-        click.option(
-            "--identity",
-            type=PATH,
-            required=True,
-            help="The operator's folder, as `precad keys` writes it.",
-        ),
-        click.option(
-            "--server", type=click.Choice(["a", "b"]), default="a", help="Which one it must be."
-        ),
-        click.argument("address", help="The server, as host:port."),
-    ):
-        command = option(command)
-    return command
-
-
-def connection_to(
-    address: str, server: str, identity: Path, proxy: str | None
-) -> "AbstractContextManager[OperatorConnection]":
-    """Return the connection until the block ends. Raises Misconfiguration."""
-    from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
-
-    role = Role.SERVER_A if server == "a" else Role.SERVER_B
-    return closing(OperatorConnection(by_proxy(address, proxy), role, Identity.load(identity)))
-
-
 AsJson: TypeAlias = Annotated[bool, "One JSON document on stdout, nothing else.", "--json"]
 ARGUMENT = "argument"
-"""Marks a request's field that isn't an option."""
-Asked = TypeVar("Asked")
+"""Marks a parameter that isn't an option."""
+REQUIRED = {"required": True}
+"""Marks an option that may be repeated and has to be given."""
 
 
-def asks(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
-    """Give a command an option for each field of ``request``, of which it gets one.
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each of its parameters.
 
-    Args:
-        request: a dataclass whose fields are ``Annotated[type, help]``; after the help may follow
-            the option's own names, a type of click's, or ``ARGUMENT``.
+    They are ``Annotated[type, help, …]``: after the help may follow the option's own names, a type
+    of click's, what else click takes as a mapping, or ``ARGUMENT``. One whose type is a dataclass
+    stands for that class's fields, and gets an instance.
     """
-    hints = get_type_hints(request, include_extras=True)
+    hints = get_type_hints(command)
+    requests = {name: each for name, each in hints.items() if is_dataclass(each)}
 
-    def decorate(command: Callable[[Asked], None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def run(**given: Any) -> None:
-            command(request(**given))
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, request in requests.items():
+            own = {field.name: given.pop(field.name) for field in fields(request)}
+            given[name] = request(**own)  # type: ignore[operator]
+        command(**given)
 
-        asked: Callable[..., None] = run
-        for field in reversed(fields(request)):  # type: ignore[arg-type]
-            asked = _option(field, *get_args(hints[field.name]))(asked)
-        return asked
-
-    return decorate
+    asked: Callable[..., None] = run
+    for parameter, kind in reversed(list(_parameters(command))):
+        asked = _option(parameter, *get_args(kind))(asked)
+    return asked
 
 
-def _option(field: "Field[Any]", kind: Any, text: str, *more: Any) -> Callable[..., Any]:
-    """The option, or the argument, of one field."""
+def _parameters(of: Callable[..., Any]) -> Iterator[tuple[Parameter, Any]]:
+    """Each with what it is annotated with; those of a dataclass in its place."""
+    hints = get_type_hints(of, include_extras=True)
+    for parameter in signature(of).parameters.values():
+        kind = hints[parameter.name]
+        if is_dataclass(kind):
+            yield from _parameters(kind)  # type: ignore[arg-type]
+        else:
+            yield parameter, kind
+
+
+def _option(parameter: Parameter, kind: Any, text: str, *more: Any) -> Callable[..., Any]:
+    """The option, or the argument."""
     names = tuple(each for each in more if isinstance(each, str))
     several, parts = get_origin(kind) is tuple, get_args(kind)
     plain = kind
@@ -112,19 +90,46 @@ def _option(field: "Field[Any]", kind: Any, text: str, *more: Any) -> Callable[.
         declared["type"] = click.Choice(get_args(plain))
     elif plain is Path:
         declared["type"] = PATH
-    for each in more:
-        if isinstance(each, click.ParamType):
-            declared["type"] = each
-    if names == (ARGUMENT,):
-        declared |= {"nargs": -1} if several else {"required": NoneType not in parts}
-        return click.argument(field.name, **declared)
     if several:
         declared["multiple"] = True
     elif plain is bool:
         declared = {"help": text, "is_flag": True}
-    if field.default is not MISSING:
-        declared["default"] = field.default
-    return click.option(*(names or ("--" + field.name.replace("_", "-"),)), field.name, **declared)
+    else:
+        unsaid = parameter.default is Parameter.empty
+        declared["required"] = unsaid and NoneType not in parts
+    if parameter.default is not Parameter.empty:
+        declared["default"] = parameter.default
+    for each in more:
+        if isinstance(each, Mapping):
+            declared |= each
+        elif not isinstance(each, str):
+            declared["type"] = each
+    if names == (ARGUMENT,):
+        if declared.pop("multiple", False):
+            declared["nargs"] = -1
+        return click.argument(parameter.name, **declared)
+    named = names or ("--" + parameter.name.replace("_", "-"),)
+    return click.option(*named, parameter.name, **declared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedServer:
+    """The server that an operator's command asks."""
+
+    address: Annotated[str, "The server, as host:port.", ARGUMENT]
+    server: Annotated[Literal["a", "b"], "Which one it must be."] = "a"
+    identity: Annotated[Path, "The operator's folder, as `precad keys` writes it."]
+    proxy: Annotated[
+        str | None, "Of HTTP, http://[user:password@]host:port.", {"envvar": "PRECAD_PROXY"}
+    ]
+
+    def connection(self) -> "AbstractContextManager[OperatorConnection]":
+        """Return the connection until the block ends. Raises Misconfiguration."""
+        from precad.common.identity.credentials import Identity  # noqa: PLC0415
+        from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
+
+        address, role = by_proxy(self.address, self.proxy), Role(f"server-{self.server}")
+        return closing(OperatorConnection(address, role, Identity.load(self.identity)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +193,7 @@ _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".
 
 
 def writable_picture(path: Path, option: str = "--plot") -> None:
-    """Refuse a picture that can't be written, before the work that it is to show.
-
-    Raises:
-        Misconfiguration: another kind of file, no such folder, or one that can't be written to.
-    """
+    """Refuse a picture that can't be written, before the work that it is to show."""
     if path.suffix.lower() not in _PICTURES:
         raise Misconfiguration(option, str(path), "give a file that ends with .png, .pdf or .svg")
     folder = path.parent
@@ -202,6 +203,14 @@ def writable_picture(path: Path, option: str = "--plot") -> None:
         raise Misconfiguration(option, str(path), "can't be written; give another place")
 
 
+def warn_of_clip(task: "Task", records: int | None = None) -> None:
+    """Say on stderr where C arms attackers alone; an owner may hold as many ``records``."""
+    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- NumPy
+
+    if (text := excess_of_clip(task, records)) is not None:
+        say(sys.stderr, f"! {text}", style="yellow")
+
+
 def print_json(document: object, *, indent: int | None = None) -> None:
     """One document on stdout; what JSON hasn't (NaN, infinities) is null."""
     click.echo(json_of(document, indent=indent))
@@ -209,50 +218,27 @@ def print_json(document: object, *, indent: int | None = None) -> None:
 
 def json_of(document: object, *, indent: int | None = None) -> str:
     """The document as JSON; what JSON hasn't (NaN, infinities) is null."""
-    return json.dumps(_plain(document), indent=indent, allow_nan=False)
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 -- `precad --help` needs none
+
+    plain = to_jsonable_python(document, inf_nan_mode="null")
+    return json.dumps(plain, indent=indent, allow_nan=False)
 
 
-def _plain(value: object) -> object:
-    match value:
-        case dict():
-            return {key: _plain(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def option_of(name: str) -> str:
+    """Return what an option is called that gives this word or number."""
+    return "--from" if name == "weights" else "--" + name.replace("_", "-")
 
 
-def task_numbers(
-    given: Mapping[str, Any], needed: Sequence[str], optional: Sequence[str]
-) -> dict[str, Any]:
-    """The named numbers: of the task in the file, or as they were given.
-
-    Args:
-        given: all options by name, ``task`` among them; None or empty where not given.
-        needed: options whose values a task has.
-        optional: such options too, which nobody has to give without a task.
-
-    Raises:
-        Misconfiguration: a number is missing, or was given beside a task, or the file is wrong.
-    """
-    path, names = given["task"], (*needed, *optional)
+def require_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a number that is missing, where no task says it."""
     for name in names:
-        option, value = "--" + name.replace("_", "-"), given[name]
-        missing = value in {None, ()}
-        if path is not None and not missing:
-            raise Misconfiguration(name, value, f"the task says it: leave {option} out, or --task")
-        if path is None and name in needed and missing:
-            raise Misconfiguration(name, None, f"give {option}, or a task with --task")
-    if path is None:
-        return {name: given[name] for name in names}
-    # pydantic loads here, so that `precad --help` doesn't wait for it.
-    from precad.common.task import Task  # noqa: PLC0415
+        if given[name] is None:
+            raise Misconfiguration(name, None, f"give {option_of(name)}, or a task with --task")
 
-    task = Task.load(path)
-    numbers = task.privacy.model_dump() | {
-        "clients": task.enrolment.clients,
-        "clip_ratio": 1 / task.sensitivity_ratio,
-        "dimension": task.dimension,
-        "fractional_bits": task.fractional_bits,
-        "rounds": task.training.rounds,
-    }
-    return {name: numbers[name] for name in names}
+
+def refuse_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a number beside the task that says it."""
+    for name in names:
+        if (value := given[name]) is not None:
+            remedy = f"the task says it: leave {option_of(name)} out, or --task"
+            raise Misconfiguration(name, value, remedy)

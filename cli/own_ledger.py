@@ -1,15 +1,13 @@
 """`precad ledger mine` and `precad ledger receipts`: what a data owner keeps for itself."""
 
-import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from precad.cli.options import PATH, json_option
+from precad.cli.options import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
 from precad.common.terminal import Table, say, upper
@@ -21,14 +19,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("folder", type=PATH, metavar="FOLDER", help="The owner's account or state folder.")
-@click.option(
-    "--delta",
-    type=float,
-    help="δ of the sum; the limit's, or the smallest of its tasks', unless given.",
-)
-@json_option
-def mine(folder: Path, delta: float | None, as_json: bool) -> None:
+@with_options
+def mine(
+    folder: Annotated[
+        Path, "The owner's account or state folder.", ARGUMENT, {"metavar": "FOLDER"}
+    ],
+    delta: Annotated[
+        float | None,
+        "δ of the sum; the limit's, or the smallest of its tasks', unless given.",
+    ],
+    as_json: AsJson,
+) -> None:
     """A data owner's own account: what its records have spent in all tasks together.
 
     Record level, against one curious server. EXACT ε is that of this list of steps, as if it had
@@ -45,25 +46,24 @@ def mine(folder: Path, delta: float | None, as_json: bool) -> None:
         raise Misconfiguration("FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}")
     document = _account(Account(path), delta)
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document, indent=2)
     else:
         _show_account(document)
 
 
 @click.command()
-@click.argument("folder", type=PATH, metavar="STATE", help="The owner's state folder.")
-@click.option("--account", type=PATH, help="The account's folder; STATE unless given.")
-@click.option(
-    "--other",
-    type=PATH,
-    help="Another owner's state folder of the same task: were both shown one model?",
-)
-@click.option(
-    "--identity", type=PATH, help="A folder with ca.pem: checks the servers' signatures once more."
-)
-@json_option
+@with_options
 def receipts(
-    folder: Path, account: Path | None, other: Path | None, identity: Path | None, as_json: bool
+    folder: Annotated[Path, "The owner's state folder.", ARGUMENT, {"metavar": "STATE"}],
+    account: Annotated[Path | None, "The account's folder; STATE unless given."],
+    other: Annotated[
+        Path | None,
+        "Another owner's state folder of the same task: were both shown one model?",
+    ],
+    identity: Annotated[
+        Path | None, "A folder with ca.pem: checks the servers' signatures once more."
+    ],
+    as_json: AsJson,
 ) -> None:
     """What both servers last signed of an owner's account, compared. Exit 1 where it is bad.
 
@@ -83,7 +83,7 @@ def receipts(
         findings += _signatures(kept, identity)
     statements = {role.value: _statement(kept, role) for role in kept.statements}
     if as_json:
-        click.echo(json.dumps({"sound": not findings, "findings": findings} | statements, indent=2))
+        print_json({"sound": not findings, "findings": findings} | statements, indent=2)
     else:
         for name, values in statements.items():
             click.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
@@ -96,10 +96,7 @@ def receipts(
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
     from precad.accounting.filter import RenyiLimit  # noqa: PLC0415
-    from precad.client.account_file import (  # noqa: PLC0415
-        RaisedLimit,
-        RaisedWholeLimit,
-    )
+    from precad.client.account_file import RaisedLimit, RaisedWholeLimit  # noqa: PLC0415
     from precad.client.own_account import exact_epsilon  # noqa: PLC0415
 
     charges = list(account.charges.values())
@@ -124,6 +121,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
     ]
     limit = account.limit
     spent = account.filter
+    proved = (charge.malicious_server for charge in charges)
     return {
         "tasks": tasks,
         "versions": len(charges),
@@ -139,15 +137,10 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "filter_epsilon": None if spent is None else spent.epsilon(),
             "overdrawn": spent is None,
             "raised": isinstance(limit, RaisedLimit | RaisedWholeLimit),
-            "server": _server(charges),
+            # Never for what was counted.
+            "server": "malicious" if charges and all(proved) else "curious",
         },
     }
-
-
-def _server(charges: "Sequence[Charge]") -> str:
-    """Of what kind one server may be, for the limit to hold: never for what was counted."""
-    proved = charges and all(charge.malicious_server for charge in charges)
-    return "malicious" if proved else "curious"
 
 
 def _show_account(document: dict[str, Any]) -> None:
@@ -190,13 +183,6 @@ def _show_account(document: dict[str, Any]) -> None:
         )
 
 
-def _charges(folder: Path) -> list["Charge"]:
-    from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
-
-    entries = AccountFile(folder / ACCOUNT_FILE).new_entries()
-    return [entry for entry in entries if isinstance(entry, Charge)]
-
-
 def _statement(kept: "KeptStatements", role: Role) -> dict[str, Any]:
     body = kept.statements[role][1]
     return {
@@ -212,11 +198,14 @@ def _statement(kept: "KeptStatements", role: Role) -> dict[str, Any]:
 
 
 def _findings(kept: "KeptStatements", account: Path) -> list[str]:
+    from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
     from precad.client.server_statements import re_release_counts  # noqa: PLC0415
 
     found = []
     own: dict[tuple[Digest, str, int], int] = {}
-    for charge in _charges(account):
+    for charge in AccountFile(account / ACCOUNT_FILE).new_entries():
+        if not isinstance(charge, Charge):
+            continue
         step = charge.task, charge.client, charge.version
         own[step] = max(charge.re_releases, own.get(step, 0))
     models: dict[int, set[str]] = {}

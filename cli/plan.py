@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import click
 
-from precad.cli.options import AsJson, Wishes, asks, print_json
+from precad.cli.options import AsJson, Wishes, print_json, with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class PlanRequest(Wishes):
 
 
 @click.command()
-@asks(PlanRequest)
+@with_options
 def plan(request: PlanRequest) -> None:
     """Say what σ gives an ε, what ε a σ gives, and how many attackers that bounds.
 

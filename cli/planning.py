@@ -23,12 +23,11 @@ from precad.certify.guarantee import (
     ValidationAllowance,
 )
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.options import Wishes, task_numbers
+from precad.cli.options import Wishes, option_of, refuse_given, require_given, warn_of_clip
 from precad.cli.plan import PlanRequest
 from precad.cli.task_planning import least_noise, participations_of, planned, rounded, upload_bytes
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.roster import excess_of_clip
 from precad.common.task import Task
 from precad.common.terminal import say, upper
 
@@ -170,18 +169,15 @@ class Plan:
                 f"That costs: a run's noise is at least {costs:.2g} times its signal. More owners, "
                 "or fewer parameters, make it less.",
             )
-        if self.whole and (excess := excess_of_clip(self.task)) is not None:
-            say(sys.stderr, f"! {excess}", style="yellow")
+        if self.whole:
+            warn_of_clip(self.task)
 
 
 def _of_task(request: PlanRequest) -> Task:
     """The task in the file, with another σ where an ε is wanted."""
     assert request.task is not None
     words = {field.name for field in fields(Wishes)} - {"epsilon", "hidden", "validation"}
-    for name in sorted(words | {"dimension"}):
-        if (value := getattr(request, name)) is not None:
-            option = "--" + name.replace("_", "-")
-            raise Misconfiguration(name, value, f"the task says it: leave {option} out, or --task")
+    refuse_given(asdict(request), sorted(words | {"dimension"}))
     loaded = Task.load(request.task)
     if request.epsilon is None:
         return loaded
@@ -197,7 +193,7 @@ def _of_task(request: PlanRequest) -> Task:
 def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
     """As `precad task new` would write it; without records, from all its numbers."""
     if request.records is None:
-        task_numbers(asdict(request), _NUMBERS, ())
+        require_given(asdict(request), _NUMBERS)
         if request.client_clip is None and request.malicious is None:
             raise Misconfiguration("client_clip", None, "give --client-clip, or --malicious")
         owners = request.owners
@@ -206,8 +202,7 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
         checks.count("dimension", request.dimension, 1)
         for name in ("architecture", "model", "weights"):
             if (value := getattr(request, name)) is not None:
-                option = "from" if name == "weights" else name
-                remedy = f"it is in place of a model: leave --{option} out, or --dimension"
+                remedy = f"it is in place of a model: leave {option_of(name)} out, or --dimension"
                 raise Misconfiguration(name, value, remedy)
     clip_for = None if request.malicious is None else asked.clip_and_noise
     return planned(request, "plan", dimension=request.dimension, clip_for=clip_for).task

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, asks, print_json
+from precad.cli.options import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -37,27 +37,7 @@ class OfModel:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfRecords(OfModel):
-    """And of which records."""
-
-    data: Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predict(OfRecords):
-    """What `precad predict` is asked."""
-
-    out: Annotated[Path | None, "A .csv or .npy file; CSV on stdout unless given."]
-    raw: Annotated[bool, "The model's outputs as they are: for a loss other than cross-entropy."]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluate(OfRecords):
-    """What `precad evaluate` is asked."""
-
-    loss: Annotated[str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."]
-    as_json: AsJson
+Records: TypeAlias = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
 
 
 def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]":
@@ -90,8 +70,13 @@ def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]"
 
 
 @click.command()
-@asks(Predict)
-def predict(request: Predict) -> None:
+@with_options
+def predict(
+    of: OfModel,
+    data: Records,
+    out: Annotated[Path | None, "A .csv or .npy file; CSV on stdout unless given."],
+    raw: Annotated[bool, "The model's outputs as they are: for a loss other than cross-entropy."],
+) -> None:
     """What a trained model says of records; nothing leaves this machine.
 
         precad predict new.csv --config ward-3.toml --out predictions.csv
@@ -100,7 +85,6 @@ def predict(request: Predict) -> None:
     the task's [data] section a table is read as in training, and needs no
     target.
     """
-    out, raw = request.out, request.raw
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
     if out is not None and not out.parent.is_dir():
@@ -112,9 +96,9 @@ def predict(request: Predict) -> None:
     from precad.client.records.read_records import read_inputs  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
-    found, module, settings = trained(request)
+    found, module, settings = trained(of)
     recipe = found.task.data
-    rows = read_inputs(request.data, recipe, None if settings is None else settings.columns)
+    rows = read_inputs(data, recipe, None if settings is None else settings.columns)
     applied = Applied(module, found.task.model.parameters)
     said = applied.outputs(found.theta, as_inputs(rows))
     if not raw:
@@ -131,19 +115,14 @@ def predict(request: Predict) -> None:
 
 
 def probabilities(outputs: "NDArray[np.float32]") -> "NDArray[np.float32]":
-    """Softmax over columns, ``[n, classes] float32``.
-
-    Raises:
-        Misconfiguration: the model gives no column a class.
-    """
-    import numpy as np  # noqa: PLC0415
+    """Softmax over columns, ``[n, classes] float32``. Raises Misconfiguration: there are none."""
+    from scipy.special import softmax  # noqa: PLC0415
 
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise Misconfiguration(
             "--raw", None, f"the model gives {list(outputs.shape)}, no column a class: give --raw"
         )
-    raised = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    shares: NDArray[np.float32] = raised / raised.sum(axis=1, keepdims=True)
+    shares: NDArray[np.float32] = softmax(outputs, axis=1)
     return shares
 
 
@@ -160,8 +139,13 @@ def _write(file: TextIO, said: "NDArray[np.float32]", levels: Sequence[str], *, 
 
 
 @click.command()
-@asks(Evaluate)
-def evaluate(request: Evaluate) -> None:
+@with_options
+def evaluate(
+    of: OfModel,
+    data: Records,
+    loss: Annotated[str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."],
+    as_json: AsJson,
+) -> None:
     """How well a trained model does on records of one's own; nothing leaves this machine.
 
         precad evaluate held-out.npz --config ward-3.toml
@@ -177,15 +161,15 @@ def evaluate(request: Evaluate) -> None:
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
-    found, module, settings = trained(request)
+    found, module, settings = trained(of)
     own = None if settings is None else settings.own_loss()
-    if request.loss is not None:
-        own = own_object("--loss", request.loss)
+    if loss is not None:
+        own = own_object("--loss", loss)
     applied = Applied(module, found.task.model.parameters, own or functional.cross_entropy)
     columns = None if settings is None else settings.columns
-    records = as_records(read_records(request.data, found.task.data, columns))
+    records = as_records(read_records(data, found.task.data, columns))
     result = applied.evaluate(found.theta, records)
-    if request.as_json:
+    if as_json:
         print_json({"model": str(found.digest), "version": found.version, **asdict(result)})
     else:
         click.echo(f"{found}: {result}")

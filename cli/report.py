@@ -1,29 +1,30 @@
 """`precad report`: what was trained, what is guaranteed, what was enforced, in one file."""
 
-import json
 import os
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
 
 import click
 
-from precad.cli.options import PATH, json_of
+from precad.cli.options import ARGUMENT, json_of, print_json, with_options
 from precad.common.errors import Misconfiguration
 
 
 @click.command()
-@click.argument(
-    "run",
-    nargs=-1,
-    metavar="RUN...",
-    help="A finished run's folder; or each server's state folder, or its database's URL.",
-)
-@click.option("--out", "-o", type=PATH, help="The file; report.html or report.json by default.")
-@click.option(
-    "--format", "form", type=click.Choice(["html", "json"]), default="html", help="html, or json."
-)
-@click.option("--schema", is_flag=True, help="Print the JSON document's schema and end.")
-def report(run: tuple[str, ...], out: Path | None, form: str, schema: bool) -> None:
+@with_options
+def report(
+    *,
+    run: Annotated[
+        tuple[str, ...],
+        "A finished run's folder; or each server's state folder, or its database's URL.",
+        ARGUMENT,
+        {"metavar": "RUN..."},
+    ],
+    out: Annotated[Path | None, "The file; report.html or report.json by default.", "--out", "-o"],
+    form: Annotated[Literal["html", "json"], "html, or json.", "--format"] = "html",
+    schema: Annotated[bool, "Print the JSON document's schema and end."],
+) -> None:
     """One document of a training for an auditor: self-contained, prints well.
 
     Who trained what on how many records; what is guaranteed to a patient, to an organisation and
@@ -41,7 +42,7 @@ def report(run: tuple[str, ...], out: Path | None, form: str, schema: bool) -> N
     if schema:
         from precad.cli.report_facts import Report  # noqa: PLC0415
 
-        click.echo(json.dumps(Report.model_json_schema(), indent=2))
+        print_json(Report.model_json_schema(), indent=2)
         return
     if not run:
         raise Misconfiguration(
@@ -53,9 +54,9 @@ def report(run: tuple[str, ...], out: Path | None, form: str, schema: bool) -> N
     # Databases, accountants and plots load here, so that `precad --help` doesn't wait for them.
     from precad.cli.report_facts import summary  # noqa: PLC0415
     from precad.cli.report_page import page  # noqa: PLC0415
-    from precad.cli.report_sources import Sources, gather  # noqa: PLC0415
+    from precad.cli.report_sources import gather  # noqa: PLC0415
 
-    found = gather(Sources.find(run))
+    found = gather(run)
     text = page(found) if form == "html" else json_of(found.model_dump(mode="json"), indent=2)
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     for line in summary(found):

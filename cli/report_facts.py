@@ -1,6 +1,7 @@
 """What a report of a training says: its facts, and the sentences about them."""
 
 import math
+from collections import Counter
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -141,10 +142,9 @@ class Report(_Facts):
     @property
     def rejected(self) -> dict[str, int]:
         """All rejected submissions by reason."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for each in self.rounds:
-            for reason, count in each.rejected.items():
-                total[reason] = total.get(reason, 0) + count
+            total.update(each.rejected)
         return dict(sorted(total.items()))
 
     @property

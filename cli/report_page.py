@@ -5,15 +5,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-from precad.cli.report_facts import (
-    Report,
-    Robustness,
-    guarantee_sentence,
-    inputs_sentence,
-    least,
-    most,
-    robustness_sentence,
-)
+from precad.cli import report_facts as facts
 from precad.common.terminal import upper
 
 # Stand-ins that no plot has otherwise; each becomes a colour of the page.
@@ -39,10 +31,11 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.15,
     "axes.grid": True,
     "legend.frameon": False,
+    "lines.linewidth": 2,
 }
 
 
-def accuracy_by_round(report: Report) -> str | None:
+def accuracy_by_round(report: facts.Report) -> str | None:
     """Accuracy over rounds; None where it wasn't measured."""
     shown = [
         (each.round, 100 * each.accuracy) for each in report.rounds if each.accuracy is not None
@@ -51,36 +44,31 @@ def accuracy_by_round(report: Report) -> str | None:
         return None
 
     def draw(axes: Any) -> None:
-        axes.plot(*zip(*shown, strict=True), color=FIRST, marker=".", linewidth=2)
-        axes.set_ylim(0, 100)
-        axes.set_xlabel("round")
-        axes.set_ylabel("right answers, %")
+        axes.plot(*zip(*shown, strict=True), color=FIRST, marker=".")
+        axes.set(ylim=(0, 100), xlabel="round", ylabel="right answers, %")
 
     return _svg("accuracy", draw)
 
 
-def epsilon_by_round(report: Report) -> str:
+def epsilon_by_round(report: facts.Report) -> str:
     """ε of a record over rounds, against one server and against other owners."""
     rows = [each for each in report.rounds if each.epsilon_server is not None]
     limit = next((each.limit for each in report.guarantees if each.limit is not None), None)
 
     def draw(axes: Any) -> None:
         at = [each.round for each in rows]
-        axes.plot(at, [each.epsilon_server for each in rows], color=SECOND, linewidth=2,
-                  label="one server looks")  # fmt: skip
-        axes.plot(at, [each.epsilon_models for each in rows], color=FIRST, linewidth=2,
-                  linestyle="--", label="other owners only")  # fmt: skip
+        server, models = zip(*((r.epsilon_server, r.epsilon_models) for r in rows), strict=True)
+        axes.plot(at, server, color=SECOND, label="one server looks")
+        axes.plot(at, models, color=FIRST, linestyle="--", label="other owners only")
         if limit is not None:
-            axes.axhline(limit, color=THIRD, linestyle=":", linewidth=2, label="limit")
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("round")
-        axes.set_ylabel("ε of a record")
-        axes.legend(loc="best")
+            axes.axhline(limit, color=THIRD, linestyle=":", label="limit")
+        axes.set(ylim=(0, None), xlabel="round", ylabel="ε of a record")
+        axes.legend()
 
     return _svg("epsilon", draw)
 
 
-def error_by_attackers(found: Robustness) -> str | None:
+def error_by_attackers(found: facts.Robustness) -> str | None:
     """Between what the expected error lies, by attackers; None where nothing is excluded."""
     if found.silent_from == found.bounds[0].attackers:
         return None
@@ -90,13 +78,11 @@ def error_by_attackers(found: Robustness) -> str | None:
         low = [100 * found.error, *(100 * each.lower for each in found.bounds)]
         high = [100 * found.error, *(100 * each.upper for each in found.bounds)]
         axes.fill_between(at, low, high, color=SECOND, alpha=0.25, step=None)
-        axes.plot(at, high, color=SECOND, marker=".", linewidth=2, label="at most")
-        axes.plot(at, low, color=FIRST, marker=".", linewidth=2, linestyle="--", label="at least")
-        axes.set_ylim(0, 100)
-        axes.set_xlim(left=0)
+        axes.plot(at, high, color=SECOND, marker=".", label="at most")
+        axes.plot(at, low, color=FIRST, marker=".", linestyle="--", label="at least")
+        axes.set(ylim=(0, 100), xlim=(0, None), ylabel="expected wrong answers, %")
         axes.set_xlabel(f"bad {found.unit}")
-        axes.set_ylabel("expected wrong answers, %")
-        axes.legend(loc="best")
+        axes.legend()
 
     return _svg(f"bounds-{found.unit}", draw)
 
@@ -126,7 +112,7 @@ def _svg(name: str, draw: Callable[[Any], None]) -> str:
     return text
 
 
-def page(report: Report) -> str:
+def page(report: facts.Report) -> str:
     """The file's text."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 -- of an extra
 
@@ -136,16 +122,16 @@ def page(report: Report) -> str:
                               lstrip_blocks=True)  # fmt: skip
     return environment.from_string(template).render(
         report=report,
-        guarantees=[(each, guarantee_sentence(each)) for each in report.guarantees],
+        guarantees=[(each, facts.guarantee_sentence(each)) for each in report.guarantees],
         robustness=[
-            (each, robustness_sentence(each), error_by_attackers(each))
+            (each, facts.robustness_sentence(each), error_by_attackers(each))
             for each in report.robustness
         ],
-        inputs=None if report.inputs is None else inputs_sentence(report.inputs),
+        inputs=None if report.inputs is None else facts.inputs_sentence(report.inputs),
         accuracy_plot=accuracy_by_round(report),
         epsilon_plot=epsilon_by_round(report),
-        least=least,
-        most=most,
+        least=facts.least,
+        most=facts.most,
         upper=upper,
         sound=not report.differences and not any(each.findings for each in report.ledgers),
     )

@@ -4,32 +4,20 @@ import csv
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from precad import __version__
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName, SampledGaussian
-from precad.accounting.guarantees import PrivacyStatement, guarantees
-from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.accounting.guarantees import PrivacyStatement, cap_of, guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.report_facts import (
-    Bound,
-    ChangedInputs,
-    Guarantee,
-    Ledger,
-    Report,
-    Robustness,
-    Round,
-    Training,
-    enforced,
-    not_guaranteed,
-)
+from precad.cli import report_facts as facts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
@@ -39,85 +27,59 @@ HISTORY = "history.csv"
 SUMMARY = "summary.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What was found.
+def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
+    """The databases' URLs, and the folder of a finished run, if there is one.
 
-    Attributes:
-        names: as they were given, for errors.
-        course: of server A, or of the only one given; the most participations and repeats of any.
-        ledgers: SQLAlchemy URLs by server.
-        data: the data set's name, where the run says it.
-        accuracies: by round, from 1; empty where nobody measured them.
-        inputs: certificates against changed inputs, where the run made them.
+    Each that is given is a run's folder, a server's state folder, or a database's URL.
     """
-
-    names: str
-    course: TrainingSummary
-    ledgers: dict[Role, str]
-    data: str | None = None
-    accuracies: dict[int, float] = field(default_factory=dict)
-    inputs: ChangedInputs | None = None
-
-    @classmethod
-    def find(cls, given: Sequence[str]) -> "Sources":
-        """Look at each: a run's folder, a server's state folder, or a database's URL."""
-        urls: list[str] = []
-        folders: list[Path] = []
-        for name in given:
-            folder = Path(name)
-            if "://" in name:
-                urls.append(name)
-            elif (folder / DATABASE).is_file():
-                urls.append(_url(folder))
-            elif (folder / HISTORY).is_file():
-                folders.append(folder)
-                states = (folder / "state" / role.value for role in SERVERS)
-                urls += [_url(state) for state in states if (state / DATABASE).is_file()]
-            else:
-                raise Misconfiguration(
-                    "RUN",
-                    name,
-                    f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's state); "
-                    "give such a folder, or a database's URL",
-                )
-        if len(folders) > 1:
-            raise Misconfiguration("RUN", str(folders[1]), "a report is of one run; give one")
-        names = " ".join(given)
-        found: dict[Role, tuple[str, TrainingSummary]] = {}
-        for url in dict.fromkeys(urls):
-            course = read_training(url)
-            if course.role in found:
-                remedy = f"is {course.role.value}'s, as another is; give one database of each"
-                raise Misconfiguration("RUN", names, remedy)
-            found[course.role] = url, course
-        if not found:
+    urls: list[str] = []
+    folders: list[Path] = []
+    for name in given:
+        folder = Path(name)
+        if "://" in name:
+            urls.append(name)
+        elif (folder / DATABASE).is_file():
+            urls.append(_url(folder))
+        elif (folder / HISTORY).is_file():
+            folders.append(folder)
+            states = (folder / "state" / role.value for role in SERVERS)
+            urls += [_url(state) for state in states if (state / DATABASE).is_file()]
+        else:
             raise Misconfiguration(
-                "RUN", names, "has no server's database: what isn't in a ledger can't be reported"
+                "RUN",
+                name,
+                f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's state); "
+                "give such a folder, or a database's URL",
             )
-        ordered = {role: found[role] for role in SERVERS if role in found}
-        courses = [course for _, course in ordered.values()]
-        # A database that was put back may know of less than the other.
-        worst = replace(
-            courses[0],
-            most_participations=max(course.most_participations for course in courses),
-            most_repeats=max(course.most_repeats for course in courses),
+    if len(folders) > 1:
+        raise Misconfiguration("RUN", str(folders[1]), "a report is of one run; give one")
+    return list(dict.fromkeys(urls)), folders[0] if folders else None
+
+
+def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role, str]]:
+    """What server A has, or the only one given, with the most of any; and the URLs by server."""
+    found: dict[Role, tuple[str, TrainingSummary]] = {}
+    for url in urls:
+        course = read_training(url)
+        if course.role in found:
+            remedy = f"is {course.role.value}'s, as another is; give one database of each"
+            raise Misconfiguration("RUN", names, remedy)
+        found[course.role] = url, course
+    if not found:
+        raise Misconfiguration(
+            "RUN", names, "has no server's database: what isn't in a ledger can't be reported"
         )
-        if len({course.task.digest for course in courses}) > 1:
-            raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
-        ledgers = {role: url for role, (url, _) in ordered.items()}
-        if not folders:
-            return cls(names, worst, ledgers)
-        summary = _summary(folders[0] / SUMMARY)
-        data = summary.get("dataset")
-        return cls(
-            names,
-            worst,
-            ledgers,
-            data=data if isinstance(data, str) else None,
-            accuracies=_history(folders[0] / HISTORY),
-            inputs=_inputs(folders[0] / SUMMARY, summary.get("robustness")),
-        )
+    ordered = {role: found[role] for role in SERVERS if role in found}
+    courses = [course for _, course in ordered.values()]
+    if len({course.task.digest for course in courses}) > 1:
+        raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
+    # A database that was put back may know of less than the other.
+    worst = replace(
+        courses[0],
+        most_participations=max(course.most_participations for course in courses),
+        most_repeats=max(course.most_repeats for course in courses),
+    )
+    return worst, {role: url for role, (url, _) in ordered.items()}
 
 
 def _url(folder: Path) -> str:
@@ -126,20 +88,16 @@ def _url(folder: Path) -> str:
 
 def _summary(path: Path) -> dict[str, Any]:
     """The run's summary; empty where there is none."""
-    if not path.is_file():
-        return {}
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
         raise Misconfiguration("RUN", str(path), f"not JSON ({error})") from None
     return said if isinstance(said, dict) else {}
 
 
-def _inputs(path: Path, found: Any) -> ChangedInputs | None:
-    if found is None:
-        return None
+def _inputs(path: Path, found: Any) -> facts.ChangedInputs | None:
     try:
-        return ChangedInputs.model_validate(found["smoothing"])
+        return None if found is None else facts.ChangedInputs.model_validate(found["smoothing"])
     except (ValueError, LookupError, TypeError):
         remedy = "its certificates of changed inputs can't be read; take the file as written"
         raise Misconfiguration("RUN", str(path), remedy) from None
@@ -169,23 +127,28 @@ POINTS = 40
 """Rounds for which ε is computed; evenly spaced, the last among them."""
 
 
-def gather(sources: Sources) -> Report:
-    """Everything that a report says."""
-    course = sources.course
+def gather(given: Sequence[str]) -> facts.Report:
+    """Everything that a report says of the run, the states and the databases that are given."""
+    names = " ".join(given)
+    urls, folder = _places(given)
+    course, ledgers = _course(urls, names)
     task = course.task
     if not course.versions:
-        raise Misconfiguration(
-            "RUN", sources.names, "no round was released yet; wait for the first"
-        )
+        raise Misconfiguration("RUN", names, "no round was released yet; wait for the first")
+    data, accuracies, inputs = None, {}, None
+    if folder is not None:
+        summary, accuracies = _summary(folder / SUMMARY), _history(folder / HISTORY)
+        data = summary.get("dataset")
+        inputs = _inputs(folder / SUMMARY, summary.get("robustness"))
     released = course.versions[-1].version + 1
     run = _run(course, course.most_participations, released)
     differences = None
-    if len(sources.ledgers) > 1:
-        compared = compare_ledgers(*sources.ledgers.values())
+    if len(ledgers) > 1:
+        compared = compare_ledgers(*ledgers.values())
         differences = [f"{found.where}: {found.what}" for found in compared]
-    shown = Report(
+    shown = facts.Report(
         precad=__version__,
-        training=Training(
+        training=facts.Training(
             task=task.name,
             task_digest=str(task.digest),
             architecture=task.model.architecture,
@@ -196,25 +159,25 @@ def gather(sources: Sources) -> Report:
             released=len(course.versions),
             attempts=course.attempts,
             model_digest=None if course.model is None else str(course.model),
-            data=sources.data,
+            data=data if isinstance(data, str) else None,
         ),
         guarantees=_guarantees(course, run),
-        rounds=_rounds(course, sources.accuracies),
+        rounds=_rounds(course, accuracies),
         robustness=[],
-        inputs=sources.inputs,
-        enforced=enforced(task),
+        inputs=inputs,
+        enforced=facts.enforced(task),
         ledgers=[
-            Ledger(
+            facts.Ledger(
                 server=role.value,
                 entries=audit.entries,
                 head=str(audit.head),
                 findings=[f"{finding.where}: {finding.what}" for finding in audit.findings],
             )
-            for role, url in sources.ledgers.items()
+            for role, url in ledgers.items()
             for audit in (audit_ledger(url),)
         ],
         differences=differences,
-        not_guaranteed=not_guaranteed(task),
+        not_guaranteed=facts.not_guaranteed(task),
     )
     if shown.accuracy is None:
         return shown
@@ -231,18 +194,17 @@ def _run(course: TrainingSummary, most: int, released: int) -> Run:
     return replace(run, noise_multiplier=noise)
 
 
-def _guarantees(course: TrainingSummary, run: Run) -> list[Guarantee]:
+def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
     task, exact = course.task, (AccountantName.EXACT,)
     delta = task.privacy.delta
     stated = [(run, each) for each in guarantees(run, delta, accountants=exact)]
     if run.malicious_server:
-        cap = PrivacyCap(task).most(task.privacy.record_rate)
-        capped = run.at_cap(run.rounds if cap is None else cap)
+        capped = run.at_cap(cap_of(task))
         one = (Adversary.ONE_SERVER,)
         stated += [(capped, each) for each in guarantees(capped, delta, one, exact)]
     limit = task.privacy.epsilon_limit
     return [
-        Guarantee(
+        facts.Guarantee(
             protects="owner" if said.adversary is Adversary.CLIENT_LEVEL else "record",
             against=said.against,
             epsilon=said.epsilon if math.isfinite(said.epsilon) else None,
@@ -270,7 +232,7 @@ def _found(run: Run, said: PrivacyStatement) -> float:
     return 100 * max(float(curve.upper(WRONGLY_NAMED)) for curve in curves)
 
 
-def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[Round]:
+def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.Round]:
     total = len(course.versions)
     step = max(1, total // POINTS)
     task, exact = course.task, (AccountantName.EXACT,)
@@ -287,7 +249,7 @@ def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[Round]:
                 for each in guarantees(part, task.privacy.delta, who, exact)
             )
         found.append(
-            Round(
+            facts.Round(
                 round=version.version + 1,
                 accuracy=measured.get(version.version + 1),
                 counted=version.counted,
@@ -299,7 +261,7 @@ def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[Round]:
     return found
 
 
-def _robustness(run: Run, error: float) -> list[Robustness]:
+def _robustness(run: Run, error: float) -> list[facts.Robustness]:
     """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
     everywhere = replace(run, participations=run.rounds)
     records, owners = map(everywhere.event, (Adversary.CLIENTS_ONLY, Adversary.CLIENT_LEVEL))
@@ -310,16 +272,18 @@ def _robustness(run: Run, error: float) -> list[Robustness]:
     )
     for unit, event, sizes in asked:
         guarantee = ExactGroups(event)
-        bounds: list[Bound] = []
+        bounds: list[facts.Bound] = []
         for k in sizes:
             if bounds and bounds[-1].upper - bounds[-1].lower >= SAYS_NOTHING:
                 between = 0.0, 1.0
             else:
                 both = attack_bounds(error, 1.0, guarantee, k)
                 between = float(both.lower), float(both.upper)
-            bounds.append(Bound(attackers=k, lower=between[0], upper=between[1]))
+            bounds.append(facts.Bound(attackers=k, lower=between[0], upper=between[1]))
         silent = [b.attackers for b in bounds if b.upper - b.lower >= SAYS_NOTHING]
         found.append(
-            Robustness(unit=unit, error=error, bounds=bounds, silent_from=min(silent, default=None))
+            facts.Robustness(
+                unit=unit, error=error, bounds=bounds, silent_from=min(silent, default=None)
+            )
         )
     return found

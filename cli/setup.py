@@ -2,29 +2,28 @@
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import click
 
-from precad.cli.options import PATH
+from precad.cli.options import ARGUMENT, REQUIRED, with_options
 from precad.common.errors import Misconfiguration
 
 LINGER_S = 60.0
 
 
 @click.command()
-@click.argument("folder", type=PATH, help="The folder to make; it must not exist.")
-@click.option("--task", type=PATH, required=True, help="The task file.")
-@click.option(
-    "--data",
-    type=PATH,
-    multiple=True,
-    required=True,
-    help="An owner's records (.csv, .parquet, .npz); the file's name is its own.",
-)
-@click.option("--model", help="A model of your own, MODULE:NAME, from this folder.")
-@click.option("--loss", help="A loss of your own, MODULE:NAME.")
+@with_options
 def setup(
-    folder: Path, task: Path, data: tuple[Path, ...], model: str | None, loss: str | None
+    folder: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
+    task: Annotated[Path, "The task file."],
+    data: Annotated[
+        tuple[Path, ...],
+        "An owner's records (.csv, .parquet, .npz); the file's name is its own.",
+        REQUIRED,
+    ],
+    model: Annotated[str | None, "A model of your own, MODULE:NAME, from this folder."],
+    loss: Annotated[str | None, "A loss of your own, MODULE:NAME."],
 ) -> None:
     """Make keys and settings for the servers and each owner, all on this machine.
 
@@ -36,11 +35,7 @@ def setup(
 
         precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
     """
-    from precad.cli.local_deployment import (  # noqa: PLC0415
-        free_addresses,
-        servers_of,
-        write_parties,
-    )
+    from precad.cli import local_deployment  # noqa: PLC0415
     from precad.common.identifiers import ClientId  # noqa: PLC0415
     from precad.common.identity.deployment_keys import create_local_keys  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
@@ -48,7 +43,7 @@ def setup(
     if folder.exists():
         raise Misconfiguration("folder", str(folder), "exists already: name a new one")
     agreed = Task.load(task)
-    enrolment, servers = agreed.enrolment, servers_of(agreed)
+    enrolment, servers = agreed.enrolment, local_deployment.servers_of(agreed)
     names = [ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name for path in data]
     if not enrolment.min_clients <= len(set(names)) == len(names) <= enrolment.clients:
         raise Misconfiguration(
@@ -67,8 +62,10 @@ def setup(
         for name, path in zip(names, data, strict=True)
     }
     create_local_keys(folder / "keys", names, dealer=agreed.has_dealer)
-    addresses = dict(zip(servers, free_addresses(len(servers)), strict=True))
-    write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S)
+    addresses = dict(zip(servers, local_deployment.free_addresses(len(servers)), strict=True))
+    local_deployment.write_parties(
+        folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S
+    )
     for name in servers:
         part = name.removeprefix("server-")
         click.echo(f"precad serve {part} --config {folder / name}.toml &")

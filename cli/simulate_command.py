@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, asks, json_of, print_json, writable_picture
+from precad.cli.options import (
+    ARGUMENT,
+    AsJson,
+    json_of,
+    print_json,
+    warn_of_clip,
+    with_options,
+    writable_picture,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say, upper
 
@@ -70,7 +78,7 @@ class SimulationRequest:
 
 
 @click.command()
-@asks(SimulationRequest)
+@with_options
 def simulate(request: SimulationRequest) -> None:
     """Play a task's whole training in one process: no servers, no TLS, no secrecy.
 
@@ -132,7 +140,7 @@ def simulate(request: SimulationRequest) -> None:
         compare(out, request, [(words, played(each)) for words, each in settings])
         return
     training = played(task)
-    _warn(training)
+    warn_of_clip(training.task, training.largest)
     if request.plot is not None:
         training.plot(request.plot)
     if request.save is not None:
@@ -256,14 +264,6 @@ def compare(
         request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
     if request.as_json:
         print_json(document)
-
-
-def _warn(training: "SimulatedTraining") -> None:
-    """Of a C that no owner reaches."""
-    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- pydantic
-
-    if (text := excess_of_clip(training.task, training.largest)) is not None:
-        say(sys.stderr, f"! {text}", style="yellow")
 
 
 def _show_round(out: TextIO, shown: Bar, played: "SimulatedRound", rounds: int) -> None:

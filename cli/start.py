@@ -24,7 +24,10 @@ def main() -> None:
     match sys.argv[1:]:
         case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:
             keep_freed_buffers(PIECES)
-            sys.exit(_serve(part, Path(config)))
+            try:
+                sys.exit(serve(part, Path(config)))
+            except (PrecadError, ModuleNotFoundError) as error:
+                sys.exit(said(error, "precad serve", "server"))
     keep_freed_buffers()
     from precad.cli.main import app  # noqa: PLC0415
 
@@ -53,25 +56,10 @@ def said(
 
 
 def serve(part: str, config: Path) -> int:
-    """Be one of the three servers.
+    """Be server a or b, or the dealer, by its settings file; return the exit status.
 
-    Args:
-        part: a, b or dealer.
-        config: its settings file.
-
-    Returns:
-        The exit status.
-
-    Raises:
-        Misconfiguration: settings, or what they name, can't be used.
+    Raises Misconfiguration: settings, or what they name, can't be used.
     """
     start_log()
     process = import_module(f"precad.{_PARTS[part]}.process")
     return int(asyncio.run(process.serve(process.SETTINGS.load(config))))
-
-
-def _serve(part: str, config: Path) -> int:
-    try:
-        return serve(part, config)
-    except (PrecadError, ModuleNotFoundError) as error:
-        return said(error, "precad serve", "server")

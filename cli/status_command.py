@@ -4,8 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import click
 from rich.console import Group, RenderableType
@@ -14,7 +13,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from precad.cli.options import connection_to, json_option, of_a_server, print_json
+from precad.cli.options import AsJson, AskedServer, print_json, with_options
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.terminal import Table, console_of, plain, redraws, say
@@ -28,20 +27,13 @@ Facts: TypeAlias = dict[str, Any]
 
 
 @click.command()
-@of_a_server
-@click.option("--watch", "-w", is_flag=True, help="A live screen, until the training is over.")
-@click.option(
-    "--every", type=click.FloatRange(min=0.2), default=2.0, help="Seconds between two looks."
-)
-@json_option
+@with_options
 def status(
-    address: str,
-    server: str,
-    identity: Path,
-    proxy: str | None,
-    watch: bool,
-    every: float,
-    as_json: bool,
+    *,
+    at: AskedServer,
+    watch: Annotated[bool, "A live screen, until the training is over.", "--watch", "-w"],
+    every: Annotated[float, "Seconds between two looks.", click.FloatRange(min=0.2)] = 2.0,
+    as_json: AsJson,
 ) -> None:
     """Ask a server where its training stands: for operators.
 
@@ -54,7 +46,7 @@ def status(
     """
     if watch and as_json:
         raise Misconfiguration("--watch", "with --json", "choose one of them")
-    with connection_to(address, server, identity, proxy) as connection:
+    with at.connection() as connection:
 
         def ask() -> Facts:
             return facts_of(connection.status(timeout_s=TIMEOUT_S))

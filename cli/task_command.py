@@ -2,19 +2,18 @@
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, PATH, Wishes, asks, json_option, print_json
+from precad.cli.options import ARGUMENT, AsJson, Wishes, print_json, warn_of_clip, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.common.terminal import say
 
-file_argument = click.argument("file", type=PATH, help="The task file.")
+TaskFile: TypeAlias = Annotated[Path, "The task file.", ARGUMENT]
 
 
 @click.group()
@@ -22,23 +21,20 @@ def task() -> None:
     """Make a task from what is wanted, check it, say what it guarantees."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTask(Wishes):
-    """What `precad task new` is asked."""
-
-    out: Annotated[Path, "The file to write; it must not exist.", ARGUMENT]
+@task.command()
+@with_options
+def new(
+    *,
+    wishes: Wishes,
+    out: Annotated[Path, "The file to write; it must not exist.", ARGUMENT],
     objective: Annotated[
         str | None,
         "What a record's gradient is of, for a model that is smoothed when it is used: "
         "dp-gaussian or another of docs/robustness.md; costs no ε.",
-    ]
-    input_noise: Annotated[float, "With --objective: σ of the copies and of the smoothing."] = 0.25
-    name: Annotated[str | None, "By default the file's name."]
-
-
-@task.command()
-@asks(NewTask)
-def new(request: NewTask) -> None:
+    ],
+    input_noise: Annotated[float, "With --objective: σ of the copies and of the smoothing."] = 0.25,
+    name: Annotated[str | None, "By default the file's name."],
+) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
     σ is the least that gives the ε, exactly; precad plan says the same of the
@@ -55,28 +51,25 @@ def new(request: NewTask) -> None:
         precad task new task.toml --recipe columns.toml --architecture logistic \\
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
-    out = request.out
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
     # SciPy and torch take seconds.
     from precad.cli.task_file import described, written  # noqa: PLC0415
     from precad.cli.task_planning import planned  # noqa: PLC0415
 
-    name = request.name or out.stem.lower().replace("_", "-").replace(" ", "-")
-    more: dict[str, Any] = {}
-    if request.objective is not None:
-        more["objective"] = {"name": request.objective, "noise": request.input_noise}
-    made, sizes, tried = planned(request, name, more)
+    name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
+    named = {"name": objective, "noise": input_noise}
+    made, sizes, tried = planned(wishes, name, {} if objective is None else {"objective": named})
     try:
-        if request.weights is not None:
-            _lay_beside(request.weights, out)
-        out.write_text(written(made, described(made, request)), encoding="utf-8")
+        if wishes.weights is not None:
+            _lay_beside(wishes.weights, out)
+        out.write_text(written(made, described(made, wishes)), encoding="utf-8")
     except OSError as error:
         raise Misconfiguration(
             "out", str(out), f"can't be written ({error.strerror}); name another place"
         ) from None
     click.echo(f"{out}: task {made.name}, digest {made.digest}")
-    _warn(made, max(sizes))
+    warn_of_clip(made, max(sizes))
     if not tried:
         say(
             sys.stderr,
@@ -94,20 +87,14 @@ def _lay_beside(weights: Path, out: Path) -> None:
         shutil.copyfile(weights, place)
 
 
-def _warn(made: Task, records: int | None = None) -> None:
-    """Of a C that arms attackers alone; an owner may hold as many ``records``."""
-    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- NumPy
-
-    if (text := excess_of_clip(made, records)) is not None:
-        say(sys.stderr, f"! {text}", style="yellow")
-
-
 @task.command()
-@file_argument
-@click.option("--data", type=PATH, help="And with records: a .csv, .parquet or .npz file.")
-@click.option("--model", help="Your model, MODULE:NAME, where the task's isn't built in.")
-@click.option("--loss", help="Your loss, MODULE:NAME; cross-entropy unless given.")
-def check(file: Path, data: Path | None, model: str | None, loss: str | None) -> None:
+@with_options
+def check(
+    file: TaskFile,
+    data: Annotated[Path | None, "And with records: a .csv, .parquet or .npz file."],
+    model: Annotated[str | None, "Your model, MODULE:NAME, where the task's isn't built in."],
+    loss: Annotated[str | None, "Your loss, MODULE:NAME; cross-entropy unless given."],
+) -> None:
     """Say what is wrong with a task file, or its digest; and with records for it.
 
     Nothing is sent anywhere. precad doctor looks at everything else.
@@ -118,7 +105,7 @@ def check(file: Path, data: Path | None, model: str | None, loss: str | None) ->
 
         initial_vector(made.model)
     click.echo(f"{file}: a task that servers take; digest {made.digest}")
-    _warn(made)
+    warn_of_clip(made)
     if data is not None:
         click.echo(f"{data}: {_tried(made, data, model, loss)}")
     for field, value in (("model", model), ("loss", loss)):
@@ -127,9 +114,8 @@ def check(file: Path, data: Path | None, model: str | None, loss: str | None) ->
 
 
 @task.command()
-@file_argument
-@json_option
-def show(file: Path, as_json: bool) -> None:
+@with_options
+def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
     made = Task.load(file)
     from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
@@ -142,18 +128,14 @@ def show(file: Path, as_json: bool) -> None:
     click.echo(f"Task {made.name}, digest {made.digest}\n")
     for each in sentences(made):
         click.echo(f"- {each}")
-    _warn(made)
+    warn_of_clip(made)
 
 
 def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     """That all records can be used, in a sentence. Raises Misconfiguration: one can't."""
     from torch.nn import functional  # noqa: PLC0415
 
-    from precad.client.check_before_enrolling import (  # noqa: PLC0415
-        Kind,
-        look_at_columns,
-        look_at_owner,
-    )
+    from precad.client import check_before_enrolling as looks  # noqa: PLC0415
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
     from precad.client.records.columns import ColumnNotes  # noqa: PLC0415
@@ -169,8 +151,8 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
         )
     notes: list[ColumnNotes] = []
     records = as_records(read_records(data, made.data, notes=notes))
-    for each in look_at_columns(notes):
-        say(sys.stderr, f"{'!' if each.kind is Kind.NOTE else '✓'} {each.text}")
+    for each in looks.look_at_columns(notes):
+        say(sys.stderr, f"{'!' if each.kind is looks.Kind.NOTE else '✓'} {each.text}")
     if model is None and made.model.architecture not in BUILT_IN:
         return (
             f"{len(records):,} records of shape {list(records.inputs.shape[1:])}; give --model to "
@@ -179,7 +161,7 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     module = build(made.model) if model is None else own_model(model)
     tried = functional.cross_entropy if loss is None else own_object("loss", loss)
     who = ClientId("check"), records, made.privacy.record_rate
-    findings = look_at_owner(made, *who, module, tried)
+    findings = looks.look_at_owner(made, *who, module, tried)
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
     return "; ".join(each.text for each in findings)

@@ -1,6 +1,5 @@
 """A task file from what is wanted, with a comment at each field; and what a task guarantees."""
 
-import json
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
+from precad.cli.local_deployment import toml_value
 from precad.cli.options import Wishes
 from precad.cli.report_facts import longer_update_passes
 from precad.cli.task_planning import ROOM_IN_SIZES, upload_bytes
@@ -40,12 +40,7 @@ def described(made: Task, wishes: Wishes) -> str:
 
 
 def written(made: Task, head: str) -> str:
-    """The file's text; ``Task.parse`` of it gives the task.
-
-    Args:
-        made: what to write.
-        head: the comment above everything.
-    """
+    """The file's text with this comment as its head; ``Task.parse`` of it gives the task."""
     values = made.model_dump(mode="json")
     blocks = [_comment(head), *_tables(Task, values, "")]
     return "\n\n".join(blocks) + "\n"
@@ -88,15 +83,14 @@ def _comment(text: str) -> str:
 def _assigned(name: str, value: Any) -> str:
     if value is None:
         return f"# {name} ="
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "\n".join([f"{name} = [", *(f"  {_row(each)}," for each in value), "]"])
-    return f"{name} = {json.dumps(value)}"
+    if isinstance(value, list):
+        value = [_said(each) if isinstance(each, dict) else each for each in value]
+    return f"{name} = {toml_value(value)}"
 
 
-def _row(values: dict[str, Any]) -> str:
-    """A table in a line; what is as it is without saying so is left out."""
-    said = {key: value for key, value in values.items() if value not in (None, [])}
-    return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in said.items()) + " }"
+def _said(table: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table without what is as it is without saying so."""
+    return {key: value for key, value in table.items() if value not in (None, [])}
 
 
 # --- what it guarantees ------------------------------------------------------------------------

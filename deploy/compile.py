@@ -22,7 +22,7 @@ LOADED = (
     "precad.cli.start",
     "precad.cli.predict",
     "precad.cli.report_sources",
-    "precad.simulation.partition",
+    "precad.simulation.datasets",
     "psycopg",
 )
 

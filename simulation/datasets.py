@@ -1,4 +1,4 @@
-"""Public data sets by name, as arrays, split and ready to train on. Nothing is downloaded."""
+"""Public data sets by name, as arrays, split, and dealt out to clients. Nothing is downloaded."""
 
 import gzip
 import math
@@ -13,12 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-
-_PUBLISHED = {
-    "mnist": "MNIST of LeCun, Cortes and Burges, which torchvision.datasets.MNIST downloads",
-    "fashion-mnist": "Fashion-MNIST of Zalando Research, which torchvision.datasets.FashionMNIST "
-    "downloads",
-}
 
 
 def where_to_get(published: str) -> str:
@@ -142,18 +136,11 @@ def _split(name: str, x: NDArray[np.float64], y: NDArray[np.float64], classes: i
     )
 
 
-_UNSIGNED_BYTES = 8
 MOST_BYTES = 2**30
 
 
-def find_idx(folders: tuple[Path, ...], name: str) -> Path | None:
-    """The file of this name, as it is or with ``.gz``, in the first folder that has it."""
-    tried = (folder / each for folder in folders for each in (name, f"{name}.gz"))
-    return next((path for path in tried if path.is_file()), None)
-
-
-def read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
-    """An array of bytes: two zeros, the type, the number of axes, their sizes, the values.
+def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
+    """An array of bytes: two zeros, the type (8), the number of axes, their sizes, the values.
 
     Raises Misconfiguration: the file can't be read, or isn't one with so many axes.
     """
@@ -163,7 +150,7 @@ def read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, "an IDX file", str(error)) from None
     start = 4 + 4 * axes
-    if len(data) < start or data[:4] != bytes((0, 0, _UNSIGNED_BYTES, axes)):
+    if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):
         raise unreadable(path, "an IDX file", f"isn't an array of bytes with {axes} axes")
     shape = [int(size) for size in np.frombuffer(data[4:start], ">u4")]
     if len(data) - start != math.prod(shape):
@@ -186,18 +173,27 @@ _IDX = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-_GREY = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
-"""Where torchvision keeps them inside a folder; they may lie in the folder itself as well."""
+_GREY = {
+    "mnist": ("MNIST", "MNIST of LeCun, Cortes and Burges"),
+    "fashion-mnist": ("FashionMNIST", "Fashion-MNIST of Zalando Research"),
+}
+"""What torchvision calls them, and whose they are."""
 
 
 def _grey(name: str, root: Path) -> DataSet:
     """MNIST or Fashion-MNIST, 28×28. Raises Misconfiguration naming files that are missing."""
-    folders = (root, root / _GREY[name])
-    found = {file: find_idx(folders, file) for file in _IDX}
+    theirs, published = _GREY[name]
+    # Torchvision keeps them there inside a folder; they may lie in the folder itself as well.
+    raw = root / theirs / "raw"
+    places = {
+        file: [of / end for of in (root, raw) for end in (file, f"{file}.gz")] for file in _IDX
+    }
+    found = {file: next(filter(Path.is_file, paths), None) for file, paths in places.items()}
     missing = [file for file in _IDX if found[file] is None]
-    check_there(name, root, f"{root} or {folders[1]}", missing, _PUBLISHED[name])
+    where = f"{published}, which torchvision.datasets.{theirs} downloads"
+    check_there(name, root, f"{root} or {raw}", missing, where)
     train_x, train_y, test_x, test_y = (
-        read_idx(path, 1 if "labels" in path.name else 3) for path in found.values() if path
+        _read_idx(path, 1 if "labels" in path.name else 3) for path in found.values() if path
     )
     x, test = (each[:, None].astype(np.float32) / np.float32(255) for each in (train_x, test_x))
     return DataSet(name, x, train_y.astype(np.int64), test, test_y.astype(np.int64), 10)
@@ -243,3 +239,27 @@ def load(name: str, folder: Path | None = None) -> DataSet:
     if name not in DATASETS:
         raise Misconfiguration("dataset", name, f"use one of {', '.join(DATASETS)}")
     return DATASETS[name](folder)
+
+
+Partition = list[NDArray[np.int64]]
+"""For each client the ascending indices of its records; every record is in exactly one."""
+
+
+def shards(labels: NDArray[np.int64], clients: int, shards_per_client: int, seed: int) -> Partition:
+    """Records sorted by label, cut into equal shards, some random ones to each client.
+
+    PRECAD Sec. 6: with 100 clients and four shards each, most clients hold three or four of ten
+    labels. Shards differ by at most one record. Raises Misconfiguration: more shards than records.
+    """
+    if shards_per_client < 1:
+        raise Misconfiguration("shards_per_client", shards_per_client, "must be at least 1")
+    if not 1 <= clients * shards_per_client <= len(labels):
+        raise Misconfiguration(
+            "clients",
+            clients,
+            f"must be from 1 to {len(labels) // shards_per_client}: {len(labels)} records are "
+            f"cut into {shards_per_client} shards a client",
+        )
+    pieces = np.array_split(np.argsort(labels, kind="stable"), clients * shards_per_client)
+    drawn = np.random.default_rng(seed).permutation(len(pieces)).reshape(clients, -1)
+    return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in drawn]

@@ -103,10 +103,8 @@ def demo_task(
 
 
 def _model(data: DataSet, model: str, chosen: Settings) -> dict[str, object]:
+    if model not in ("cnn", "mlp"):
+        return model_section(logistic(data.features, data.classes), "logistic")
+    small = mlp(data.features, chosen.hidden, data.classes) if model == "mlp" else cnn(data.classes)
     # A network whose weights all start at zero would keep its hidden units equal.
-    if model == "cnn":
-        return model_section(cnn(data.classes), model, initial="uniform")
-    if model == "mlp":
-        network = mlp(data.features, chosen.hidden, data.classes)
-        return model_section(network, model, initial="uniform")
-    return model_section(logistic(data.features, data.classes), "logistic")
+    return model_section(small, model, initial="uniform")

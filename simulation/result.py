@@ -2,12 +2,14 @@
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
 from safetensors.numpy import save as safetensors_bytes
 from torch import nn
 
@@ -129,10 +131,14 @@ class SimulatedTraining:
         run = Run.of(self.task, rounds=last.number, participations=last.participations)
         return guarantees(run, self.task.privacy.delta, tuple(Adversary), tuple(AccountantName))
 
+    @property
+    def _reasons(self) -> list[str]:
+        """Why updates didn't count."""
+        return sorted({reason for each in self.rounds for reason in each.rejected})
+
     def table(self) -> list[dict[str, Any]]:
         """One flat dictionary a round, ready for a frame."""
         rows = []
-        reasons = sorted({reason for each in self.rounds for reason in each.rejected})
         for each in self.rounds:
             server, clients = self.epsilon(each.number) or (None, None)
             rows.append(
@@ -142,7 +148,7 @@ class SimulatedTraining:
                     "loss": each.loss,
                     "cohort": each.cohort,
                     "accepted": each.accepted,
-                    **{reason: each.rejected.get(reason, 0) for reason in reasons},
+                    **{reason: each.rejected.get(reason, 0) for reason in self._reasons},
                     "records": each.records,
                     "failed": each.failed,
                     "participations": each.participations,
@@ -173,7 +179,8 @@ class SimulatedTraining:
 
     def save(self, path: str | Path) -> None:
         """Write ``summary`` as JSON; the file appears whole or not at all."""
-        text = json.dumps(_finite(self.summary()), indent=1, allow_nan=False)
+        plain = to_jsonable_python(self.summary(), inf_nan_mode="null")
+        text = json.dumps(plain, indent=1, allow_nan=False)
         write_file(Path(path), (text + "\n").encode(), mode=0o644)
 
     def save_weights(self, path: str | Path) -> None:
@@ -183,7 +190,18 @@ class SimulatedTraining:
 
     def plot(self, path: str | Path) -> None:
         """Write a picture: accuracy, ε and what was rejected, by round; it says simulated."""
-        _draw(self, Path(path))
+        bad = f", {self.attackers} of them bad" if self.attackers else ""
+        clients = f"{self.task.enrolment.clients} clients"
+        missing = f"no ε is stated: {', '.join(self.replaced)} replaced"
+        draw_training(
+            Path(path),
+            self.table(),
+            ["accepted", *self._reasons],
+            title=f"SIMULATED: {self.task.name}, {clients}{bad}",
+            epsilon_of=f"a real run\n(δ = {self.task.privacy.delta:g})",
+            updates="updates",
+            no_epsilon=missing if self.replaced else "",
+        )
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -207,68 +225,62 @@ class SimulatedTraining:
         )
 
 
-def _finite(value: Any) -> Any:
-    """What JSON hasn't (NaN, infinities) is null."""
-    match value:
-        case dict():
-            return {key: _finite(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def draw_training(
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    counted: Sequence[str],
+    *,
+    title: str,
+    epsilon_of: str,
+    updates: str,
+    no_epsilon: str = "",
+) -> None:
+    """Write accuracy, ε of both adversaries and updates by round, as PNG, PDF or SVG by the suffix.
 
-
-def _draw(training: SimulatedTraining, path: Path) -> None:
-    """In the format that the file's name ends with: PNG, PDF, SVG."""
+    Args:
+        path: of the picture.
+        rows: a round each, as ``SimulatedTraining.table`` has them.
+        counted: columns whose numbers of updates are stacked; without any there are two plots.
+        title: above all.
+        epsilon_of: what ε is of.
+        updates: what the stacked numbers are.
+        no_epsilon: why none is stated, where that is so.
+    """
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
-    rows = training.table()
     numbers = [row["round"] for row in rows]
+    heights = (3, 2, 1) if counted else (3, 2)
     figure = Figure(figsize=(8, 7), layout="constrained")
-    top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 1))
+    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    top, middle, last = axes[0], axes[1], axes[-1]
     measured = [(row["round"], row["accuracy"]) for row in rows if row["accuracy"] is not None]
     if measured:
         top.plot(*zip(*measured, strict=True), color="tab:blue", marker=".", markersize=4)
     else:
         top.text(0.5, 0.5, "no held-out records were given", ha="center", transform=top.transAxes)
-    top.set_ylim(0, 1)
-    top.set_ylabel("accuracy on held-out records")
+    top.set(ylim=(0, 1), ylabel="accuracy on held-out records")
     top.grid(alpha=0.3)
-    bad = f", {training.attackers} of them bad" if training.attackers else ""
-    top.set_title(
-        f"SIMULATED: {training.task.name}, {training.task.enrolment.clients} clients{bad}",
-        loc="left",
-    )
-    if training.replaced:
-        text = f"no ε is stated: {', '.join(training.replaced)} replaced"
-        middle.text(0.5, 0.5, text, ha="center", transform=middle.transAxes)
+    top.set_title(title, loc="left")
+    if no_epsilon:
+        middle.text(0.5, 0.5, no_epsilon, ha="center", transform=middle.transAxes)
     else:
-        middle.plot(
-            numbers,
-            [row["epsilon_server"] for row in rows],
-            color="tab:red",
-            label="one curious server",
-        )
-        middle.plot(
-            numbers,
-            [row["epsilon_clients"] for row in rows],
-            color="tab:orange",
-            linestyle="--",
-            label="other clients only",
-        )
+        server, others = ([row[f"epsilon_{of}"] for row in rows] for of in ("server", "clients"))
+        middle.plot(numbers, server, color="tab:red", label="one curious server")
+        middle.plot(numbers, others, color="tab:orange", linestyle="--", label="other clients only")
         middle.set_ylim(bottom=0)
         middle.legend(loc="upper left")
-    middle.set_ylabel(f"exact ε of a real run\n(δ = {training.task.privacy.delta:g})")
+    middle.set_ylabel(f"exact ε of {epsilon_of}")
     middle.grid(alpha=0.3)
-    below = [0] * len(rows)
-    reasons = sorted({reason for each in training.rounds for reason in each.rejected})
-    for reason in ("accepted", *reasons):
-        counts = [row[reason] for row in rows]
-        bottom.bar(numbers, counts, bottom=below, width=0.8, label=reason)
-        below = [low + count for low, count in zip(below, counts, strict=True)]
-    bottom.set_ylabel("updates")
-    bottom.yaxis.set_major_locator(MaxNLocator(integer=True))
-    bottom.legend(loc="lower right", fontsize="small")
-    bottom.set_xlabel("round")
+    below = np.zeros(len(rows))
+    for name in counted:
+        counts = np.array([row[name] for row in rows])
+        last.bar(numbers, counts, bottom=below, width=0.8, label=name)
+        below += counts
+    if counted:
+        last.set_ylabel(updates)
+        last.yaxis.set_major_locator(MaxNLocator(integer=True))
+        last.legend(loc="lower right", fontsize="small")
+    last.set_xlabel("round")
     figure.savefig(path, dpi=120)

@@ -4,7 +4,6 @@ Its randomness is the real samplers' on streams that a seed repeats. Seeds exist
 alone: a server and an owner draw from the operating system.
 """
 
-import math
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.accounting.exact import most_participations
+from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.local_update import poisson_sample
 from precad.common.encode import squared_norm
@@ -126,12 +125,12 @@ class Rounds:
     noise: attacks.Noise
     taken: Counter[str]
     """How many updates of each client counted so far, T_i."""
-    cap: float = field(init=False)
+    cap: int = field(init=False)
     """How often a client may be counted."""
     denominator: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cap = _cap(self.task)
+        self.cap = cap_of(self.task)
         self.denominator = self.owners.roster(self.task).denominator(self.task.privacy.client_rate)
 
     def play(
@@ -149,14 +148,14 @@ class Rounds:
         accepted: list[str] = []
         failed, records = self.honest.failed, 0
         for block in self._blocks(present):
-            samples = [(name, self._sample(version, name)) for name in block]
-            records += sum(len(indices) for _, indices in samples)
-            drawn_of = [
-                Drawn(self.owners[name], indices, self.draws.copies(version, name))
-                for name, indices in samples
+            samples = [
+                Drawn(
+                    self.owners[name], self._sample(version, name), self.draws.copies(version, name)
+                )
+                for name in block
             ]
-            updates = self.honest.updates(theta, drawn_of)
-            updates = self._attacked(updates, block, version, theta)
+            records += sum(len(each.indices) for each in samples)
+            updates = self._attacked(self.honest.updates(theta, samples), block, version, theta)
             valid = [squared_norm(row) <= task.bound**2 for row in updates]
             counted = [name for name, good in zip(block, valid, strict=True) if good]
             total += self._combined(updates[np.array(valid, bool)], counted, version, theta)
@@ -255,17 +254,3 @@ class Rounds:
         if strangers := sorted(map(str, chosen - set(allowed))):
             raise Misconfiguration(field, strangers[:3], "must be of the clients that it was given")
         return tuple(name for name in allowed if name in chosen)
-
-
-def _cap(task: Task) -> float:
-    """How often a client may be counted: the servers' rule for the task's limit."""
-    privacy = task.privacy
-    if privacy.epsilon_limit is None:
-        return math.inf
-    return most_participations(
-        record_rate=privacy.record_rate,
-        noise_multiplier=privacy.noise_multiplier,
-        delta=privacy.delta,
-        epsilon_limit=privacy.epsilon_limit,
-        ceiling=task.training.rounds,
-    )

@@ -36,7 +36,7 @@ class Owner:
     """M: a larger sample counts as an empty one, as with real owners."""
 
 
-class Owners(Mapping[str, Owner]):
+class Owners(dict[str, Owner]):
     """All owners in the order of their names, who all sample with the task's p.
 
     ``data`` are each owner's records by its name, or in a list; or one data set, which is dealt out
@@ -47,49 +47,38 @@ class Owners(Mapping[str, Owner]):
     """
 
     def __init__(self, data: Any, clients: int | None, task: Task, seed: int) -> None:
+        super().__init__()
         shares = dict(sorted(_shares(data, clients, task, seed)))
         if not shares:
             raise Misconfiguration("data", "no owners", "give at least one owner's records")
-        self._owners: dict[str, Owner] = {}
         rate, start = task.privacy.record_rate, 0
         for name, records in shares.items():
             ClientId(name)
             if not len(records):
                 raise Misconfiguration(f"data of {name}", "no records", "give each owner some")
-            self._owners[name] = Owner(name, records, start, most_records(len(records), rate))
+            self[name] = Owner(name, records, start, most_records(len(records), rate))
             start += len(records)
         try:
             self.stacked = Records(
-                torch.cat([each.records.inputs for each in self._owners.values()]),
-                torch.cat([each.records.targets for each in self._owners.values()]),
+                torch.cat([each.records.inputs for each in self.values()]),
+                torch.cat([each.records.targets for each in self.values()]),
             )
         except RuntimeError as error:
             raise Misconfiguration(
                 "data", "owners' records", f"must have one shape at all owners ({error})"
             ) from None
 
-    def __getitem__(self, name: str) -> Owner:
-        return self._owners[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._owners)
-
-    def __len__(self) -> int:
-        return len(self._owners)
-
     def fitted(self, task: Task, rounds: int | None) -> Task:
         """The task for so many owners and rounds; refuses what a real one refuses.
 
         Raises Misconfiguration: the numbers don't fit together, or an owner's claim passes the cap.
         """
-        values = task.model_dump(mode="json")
-        values["enrolment"]["clients"] = max(len(self), 1)
+        values, fitted = task.model_dump(mode="json"), task
+        values["enrolment"]["clients"] = len(self)
         values["enrolment"]["min_clients"] = min(task.enrolment.min_clients, len(self))
         if rounds is not None:
             values["training"]["rounds"] = rounds
-        if values["enrolment"]["clients"] == task.enrolment.clients and rounds is None:
-            fitted = task
-        else:
+        if len(self) != task.enrolment.clients or rounds is not None:
             fitted = Task.parse(values)
         for claim in self.roster(fitted).values():
             claim.check(fitted)
@@ -121,18 +110,14 @@ def _shares(data: Any, clients: int | None, task: Task, seed: int) -> Iterator[t
         raise Misconfiguration(
             "clients", count, f"there must be from 1 to as many as records ({len(records)})"
         )
-    for n, part in enumerate(np.array_split(_order(len(records), seed), count)):
+    context = int.from_bytes(encode_context("simulated-partition", seed), "little")
+    order = np.random.default_rng(context).permutation(len(records))
+    for n, part in enumerate(np.array_split(order, count)):
         yield _name(n, count), Records(*records.take(np.sort(part)))
 
 
 def _name(number: int, count: int) -> str:
     return f"client-{number + 1:0{len(str(count))}d}"
-
-
-def _order(records: int, seed: int) -> NDArray[np.int64]:
-    """In which order one data set's records are dealt out to clients."""
-    context = int.from_bytes(encode_context("simulated-partition", seed), "little")
-    return np.random.default_rng(context).permutation(records)
 
 
 _BYTES_PER_ELEMENT = 64
@@ -218,7 +203,11 @@ class Stacked:
             gradients, bad = self._found(named, theta, every[some], noise)
             pieces = (torch.split(all_of, self._block) for all_of in (places[some], gradients, bad))
             for at, piece, wrong in zip(*pieces, strict=True):
-                _add(sums, at, self._encoded(piece, wrong))
+                # Places ascend; ``index_add_`` of int64 is slow.
+                owners, counts = torch.unique_consecutive(at, return_counts=True)
+                parts = torch.split(self._encoded(piece, wrong), counts.tolist())
+                for owner, rows_of in zip(owners.tolist(), parts, strict=True):
+                    sums[owner] += rows_of.sum(dim=0)
         found = sums.cpu().numpy()
         bound, bits = self._task.bound, self._task.fractional_bits
         for number in range(len(found)):
@@ -276,13 +265,6 @@ class Stacked:
         found = np.concatenate(list(chunks))[: len(rows)]
         found[np.isin(rows, failed)] = np.nan
         return torch.from_numpy(found).to(self._device)
-
-
-def _add(sums: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> None:
-    """Each row to the sum of its place; places ascend. ``index_add_`` of int64 is slow."""
-    owners, counts = torch.unique_consecutive(places, return_counts=True)
-    for owner, mine in zip(owners.tolist(), torch.split(rows, counts.tolist()), strict=True):
-        sums[owner] += mine.sum(dim=0)
 
 
 def factors_of(

@@ -19,8 +19,8 @@ from typing import Any
 
 import click
 
-from precad.audit.canaries import LOUDER, Designed, designed
-from precad.audit.canary_training import SIGNIFICANCE, Repetition, audit, planned
+from precad.audit.canaries import Designed, designed
+from precad.audit.canary_training import SIGNIFICANCE, audit, planned
 from research.audits import presence
 from research.audits.builds import RELEASES, Build, demo_audit, less_noise, train
 from research.audits.certificate import BUILDS, audit_certificates, certifiable
@@ -84,7 +84,7 @@ CASES = {
 def of_records(case: Case) -> list[dict[str, Any]]:
     """An audit whose canaries are records."""
     made: Designed = (
-        designed(case.canaries, case.rounds, case.seed, LOUDER)
+        designed(case.canaries, case.rounds, case.seed)
         if case.rounds
         else demo_audit("digits", case.canaries, case.seed)
     )
@@ -94,7 +94,7 @@ def of_records(case: Case) -> list[dict[str, Any]]:
         if case.deployed
         else train(made, case.build, case.seed)
     )
-    found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
+    found = audit(plans, [(trained, made)])
     return [verdict.to_json() for verdict in found]
 
 

@@ -13,9 +13,8 @@ from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.simulation.datasets import load
+from precad.simulation.datasets import load, shards
 from precad.simulation.demo_tasks import demo_task
-from precad.simulation.partition import shards
 from precad.simulation.rounds import Draws
 
 PRESENCE = "presence"
@@ -77,9 +76,7 @@ def train(made: Designed, build: Build, seed: int) -> Audited:
         return np.zeros_like(each[-1]) if build is Build.OTHER_SILENT else each[-1], learnt
 
     return canary_training.train(
-        made.task,
-        made.shares,
-        made.canaries,
+        made,
         ran=Task.parse(values),
         server_a_noise=server_a_noise,
         seed=seed,

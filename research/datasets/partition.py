@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.partition import Partition
+from precad.simulation.datasets import Partition
 
 
 def iid(records: int, clients: int, seed: int) -> Partition:

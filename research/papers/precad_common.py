@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from precad.simulation.partition import shards
+from precad.simulation.datasets import shards
 from research.algorithms import ALGORITHMS, Problem, Trained
 from research.algorithms.learner import Learner, Reals
 from research.algorithms.start import model_and_section

@@ -14,7 +14,7 @@ from precad.accounting.events import SampledGaussian
 from precad.client.gradients.torch_models import model_section
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection
-from precad.simulation.partition import Partition
+from precad.simulation.datasets import Partition
 from research.algorithms.instance_level import InstanceLevel
 from research.algorithms.instance_level import train as train_records
 from research.algorithms.learner import Learner

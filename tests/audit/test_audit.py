@@ -108,10 +108,10 @@ def test_a_coin_a_round_states_what_one_round_hides() -> None:
 
 
 def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
-    made = designed(400, 3, 1)
-    trained = train(made.task, made.shares, made.canaries, seed=1)
+    made = designed(1000, 3, 1)
+    trained = train(made, seed=1)
     coins = made.canaries.coins
-    for as_stated, _ in views(trained, made.shares, made.canaries).values():
+    for as_stated, _ in views(trained, made).values():
         for period, scores in enumerate(as_stated):
             right = [((scores > 0) == row).mean() for row in coins]
             assert right[period] > 0.55
@@ -120,10 +120,10 @@ def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
 
 def test_noise_that_is_not_of_these_rounds_is_refused() -> None:
     made = designed(50, 2, 1)
-    trained = train(made.task, made.shares, made.canaries, seed=1)
+    trained = train(made, seed=1)
     trained.known_noise.pop()
     with pytest.raises(Misconfiguration, match="2 rounds"):
-        views(trained, made.shares, made.canaries)
+        views(trained, made)
 
 
 def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:

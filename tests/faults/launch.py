@@ -54,14 +54,14 @@ from precad.dealer import process as dealer_process
 from precad.dealer.dealer_role import DealerRole
 from precad.server_a import process as a_process
 from precad.server_b import process as b_process
-from precad.simulation import partition
+from precad.simulation import datasets
 
 WARM = (
     dealer_process,
     a_process,
     b_process,
     check_by_shares,
-    partition,
+    datasets,
     client_settings,
     data_owner,
 )

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from precad.client.records.read_records import read_client_data
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.simulation.datasets import load
-from precad.simulation.partition import write_records
 
 # --- deploy/ -------------------------------------------------------------------------------------
 
@@ -47,7 +47,15 @@ def test_every_part_finds_the_others_at_the_address_they_listen_on() -> None:
 def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
     task = Task.load(DEPLOY / "task.toml")
     assert task.enrolment.clients == task.enrolment.min_clients == len(CLIENTS)
-    paths = write_records("digits", len(CLIENTS), tmp_path)
+    dealt = [sys.executable, str(DEPLOY / "records.py"), "digits", "--clients", "3"]
+    told = subprocess.run(
+        [*dealt, "--output", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(DEPLOY.parent / "src")},
+    )
+    paths = [Path(line) for line in told.stdout.splitlines()]
     assert paths == [tmp_path / name / f"{name}.npz" for name in (*CLIENTS, "held-out")]
     *sizes, held_out = [len(read_client_data(path)[1]) for path in paths]
     assert held_out == len(load("digits").test_y)

@@ -118,7 +118,7 @@ PARTS = {
     "server": "server_a.process server_b.process aggregator.workers.worker_process",
     "plan": "cli.account_answer cli.certify_answer accounting.guarantees",
     "report": "cli.report_sources cli.report_facts cli.report_page",
-    "simulation": "simulation simulation.partition cli.demo_outcome",
+    "simulation": "simulation simulation.datasets cli.demo_outcome",
 }
 LOADED = (
     WITHOUT

@@ -12,8 +12,8 @@ from research.audits.canary_owners import require_own
 from tests.rig.warm import forked
 
 from precad.audit import canary_training
-from precad.audit.canaries import LOUDER, Designed, designed
-from precad.audit.canary_training import Audited, Repetition, audit, planned
+from precad.audit.canaries import Designed, designed
+from precad.audit.canary_training import Audited, audit, planned
 from precad.cli.audit_command import REFUTED
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration
@@ -26,7 +26,7 @@ SEED = 5
 
 def verdicts(made: Designed, trained: Audited, build: Build) -> dict[str, bool]:
     plans = planned(made, 1, less=less_noise(build))
-    found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
+    found = audit(plans, [(trained, made)])
     return {verdict.statement.name: verdict.refuted for verdict in found}
 
 
@@ -48,14 +48,14 @@ def test_a_fault_is_found_by_whom_it_concerns(
     models: bool,  # noqa: FBT001 -- a column
     one_server: bool,  # noqa: FBT001
 ) -> None:
-    made = designed(CANARIES, rounds, SEED, LOUDER)
+    made = designed(CANARIES, rounds, SEED)
     trained = builds.train(made, build, SEED)
     assert verdicts(made, trained, build) == {"models": models, "one server": one_server}
 
 
 def test_a_fault_of_real_processes_is_found_too() -> None:
     """One round; every fault and more rounds: tests/soak/test_audit_processes.py."""
-    made = designed(CANARIES, 1, SEED, LOUDER)
+    made = designed(CANARIES, 1, SEED)
     trained = deployed.train(made, build_of=Build.OTHER_SILENT, popen=forked)
     assert verdicts(made, trained, Build.OTHER_SILENT) == {"models": False, "one server": True}
 

@@ -426,7 +426,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "folder.png").mkdir()
-    monkeypatch.setattr("precad.cli.certify_answer.Trained", None)  # no work is done
+    monkeypatch.setattr("precad.cli.certify_inputs.Trained", None)  # no work is done
     assert "--plot" in refused("loss", *CLIENTS, "--plot", str(tmp_path / name))
 
 

@@ -184,7 +184,7 @@ def test_it_assumes_no_number_that_a_task_has(left_out: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "twice", ["--owners", "--client-clip", "--noise-multiplier", "--dimension"]
+    "twice", ["--owners", "--client-clip", "--noise-multiplier", "--dimension", "--from"]
 )
 def test_a_number_beside_the_task_that_gives_it_is_refused(twice: str, large_task: str) -> None:
     assert f"leave {twice} out" in refused("plan", "--task", large_task, twice, "3")

@@ -16,9 +16,8 @@ from precad.cli.main import app
 from precad.client.records.read_records import read_records
 from precad.common.task import Task
 from precad.simulation import SimulatedTraining
-from precad.simulation.datasets import DataSet, load
+from precad.simulation.datasets import DataSet, load, shards
 from precad.simulation.demo_tasks import demo_task
-from precad.simulation.partition import shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 ATTACK = """

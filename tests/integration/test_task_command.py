@@ -120,6 +120,15 @@ RECIPE = DataSection(
 )
 
 
+@pytest.mark.parametrize("name", ["ward", "Überwachung", "𝛼 \N{SNOWMAN}", "a\x7fb"])
+def test_a_columns_name_is_written_as_it_is(made: Path, name: str) -> None:
+    column = Column(name=name, kind="categorical", levels=("A", "B"), fill_level="B")
+    changed = Task.load(made).model_copy(
+        update={"data": DataSection(target=RECIPE.target, columns=(column,))}
+    )
+    assert Task.parse(tomllib.loads(written(changed, "head"))) == changed
+
+
 def test_what_is_written_is_the_task(made: Path) -> None:
     task = Task.load(made)
     for update in ({}, {"projections": 60}, {"data": RECIPE}):

@@ -13,7 +13,7 @@ from research.datasets.partition import dirichlet, iid
 from precad.client.records.read_records import read_client_data, write_client_data
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.simulation.partition import Partition, shards
+from precad.simulation.datasets import Partition, shards
 
 labels = st.lists(st.integers(0, 9), min_size=60, max_size=120).map(
     lambda values: np.array(values, np.int64)

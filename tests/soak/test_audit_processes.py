@@ -10,8 +10,8 @@ from research.audits.builds import RELEASES, Build, less_noise
 from research.audits.deployed import train, train_present
 from tests.rig.warm import forked
 
-from precad.audit.canaries import LOUDER, designed
-from precad.audit.canary_training import SIGNIFICANCE, Repetition, audit, planned
+from precad.audit.canaries import designed
+from precad.audit.canary_training import SIGNIFICANCE, audit, planned
 
 SEED = 5
 FAULTS = {
@@ -27,10 +27,10 @@ OWNERS = (20, 25)
 
 def test_half_of_the_noise_shows_in_what_is_proved() -> None:
     # To refute it takes two hundred rounds, which research/audits plays.
-    made = designed(*HALF, SEED, LOUDER)
+    made = designed(*HALF, SEED)
     plans = planned(made, 1, less=less_noise(Build.HALF_NOISE))
     trained = train(made, build_of=Build.HALF_NOISE, popen=forked)
-    found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
+    found = audit(plans, [(trained, made)])
     for verdict in found:
         plan = verdict.power
         assert verdict.by_family > (plan.expected + plan.expected_of_half) / 2
@@ -41,20 +41,20 @@ def test_half_of_the_noise_shows_in_what_is_proved() -> None:
 @pytest.mark.parametrize("build", FAULTS)
 def test_a_fault_is_found_by_whom_it_concerns(build: Build) -> None:
     canaries, rounds, found = FAULTS[build]
-    made = designed(canaries, rounds, SEED, LOUDER)
+    made = designed(canaries, rounds, SEED)
     plans = planned(made, 1, less=less_noise(build))
     power = {statement.name: plan.caught for statement, plan in plans.items()}
     assert all(power[name] == 1.0 for name, refuted in found.items() if refuted)
     trained = train(made, build_of=build, popen=forked)
-    verdicts = audit(plans, [Repetition(trained, made.shares, made.canaries)])
+    verdicts = audit(plans, [(trained, made)])
     assert {each.statement.name: each.refuted for each in verdicts} == found
 
 
 def test_a_server_that_breaks_the_link_to_look_again_sees_the_same_noise() -> None:
     canaries, rounds, _ = FAULTS[Build.REDRAWN]
-    made = designed(canaries, rounds, SEED, LOUDER)
+    made = designed(canaries, rounds, SEED)
     trained = train(made, looks=RELEASES, popen=forked)
-    verdicts = audit(planned(made, 1), [Repetition(trained, made.shares, made.canaries)])
+    verdicts = audit(planned(made, 1), [(trained, made)])
     assert not any(each.refuted for each in verdicts)
 
 
