@@ -20,8 +20,7 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.version import WIRE_VERSION
-from precad.dealer.dealer_role import SERVERS, DealerRole
-from precad.dealer.mask_squares import Deliver, Work
+from precad.dealer.dealer_role import SERVERS, DealerRole, Deliver, Work
 from precad.norm_check.dealing import Answer
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
