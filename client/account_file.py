@@ -65,6 +65,11 @@ class Charge:
         return self.task, self.client, self.version, self.record_rate
 
     @property
+    def alike(self) -> tuple[Digest, str, float, float]:
+        """What a task's charges have in common at one rate."""
+        return self.task, self.client, self.noise_multiplier, self.record_rate
+
+    @property
     def event(self) -> SampledGaussian:
         """A step with σ/√(1+m): the same update seen 1 + m times under independent noise."""
         return poisson_gaussian(
@@ -102,14 +107,8 @@ class WholeLimit:
         A further release is none: who cuts a link chooses where there is one, by what it has seen,
         and the exact number holds of a list that was fixed beforehand.
         """
-        mine = self.task, self.client, self.noise_multiplier, self.record_rate, 0
-        return mine == (
-            charge.task,
-            charge.client,
-            charge.noise_multiplier,
-            charge.record_rate,
-            charge.re_releases,
-        )
+        mine = self.task, self.client, self.noise_multiplier, self.record_rate
+        return charge.alike == mine and charge.re_releases == 0
 
 
 class RaisedLimit(RenyiLimit):
@@ -120,7 +119,8 @@ class RaisedWholeLimit(WholeLimit):
     """As ``RaisedLimit``."""
 
 
-Entry = Charge | Covered | RenyiLimit | WholeLimit
+Limit = RenyiLimit | WholeLimit
+Entry = Charge | Covered | Limit
 _FORMS: dict[str, type[Entry]] = {
     _CHARGE: Charge,
     "covered": Covered,

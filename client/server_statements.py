@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("precad")
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+STATEMENT = "statement-{}.bin"
+"""The last statement of a server, by the name of its role."""
+_OPENING = "opening-{}.bin"
+"""What a server signed last for an attempt."""
+_MODEL = "model-{}.bin"
+"""θ of a version as little-endian doubles, while it is one of the newest two."""
 _MODELS_KEPT = 2
 _MODELS = "models.log"
 Body = TypeVar("Body", Opening, Statement)
@@ -67,13 +73,9 @@ class ServerStatements:
             _drop_cut_line(folder / _MODELS)
             kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
-            self._statements = {
-                role: each for role, each in kept.statements.items() if self._concerns(each[1])
-            }
-            for role in SERVERS:
-                opening = _read_signed(opening_path(folder, role), read_opening)
-                if opening is not None and self._concerns(opening[1]):
-                    self._openings[role] = opening
+            self._statements = {r: s for r, s in kept.statements.items() if self._concerns(s[1])}
+            openings = _read_signed(folder, _OPENING, read_opening)
+            self._openings = {r: o for r, o in openings.items() if self._concerns(o[1])}
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
     def opening(self, servers: "Servers", event: RoundOpen) -> "Opened":
@@ -104,7 +106,7 @@ class ServerStatements:
                 f"{event.version} from {event.model} is open; nothing is sent"
             )
         self._openings[role] = message, body
-        self._keep(opening_path(Path(), role), message)
+        self._unwritten[_OPENING.format(role.value)] = message
         return body
 
     def exchange(self, servers: "Servers", signed: bytes | None = None) -> None:
@@ -160,7 +162,7 @@ class ServerStatements:
 
     def _hold(self, role: Role, message: bytes, body: Statement) -> None:
         self._statements[role] = message, body
-        self._keep(statement_path(Path(), role), message)
+        self._unwritten[STATEMENT.format(role.value)] = message
 
     def _give_back(self, servers: "Servers", role: Role, shown: bytes, body: Statement) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
@@ -211,7 +213,7 @@ class ServerStatements:
     def _model_bytes(self, version: int) -> bytes | None:
         data = self._newest.get(version)
         if data is None and self._folder is not None:
-            path = model_path(self._folder, version)
+            path = self._folder / _MODEL.format(version)
             data = path.read_bytes() if path.exists() else None
         return data
 
@@ -233,19 +235,16 @@ class ServerStatements:
         if self._folder is None:
             return
         with self._kept():
-            self._keep(model_path(Path(), version), to_bytes(theta))
+            self._unwritten[_MODEL.format(version)] = to_bytes(theta)
         with writing(self._folder / _MODELS):
             append_line(self._folder / _MODELS, f"{self._task.digest} {version} {model}")
-        newest = {model_path(self._folder, v) for v in sorted(self._models)[-_MODELS_KEPT:]}
-        for old in set(self._folder.glob("model-*.bin")) - newest:
+        newest = {self._folder / _MODEL.format(v) for v in sorted(self._models)[-_MODELS_KEPT:]}
+        for old in set(self._folder.glob(_MODEL.format("*"))) - newest:
             old.unlink(missing_ok=True)
 
     def _concerns(self, body: Opening | Statement) -> bool:
         mine = (self._task.digest.value, self._client.name)
         return (body.task_digest, body.client) == mine
-
-    def _keep(self, path: Path, data: bytes) -> None:
-        self._unwritten[path.name] = data
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -310,36 +309,25 @@ class KeptStatements:
 
 def read_kept_statements(folder: Path) -> KeptStatements:
     """Return what ``ServerStatements`` keeps in ``folder``. Raises Misconfiguration."""
-    kept = {role: _read_signed(statement_path(folder, role), read_statement) for role in SERVERS}
-    statements = {role: each for role, each in kept.items() if each is not None}
+    statements = _read_signed(folder, STATEMENT, read_statement)
     return KeptStatements(folder, statements, read_models(folder / _MODELS))
 
 
-def statement_path(folder: Path, role: Role) -> Path:
-    """Where the last statement of ``role`` lies."""
-    return folder / f"statement-{role.value}.bin"
-
-
-def opening_path(folder: Path, role: Role) -> Path:
-    """Where what ``role`` last signed for an attempt lies."""
-    return folder / f"opening-{role.value}.bin"
-
-
-def model_path(folder: Path, version: int) -> Path:
-    """Where θ_version lies, as little-endian doubles, while it is one of the newest two."""
-    return folder / f"model-{version}.bin"
-
-
-def _read_signed(path: Path, read: Callable[[bytes], Body]) -> tuple[bytes, Body] | None:
-    try:
-        message = path.read_bytes()
-        return message, read(message)
-    except FileNotFoundError:
-        return None
-    except DecodeError:
-        raise Misconfiguration(
-            "state", str(path), "isn't a server's statement; restore it from a copy"
-        ) from None
+def _read_signed(
+    folder: Path, name: str, read: Callable[[bytes], Body]
+) -> dict[Role, tuple[bytes, Body]]:
+    """What each server signed last, of one kind, where there is a file. Raises Misconfiguration."""
+    found = {}
+    for role in SERVERS:
+        if (path := folder / name.format(role.value)).exists():
+            message = path.read_bytes()
+            try:
+                found[role] = message, read(message)
+            except DecodeError:
+                raise Misconfiguration(
+                    "state", str(path), "isn't a server's statement; restore it from a copy"
+                ) from None
+    return found
 
 
 def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
