@@ -187,15 +187,9 @@ class AccountFile:
 def _to_line(entry: Entry) -> str:
     """Its kind, its fields in their order, and a check of both."""
     kind = next(kind for kind, form in _FORMS.items() if type(entry) is form)
-    words = [_word(getattr(entry, field.name)) for field in fields(entry)]
+    words = [str(getattr(entry, field.name)) or _NONE for field in fields(entry)]
     text = " ".join([kind, *words])
     return f"{text} {_check(text)}"
-
-
-def _word(value: Digest | str | float) -> str:
-    if isinstance(value, str):
-        return value or _NONE
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _from_line(line: bytes, path: Path) -> Entry | None:

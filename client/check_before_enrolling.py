@@ -72,12 +72,7 @@ class Findings(list[Finding]):
 
     def passes(self, about: str, check: Callable[[], object]) -> bool:
         """Whether ``check`` raises none of our errors; a bad finding where it does."""
-
-        def passed() -> bool:
-            check()
-            return True
-
-        return self.attempt(about, passed) is not None
+        return self.attempt(about, lambda: (check(),)) is not None
 
     def good(self, about: str, text: str) -> None:
         """Nothing is wrong."""
@@ -111,8 +106,12 @@ def look_at_owner(
     record_rate: float,
     model: Any,
     loss: Any,
+    held_out: "Records | None" = None,
 ) -> Findings:
-    """Every record with this model and this loss, and the claim that would be made."""
+    """Every record with this model and this loss, and the claim that would be made.
+
+    Of those that are kept for trying the models, ``held_out``, the same without a claim.
+    """
     from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
 
     findings = Findings()
@@ -126,6 +125,11 @@ def look_at_owner(
         text = f"take every record; {task.dimension:,} parameters, {start}"
         findings.good("model and loss", text)
         _look_at_pace(findings, task, records, record_rate, model, loss)
+    about = "held-out records"
+    if held_out is not None and findings.passes(
+        about, lambda: rehearse(model, loss, held_out, task)
+    ):
+        findings.good(about, f"{len(held_out):,}, as good as the others")
     return findings
 
 
@@ -152,23 +156,13 @@ def _look_at_pace(
 
     # The model has just run: what is loaded once is there.
     work_s = padded_work_s(model, loss, records, len(records), record_rate, task, repeats=1)
-    text = f"a round's work takes {work_s:.2g} s here, and uploads begin after {{}} s"
     wait_s = task.deadlines.work
+    text = f"a round's work takes {work_s:.2g} s here, and uploads begin after {wait_s:g} s"
     if work_s < wait_s:
-        findings.good("pace", text.format(f"{wait_s:g}"))
+        findings.good("pace", text)
     else:
         remedy = "this owner's come late, whatever its records: let the task's deadlines.work be"
-        findings.note("pace", f"{text.format(f'{wait_s:g}')}: {remedy} {2 * work_s:.2g} or more")
-
-
-def look_at_held_out(task: Task, records: "Records", model: Any, loss: Any) -> Findings:
-    """Every record that the owner keeps for trying the models."""
-    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
-
-    findings = Findings()
-    if findings.passes("held-out records", lambda: rehearse(model, loss, records, task)):
-        findings.good("held-out records", f"{len(records):,}, as good as the others")
-    return findings
+        findings.note("pace", f"{text}: {remedy} {2 * work_s:.2g} or more")
 
 
 def check_name(client: ClientId, identity: Identity) -> None:
@@ -336,30 +330,22 @@ def _standing(about: str, address: str, client: ClientId, reply: ServerState) ->
 def _clocks(ahead: Mapping[Role, float]) -> Findings:
     findings = Findings()
     off = {role: seconds for role, seconds in ahead.items() if abs(seconds) > SKEW_S}
-    mine = len(off) == len(ahead) and len({seconds > 0 for seconds in off.values()}) == 1
-    if off and mine:
-        seconds = min(off.values(), key=abs)
-        word = "behind" if seconds > 0 else "ahead of"
-        findings.bad(
-            "clock",
-            f"this machine's clock is {_duration(seconds)} {word} the servers': set it, "
-            "certificates are judged by it",
-        )
+    judged = "certificates are judged by it"
+    if len(off) == len(ahead) and len({seconds > 0 for seconds in off.values()}) == 1:
+        of_this = _apart(-min(off.values(), key=abs))
+        findings.bad("clock", f"this machine's clock is {of_this} the servers': set it, {judged}")
     else:
         for role, seconds in off.items():
-            word = "ahead of" if seconds > 0 else "behind"
-            findings.bad(
-                "clock",
-                f"the clock of {role.title} is {_duration(seconds)} {word} this machine's: tell "
-                "its operator, certificates are judged by it",
-            )
+            text = f"the clock of {role.title} is {_apart(seconds)} this machine's"
+            findings.bad("clock", f"{text}: tell its operator, {judged}")
     if ahead and not off:
         findings.good("clock", "agrees with the servers' to a minute")
     return findings
 
 
-def _duration(seconds: float) -> str:
-    return str(timedelta(seconds=round(abs(seconds)))) + " h"
+def _apart(seconds: float) -> str:
+    word = "ahead of" if seconds > 0 else "behind"
+    return f"{timedelta(seconds=round(abs(seconds)))} h {word}"
 
 
 # --- the disk ----------------------------------------------------------------------------------

@@ -169,10 +169,8 @@ class DataOwner:
         findings.passes("identity", lambda: before.check_name(self.client, self._identity))
         findings.extend(before.look_at_columns(self._column_notes))
         claim = self.task, self.client, self._records, self._record_rate
-        findings.extend(before.look_at_owner(*claim, self._model, self._loss))
-        if self._held_out is not None:
-            held_out = (self._held_out, self._model, self._loss)
-            findings.extend(before.look_at_held_out(self.task, *held_out))
+        used = self._model, self._loss, self._held_out
+        findings.extend(before.look_at_owner(*claim, *used))
         findings.extend(before.look_at_limit(self.task, self.budget))
         findings.extend(before.look_at_state(self.task, self._folder, self._account_folder))
         findings.extend(servers())

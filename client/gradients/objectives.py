@@ -35,7 +35,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The scalar whose gradient is one record's; ``copies`` and ``of_outputs`` are its two halves.
+    """L' of Algorithm 2, line 5, whose gradient is one record's: of its copies' outputs.
 
     Works inside torch.func transforms, on one record at a time.
 
@@ -53,11 +53,6 @@ class Objective:
         return 0 if self.section.name == "plain" else self.section.copies
 
     @property
-    def every(self) -> int:
-        """How many copies go through the model, the record itself among them where it counts."""
-        return self.noisy + self._first
-
-    @property
     def needs_labels(self) -> bool:
         """Whether it is made for classes: a column each in outputs, a whole label a target."""
         return self.section.name not in ("plain", "dp-gaussian")
@@ -67,29 +62,24 @@ class Objective:
         """Copies before the noisy ones; the stability term compares with the record itself."""
         return int(self.section.original or self.noisy == 0 or self.section.name == "dp-stability")
 
-    def loss(
-        self, model: Model, x: torch.Tensor, y: torch.Tensor, randomness: torch.Tensor
-    ) -> torch.Tensor:
-        """L' of one record; Algorithm 2, line 5. ``randomness`` is standard normal, ``[K, …]``."""
-        return self.of_outputs(model(self.copies(model, x, y, randomness).detach()), y)
-
     def copies(
         self, model: Model, x: torch.Tensor, y: torch.Tensor, randomness: torch.Tensor
     ) -> torch.Tensor:
-        """The record, where it counts, and its K noisy copies: ``[every, …]``; constants of θ.
+        """The record, where it counts, and its K noisy copies: ``[copies, …]``; constants of θ.
 
-        For ``dp-smoothadv`` the noise is around x', which projected gradient ascent finds in the
-        L2 ball (eq. 3, 4; Salman et al. 2019).
+        ``randomness`` is standard normal, ``[K, …]``. For ``dp-smoothadv`` the noise is around x',
+        which projected gradient ascent finds in the L2 ball (eq. 3, 4; Salman et al. 2019).
         """
         if not self.noisy:
             return x.unsqueeze(0)
         around = self.section.noise * randomness
-        middle = self._adversarial(model, x, y, around) if self._adversary else x
+        adversary = self.section.name == "dp-smoothadv"
+        middle = self._adversarial(model, x, y, around) if adversary else x
         noisy = middle.unsqueeze(0) + around
         return torch.cat([x.unsqueeze(0), noisy]) if self._first else noisy
 
     def of_outputs(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Mean loss of the copies with the regulariser, from ``[every, classes]``."""
+        """L', the mean loss of the copies with the regulariser, from ``[copies, classes]``."""
         counted = outputs if self.section.original or not self.noisy else outputs[-self.noisy :]
         losses = vmap(lambda one: self.base(one.unsqueeze(0), y.unsqueeze(0)).sum())(counted)
         noisy = outputs[self._first :]
@@ -106,10 +96,6 @@ class Objective:
             case _:
                 return losses.mean()
         return losses.mean() + weight * term
-
-    @property
-    def _adversary(self) -> bool:
-        return self.section.name == "dp-smoothadv"
 
     def _adversarial(
         self, model: Model, x: torch.Tensor, y: torch.Tensor, around: torch.Tensor

@@ -59,13 +59,13 @@ _IGNORED = -100
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def chunk_records(dimension: int, budget: int = CHUNK_BYTES, most: int | None = None) -> int:
-    """Records per chunk so that ``[records, dimension]`` work arrays fit the budget; at least 1.
+def chunk_records(dimension: int, most: int | None = None) -> int:
+    """Records a chunk so that ``[records, dimension]`` work arrays fit ``CHUNK_BYTES``; 1 or more.
 
     With ``most``, M of a padded sample, the chunks share it evenly: less is padding.
     """
     fast = min(MOST_RECORDS, max(_CACHED_RECORDS, _CACHED // dimension))
-    fitting = min(fast, max(1, budget // (_BYTES_PER_ELEMENT * dimension)))
+    fitting = min(fast, max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * dimension)))
     if not most:
         return fitting
     return math.ceil(most / math.ceil(most / fitting))
