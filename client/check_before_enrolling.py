@@ -234,8 +234,8 @@ def look_at_servers(
 
     Args:
         task: the owner's; None where it couldn't be read, and then it isn't compared.
-        client: the owner's name.
-        identity: its certificate.
+        client: the owner.
+        identity: the owner's certificate.
         addresses: of both servers.
         within_s: for all of it.
         token: the enrolment token, for the servers to look at; it stays unused.

@@ -23,9 +23,6 @@ def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> "Owner
         rounds: T.
         wanted: False for none. Else there is one where somebody looks: in a notebook, or on a
             terminal that can redraw a line; anywhere else the log says each round.
-
-    Returns:
-        None where nobody looks.
     """
     if wanted is False:
         return None

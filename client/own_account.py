@@ -99,8 +99,8 @@ class Account:
     def add(self, charge: Charge) -> None:
         """Count ``charge``, durably, before this returns.
 
-        Raises:
-            BudgetExceeded: it passes the limit, perhaps because of another task's at this moment.
+        Raises BudgetExceeded: it passes the limit, perhaps because of another task's at this
+        moment.
         """
         if self.admits(charge) and not self.holds(charge):
             self._file.append(charge)
@@ -117,9 +117,8 @@ class Account:
     def epsilon(self, delta: float) -> float:
         """Exact record-level ε at ``delta`` of all that was charged, one server corrupted.
 
-        Against a malicious one where every charge's task has proofs, else a curious one.
-
-        Of a list that was fixed beforehand: where later tasks were chosen by earlier models, the
+        Against a malicious one where every charge's task has proofs, else a curious one; and of a
+        list that was fixed beforehand: where later tasks were chosen by earlier models, the
         filter's is the guarantee (docs/privacy-accounting.md).
         """
         return exact_epsilon(self.events(), delta)

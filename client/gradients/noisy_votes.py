@@ -86,9 +86,8 @@ def sample_votes(
         progress: told how many points are done.
         batch: copies at a time.
 
-    Raises:
-        Misconfiguration: inputs aren't real numbers, the model has no column a class, or the file
-            belongs to other work.
+    Raises Misconfiguration: inputs aren't real numbers, the model has no column a class, or the
+    file belongs to other work.
     """
     if not inputs.is_floating_point() or not len(inputs):
         raise Misconfiguration("data", str(inputs.dtype), "smoothing adds noise to real numbers")
