@@ -140,12 +140,7 @@ class DataOwner:
         own = self._account_folder = folder if account is None else _folder(account)
         log = None if own is None else own / ACCOUNT_FILE
         self.budget = OwnAccount(
-            self.task,
-            self._record_rate,
-            epsilon_limit,
-            log,
-            self.client,
-            raise_limit=raise_limit,
+            self.task, self._record_rate, epsilon_limit, log, self.client, raise_limit=raise_limit
         )
         failed = None if folder is None else folder / "failed-records.log"
         self._note = partial(note_privately, failed)

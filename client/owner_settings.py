@@ -244,9 +244,5 @@ def _account(settings: JoinSettings, task: Task, client: ClientId) -> OwnAccount
     folder = settings.state if settings.account is None else settings.account
     file = folder / ACCOUNT_FILE
     return OwnAccount(
-        task,
-        _rate(settings, task),
-        settings.epsilon_limit,
-        file if file.exists() else None,
-        client,
+        task, _rate(settings, task), settings.epsilon_limit, file if file.exists() else None, client
     )

@@ -67,10 +67,7 @@ class DealerRole:
     """
 
     def __init__(
-        self,
-        task: Digest,
-        dimension: int,
-        keys: Mapping[Role, Secret] | None = None,
+        self, task: Digest, dimension: int, keys: Mapping[Role, Secret] | None = None
     ) -> None:
         if keys is None:
             keys = {role: Secret.random(KEY_BYTES) for role in SERVERS}

@@ -166,10 +166,7 @@ class ProofShare:
 
 
 def answer(
-    query: Query,
-    pieces: Iterator[FieldVector],
-    beside: Callable[[], ProofShare],
-    mu: FieldVector,
+    query: Query, pieces: Iterator[FieldVector], beside: Callable[[], ProofShare], mu: FieldVector
 ) -> ProofWords:
     """This server's words for one submission.
 

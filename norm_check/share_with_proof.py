@@ -58,11 +58,7 @@ def share(
 
 
 def share_with_proof(
-    x: RingVector,
-    shape: ProofShape,
-    context: SubmissionContext,
-    stated: ForProof,
-    signer: Signer,
+    x: RingVector, shape: ProofShape, context: SubmissionContext, stated: ForProof, signer: Signer
 ) -> tuple[ProofSubmission, ProofSubmission]:
     """Share ``x`` (``[d] int64``) and prove its norm; never raises for what x holds.
 

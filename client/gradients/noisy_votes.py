@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -63,7 +63,7 @@ class Votes:
 
 def sample_votes(
     module: nn.Module,
-    inputs: torch.Tensor,
+    inputs: Tensor,
     how: Sampling,
     *,
     keep: Path | None = None,
@@ -121,7 +121,7 @@ def sample_votes(
 
 def _votes(
     module: nn.Module,
-    x: torch.Tensor,
+    x: Tensor,
     how: Sampling,
     count: int,
     classes: int,

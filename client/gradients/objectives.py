@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional
 
@@ -20,9 +21,9 @@ from precad.common.keystream import Keystream
 from precad.common.secret import Secret
 from precad.common.task_schema import ObjectiveSection
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is taken."""
-Model = Callable[[torch.Tensor], torch.Tensor]
+Model = Callable[[Tensor], Tensor]
 """``[copies, …]`` to ``[copies, classes]``, at one θ."""
 
 MOST_COPIES = 4
@@ -62,9 +63,7 @@ class Objective:
         """Copies before the noisy ones; the stability term compares with the record itself."""
         return int(self.section.original or self.noisy == 0 or self.section.name == "dp-stability")
 
-    def copies(
-        self, model: Model, x: torch.Tensor, y: torch.Tensor, randomness: torch.Tensor
-    ) -> torch.Tensor:
+    def copies(self, model: Model, x: Tensor, y: Tensor, randomness: Tensor) -> Tensor:
         """The record, where it counts, and its K noisy copies: ``[copies, …]``; constants of θ.
 
         ``randomness`` is standard normal, ``[K, …]``. For ``dp-smoothadv`` the noise is around x',
@@ -78,7 +77,7 @@ class Objective:
         noisy = middle.unsqueeze(0) + around
         return torch.cat([x.unsqueeze(0), noisy]) if self._first else noisy
 
-    def of_outputs(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def of_outputs(self, outputs: Tensor, y: Tensor) -> Tensor:
         """L', the mean loss of the copies with the regulariser, from ``[copies, classes]``."""
         counted = outputs if self.section.original or not self.noisy else outputs[-self.noisy :]
         losses = vmap(lambda one: self.base(one.unsqueeze(0), y.unsqueeze(0)).sum())(counted)
@@ -97,24 +96,21 @@ class Objective:
                 return losses.mean()
         return losses.mean() + weight * term
 
-    def _adversarial(
-        self, model: Model, x: torch.Tensor, y: torch.Tensor, around: torch.Tensor
-    ) -> torch.Tensor:
+    def _adversarial(self, model: Model, x: Tensor, y: Tensor, around: Tensor) -> Tensor:
         """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
         radius, steps = self.section.attack_radius, self.section.attack_steps
 
         pieces = torch.split(around, MOST_COPIES)
 
-        def logs_of(moved: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+        def logs_of(moved: Tensor, piece: Tensor) -> Tensor:
             logs = functional.log_softmax(model(moved.unsqueeze(0) + piece), dim=1)
-            mine: torch.Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
+            mine: Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
             return mine
 
-        def slope(moved: torch.Tensor) -> torch.Tensor:
+        def slope(moved: Tensor) -> Tensor:
             if len(pieces) == 1:
-                whole: torch.Tensor = grad(
-                    lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0)
-                )(moved)
+                of_sum = grad(lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0))
+                whole: Tensor = of_sum(moved)
                 return whole
             # The gradient of a log of a sum: each copy's own, weighted by its part of the sum.
             parts = torch.softmax(torch.cat([logs_of(moved, piece) for piece in pieces]), dim=0)
@@ -132,14 +128,14 @@ class Objective:
         return moved
 
 
-def divergence(of: torch.Tensor, against: torch.Tensor) -> torch.Tensor:
+def divergence(of: Tensor, against: Tensor) -> Tensor:
     """KL(softmax(of) ‖ softmax(against)), ``[rows]``: of logits ``[1, c]`` and ``[rows, c]``."""
     p = functional.log_softmax(of, dim=1)
     q = functional.log_softmax(against, dim=1)
     return (p.exp() * (p - q)).sum(dim=1)
 
 
-def macer_hinge(probabilities: torch.Tensor, label: torch.Tensor, margin: float) -> torch.Tensor:
+def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
     """max(0, γ − (Φ⁻¹(p_y) − Φ⁻¹(p_{ŷ≠y}))) of one record, DP-CERT eq. (14), with its mask.
 
     ``probabilities``, ``[classes]``, are averaged over noise; γ is the margin. The printed equation
@@ -157,11 +153,11 @@ def macer_hinge(probabilities: torch.Tensor, label: torch.Tensor, margin: float)
     return torch.where(applies, torch.clamp(margin - apart, min=0.0), 0.0)
 
 
-def _unit(direction: torch.Tensor) -> torch.Tensor:
+def _unit(direction: Tensor) -> Tensor:
     return direction / direction.square().sum().clamp_min(_TINY).sqrt()
 
 
-def check_usable(objective: Objective, outputs: object, x: torch.Tensor, y: torch.Tensor) -> None:
+def check_usable(objective: Objective, outputs: object, x: Tensor, y: Tensor) -> None:
     """Refuse records that the objective can't be of, by shapes and types alone.
 
     Raises Misconfiguration: inputs aren't real numbers, or it takes classes and there are none.
@@ -171,7 +167,7 @@ def check_usable(objective: Objective, outputs: object, x: torch.Tensor, y: torc
         raise Misconfiguration(
             "objective.name", name, "adds noise to inputs, and these are whole numbers: use plain"
         )
-    classes = isinstance(outputs, torch.Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1  # noqa: PLR2004
+    classes = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1  # noqa: PLR2004
     if objective.needs_labels and not (classes and y.ndim == 1 and not y.is_floating_point()):
         raise Misconfiguration(
             "objective.name",
@@ -197,7 +193,7 @@ class Augmentation:
         self._key, self._shape = key, (copies, *shape)
         self._count = math.prod(self._shape)
 
-    def of(self, indices: NDArray[np.int64], rows: int) -> torch.Tensor:
+    def of(self, indices: NDArray[np.int64], rows: int) -> Tensor:
         """``[rows, K, …] float32``: these records', then nobody's, with the same work for each."""
         if not self._count:
             # No copies, of any record: nothing is drawn for them.
