@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from precad.accounting.events import SampledGaussian
 from precad.accounting.filter import ExactFilter, RenyiFilter, RenyiLimit, order_for
 from precad.client.account_file import (
     AccountFile,
@@ -29,9 +29,6 @@ from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId, Digest
 from precad.common.task import Task
-
-if TYPE_CHECKING:
-    from precad.accounting.events import SampledGaussian
 
 Filter = RenyiFilter | ExactFilter
 
@@ -110,7 +107,7 @@ class Account:
                 f"version {charge.version} would pass the account's limit; nothing is sent"
             )
 
-    def events(self) -> "Counter[SampledGaussian]":
+    def events(self) -> Counter[SampledGaussian]:
         """How often each step was charged."""
         return +self._events
 
@@ -299,7 +296,7 @@ class OwnAccount:
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)
 
-    def spent(self) -> "Counter[SampledGaussian]":
+    def spent(self) -> Counter[SampledGaussian]:
         """How often each step was charged over all tasks, as far as this process has read."""
         return self._account.events()
 
@@ -443,13 +440,13 @@ def _covers(limit: Limit, charge: Charge) -> bool:
     return isinstance(limit, RenyiLimit) or limit.covers(charge)
 
 
-def exact_epsilon(events: "Counter[SampledGaussian]", delta: float) -> float:
+def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:
     """Exact ε at ``delta`` of steps by how often each was taken."""
     return _added_up(tuple(events.items()), delta)
 
 
 @lru_cache(maxsize=1024)
-def _added_up(counts: "tuple[tuple[SampledGaussian, int], ...]", delta: float) -> float:
+def _added_up(counts: tuple[tuple[SampledGaussian, int], ...], delta: float) -> float:
     from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
 
     accountant = ExactAccountant()

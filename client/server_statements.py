@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -362,9 +362,8 @@ def re_release_counts(body: Statement) -> list[int]:
 
 def _less(last: Statement, new: Statement) -> bool:
     """Whether ``new`` counts less than ``last`` did."""
-    before, now = re_release_counts(last), re_release_counts(new)
-    now += [0] * (len(before) - len(now))
-    return any(more > less for more, less in zip(before, now, strict=False))
+    both = zip_longest(re_release_counts(last), re_release_counts(new), fillvalue=0)
+    return any(before > now for before, now in both)
 
 
 def _refuse_what_was_forgotten(role: Role, last: Statement, new: Statement) -> None:

@@ -80,13 +80,10 @@ class Outbox:
             self._some.clear()
             self._told = False
             while self._waiting:
-                yield self._reply()
-
-    def _reply(self) -> pb.SquareReply:
-        reply = pb.SquareReply()
-        while self._waiting and len(reply.answers) < _TOGETHER:
-            add_answer(reply, *self._waiting.popleft())
-        return reply
+                reply = pb.SquareReply()
+                while self._waiting and len(reply.answers) < _TOGETHER:
+                    add_answer(reply, *self._waiting.popleft())
+                yield reply
 
 
 def add_answer(reply: pb.SquareReply, context: bytes, answer: Answer) -> None:
