@@ -168,9 +168,8 @@ class OwnAccount:
         client: who takes part; may be left out where these records do so under one name.
         raise_limit: whether a limit above the account's takes its place, with the next charge.
 
-    Raises:
-        Misconfiguration: the limit doesn't allow a single round, or isn't the account's own, or
-            the file can't be read.
+    Raises Misconfiguration: the limit doesn't allow a single round, or isn't the account's own, or
+    the file can't be read.
     """
 
     def __init__(

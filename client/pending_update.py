@@ -107,8 +107,7 @@ class Pending:
             pair: what this attempt sends.
             re_releases: m, which the version is counted with before the pair is sent; None: zeros.
 
-        Raises:
-            StorageFailure: the file can't be written.
+        Raises StorageFailure: the file can't be written.
         """
         answered = self.answered(version, pair[0].context.attempt)
         kept = Kept(version, update, pair, re_releases, answered)

@@ -61,9 +61,8 @@ class DealerRole:
         keys: 32 secret bytes shared with each server; fresh ones from the operating system's
             CSPRNG unless given.
 
-    Raises:
-        Misconfiguration: a key is missing or of another length, or both are the same, which
-            would show each server the other's part.
+    Raises Misconfiguration: a key is missing or of another length, or both are the same, which
+    would show each server the other's part.
     """
 
     def __init__(

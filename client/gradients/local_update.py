@@ -118,9 +118,6 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
     return clip_record_adaptively(gradients, clip, objective.stabiliser)
 
 
-_BLOCK = 1 << 16
-
-
 def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np.int64]:
     """Each of |D_i| = ``count`` records independently with p_i = ``rate``; Algorithm 2, line 2.
 
@@ -137,13 +134,10 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
     if not 0 < rate <= 1:
         raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
     threshold = int(Fraction(rate) * 2**64)
-    drawn = [np.empty(0, np.int64)]
-    for start in range(0, count, _BLOCK):
-        words = randomness.words(min(_BLOCK, count - start)).view(np.uint64)
-        # threshold itself doesn't fit 64 bits at rate 1.
-        chosen = words <= np.uint64(threshold - 1) if threshold else np.zeros(words.shape, bool)
-        drawn.append(np.flatnonzero(chosen) + start)
-    return np.concatenate(drawn)
+    if not (count and threshold):
+        return np.empty(0, np.int64)
+    # The threshold itself doesn't fit 64 bits at rate 1.
+    return np.flatnonzero(randomness.words(count).view(np.uint64) <= np.uint64(threshold - 1))
 
 
 REPEATS = 5

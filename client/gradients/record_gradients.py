@@ -98,9 +98,8 @@ class RecordGradients:
         chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
         objective: the task's; the loss of the record alone without it.
 
-    Raises:
-        Misconfiguration: the parameters aren't the task's, real and all trained, or the model has
-            batch norm or dropout.
+    Raises Misconfiguration: the parameters aren't the task's, real and all trained, or the model
+    has batch norm or dropout.
     """
 
     def __init__(
@@ -162,9 +161,8 @@ class RecordGradients:
             ``[chunk, d] float64``, in the order of the indices; zero for records that failed, and
             after the last record.
 
-        Raises:
-            Misconfiguration: θ has another length, or the model keeps running statistics or is
-                random. Neither depends on a record's values nor on those of θ.
+        Raises Misconfiguration: θ has another length, or the model keeps running statistics or is
+        random. Neither depends on a record's values nor on those of θ.
         """
         named = self.loaded(theta)
         self.prepare(records)

@@ -81,8 +81,7 @@ def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
     Returns:
         The outputs for one made-up record; None without a shape where none fitted.
 
-    Raises:
-        Misconfiguration: as ``rehearse``, or it takes no record of this shape.
+    Raises Misconfiguration: as ``rehearse``, or it takes no record of this shape.
     """
     check_layers(model)
     module, fault = copy.deepcopy(model).float().train(), None

@@ -146,8 +146,7 @@ class Applied:
         parameters: the task's ``model.parameters``.
         loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
 
-    Raises:
-        Misconfiguration: the parameters aren't the task's.
+    Raises Misconfiguration: the parameters aren't the task's.
     """
 
     def __init__(
