@@ -194,37 +194,32 @@ def _to_line(entry: Entry) -> str:
 
 def _from_line(line: bytes, path: Path) -> Entry | None:
     """The entry; None for a line that a crash cut short: nothing was sent for it."""
-    unreadable = Misconfiguration(
-        "account",
-        str(path),
-        f"can't be read at {line[:100]!r}; restore this owner's account from a copy that is not "
-        "older",
-    )
     try:
         text = line.decode("ascii")
-    except UnicodeDecodeError:
-        raise unreadable from None
-    cut = text.endswith(_CUT)
-    text, _, check = text.removesuffix(_CUT).rpartition(" ")
-    if check != _check(text):
-        if cut:
-            return None
-        raise unreadable
-    kind, *words = text.split(" ")
-    # A field without a value is a dash.
-    if not all(words):
-        raise unreadable
-    if kind == _OLD_CHARGE:
-        kind, words = _CHARGE, [*words, _NONE]
-    try:
+        cut = text.endswith(_CUT)
+        text, _, check = text.removesuffix(_CUT).rpartition(" ")
+        if check != _check(text):
+            if cut:
+                return None
+            raise ValueError(check)
+        kind, *words = text.split(" ")
+        # A field without a value is a dash.
+        if not all(words):
+            raise ValueError(words)
+        if kind == _OLD_CHARGE:
+            kind, words = _CHARGE, [*words, _NONE]
         form = _FORMS[kind]
-        entry = form(
-            *(_READ[field.type](word) for field, word in zip(fields(form), words, strict=True))
-        )
+        read = (_READ[field.type](word) for field, word in zip(fields(form), words, strict=True))
+        entry = form(*read)
+        if isinstance(entry, Charge) and (entry.re_releases < 0 or entry.validation not in _CHECKS):
+            raise ValueError(entry)
     except (KeyError, ValueError, Misconfiguration):
-        raise unreadable from None
-    if isinstance(entry, Charge) and (entry.re_releases < 0 or entry.validation not in _CHECKS):
-        raise unreadable
+        raise Misconfiguration(
+            "account",
+            str(path),
+            f"can't be read at {line[:100]!r}; restore this owner's account from a copy that is "
+            "not older",
+        ) from None
     return entry
 
 

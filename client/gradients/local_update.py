@@ -140,9 +140,6 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
     return np.flatnonzero(randomness.words(count).view(np.uint64) <= np.uint64(threshold - 1))
 
 
-REPEATS = 5
-
-
 def padded_work_s(
     model: nn.Module,
     loss: Loss,
@@ -150,7 +147,7 @@ def padded_work_s(
     count: int,
     rate: float,
     task: Task,
-    repeats: int = REPEATS,
+    repeats: int = 5,
 ) -> float:
     """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
 
