@@ -139,11 +139,7 @@ _READ: dict[Any, Callable[[str], Any]] = {
 
 
 class AccountFile:
-    """An account's file, read as it grows.
-
-    Args:
-        path: None keeps the entries in memory.
-    """
+    """An account's file, read as it grows; without a path, its entries are kept in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path

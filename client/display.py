@@ -39,12 +39,7 @@ def somebody_looks() -> bool:
 
 
 class OwnerProgress:
-    """What is to be seen of a training at this moment; no call waits for anything.
-
-    Args:
-        name: the owner's.
-        rounds: T.
-    """
+    """What is to be seen of an owner's training at this moment; no call waits for anything."""
 
     def __init__(self, name: str, rounds: int) -> None:
         self.name = name

@@ -36,16 +36,9 @@ Validate = Callable[[TrainedModel, Callable[[], object]], Evaluation]
 
 
 class Reporter(Observer):
-    """An ``Observer`` that tells its owner.
+    """An ``Observer`` that tells its owner; ``note`` keeps a line for the owner's eyes alone.
 
-    Args:
-        task: gives T and δ.
-        epsilon_limit: the owner's own.
-        on_round: the owner's callback.
-        validate: the held-out records.
-        folder: gets ``history.csv``; None for none.
-        display: shows progress.
-        note: keeps a line for the owner's eyes alone.
+    Rounds stand in ``history.csv`` of ``folder``, where there is one.
     """
 
     def __init__(
@@ -230,12 +223,8 @@ def _to_append(path: Path) -> TextIO:
 def note_privately(path: Path | None, line: str) -> None:
     """Write what nobody but the owner may see: records that failed, and late work.
 
-    Never raises, and waits for no disk: both would show outside.
-
-    Args:
-        path: readable by this user only; without one, lines go to the logger ``precad.private`` at
-            debug level.
-        line: without its end.
+    Without a file, which this user alone can read, lines go to the logger ``precad.private`` at
+    debug level. Never raises, and waits for no disk: both would show outside.
     """
     if path is None:
         private.debug("%s", line)

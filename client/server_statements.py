@@ -143,7 +143,8 @@ class ServerStatements:
         message = servers.statement(role, shown, None if opening is None else opening[0])
         body = self._statement(servers, role, message)
         if last is not None:
-            _refuse_what_was_forgotten(role, last[1], body)
+            if _less(last[1], body):
+                raise _forgotten(role, last[1], body)
             if body.version < last[1].version:
                 # A lost model: what it signed before is still the proof of its release.
                 self._give_back(servers, role, *last)
@@ -335,10 +336,7 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
 
     Raises Misconfiguration: the file holds something else.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return {}
+    data = path.read_bytes() if path.exists() else b""
     models: dict[tuple[Digest, int], Digest] = {}
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
@@ -366,16 +364,14 @@ def _less(last: Statement, new: Statement) -> bool:
     return any(before > now for before, now in both)
 
 
-def _refuse_what_was_forgotten(role: Role, last: Statement, new: Statement) -> None:
-    if _less(last, new):
-        before, now = re_release_counts(last), re_release_counts(new) or [0]
-        raise PeerViolation(
-            f"{role.value} states that it charged this owner for {now[0]} versions, by further "
-            f"releases {list(new.charged)}, after it was shown its own signature under "
-            f"{before[0]}, {list(last.charged)}: its ledger has forgotten charges. Nothing more is "
-            "sent. Keep this state folder, and ask both operators to compare their ledgers "
-            "(`precad ledger verify --against`) before you start again"
-        )
+def _forgotten(role: Role, last: Statement, new: Statement) -> PeerViolation:
+    return PeerViolation(
+        f"{role.value} states that it charged this owner for {sum(new.charged)} versions, by "
+        f"further releases {list(new.charged)}, after it was shown its own signature under "
+        f"{sum(last.charged)}, {list(last.charged)}: its ledger has forgotten charges. Nothing "
+        "more is sent. Keep this state folder, and ask both operators to compare their ledgers "
+        "(`precad ledger verify --against`) before you start again"
+    )
 
 
 def _drop_cut_line(path: Path) -> None:

@@ -141,12 +141,7 @@ _TABLE = 2
 class Applied:
     """A copy of a model in evaluation mode, at any θ, applied to records chunk by chunk.
 
-    Args:
-        model: parameters named and shaped as in ``parameters``, the task's.
-        parameters: the task's ``model.parameters``.
-        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
-
-    Raises Misconfiguration: the parameters aren't the task's.
+    Raises Misconfiguration: the model's parameters aren't ``parameters``, the task's.
     """
 
     def __init__(
