@@ -57,28 +57,17 @@ class DealerRole:
     Safe to call from several threads.
 
     Args:
+        task: its digest.
         dimension: d, the length of masks.
-        keys: 32 secret bytes shared with each server; fresh ones from the operating system's
-            CSPRNG unless given.
-
-    Raises Misconfiguration: a key is missing or of another length, or both are the same, which
-    would show each server the other's part.
+        keys: 32 secret bytes shared with each server, and with it alone; fresh ones from the
+            operating system's CSPRNG but in tests.
     """
 
     def __init__(
         self, task: Digest, dimension: int, keys: Mapping[Role, Secret] | None = None
     ) -> None:
-        if keys is None:
-            keys = {role: Secret.random(KEY_BYTES) for role in SERVERS}
-        if set(keys) != set(SERVERS):
-            raise Misconfiguration("keys", list(keys), "give one for each of the two servers")
-        for role, key in keys.items():
-            if len(key) != KEY_BYTES:
-                raise Misconfiguration(f"keys[{role.value}]", key, f"must have {KEY_BYTES} bytes")
-        if keys[Role.SERVER_A] == keys[Role.SERVER_B]:
-            raise Misconfiguration("keys", list(keys), "the two servers need different keys")
         self._task = task
-        self._keys = dict(keys)
+        self._keys = keys or {role: Secret.random(KEY_BYTES) for role in SERVERS}
         self._dealt: dict[int, tuple[DealRequest, set[Role]]] = {}
         """By batch, of the newest attempt: an older one is never dealt for again."""
         self.newest_attempt = -1

@@ -127,10 +127,8 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
 
     The drawn indices ascend, ``[≤ count] int64``; 8 bytes of randomness go for each record.
 
-    Raises Misconfiguration: the rate lies outside (0, 1], or the count is negative.
+    Raises Misconfiguration: the rate lies outside (0, 1].
     """
-    if count < 0:
-        raise Misconfiguration("count", count, "can't be negative")
     if not 0 < rate <= 1:
         raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
     threshold = int(Fraction(rate) * 2**64)

@@ -115,8 +115,6 @@ class RecordGradients:
         self.parameters = parameters
         self.dimension = sum(parameter.size for parameter in parameters)
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
-        if self.chunk < 1:
-            raise Misconfiguration("chunk", chunk, "must be at least 1 record")
         self.module = copy.deepcopy(model).float().train()
         for layer in self.module.modules():
             if isinstance(layer, nn.Embedding):
