@@ -186,10 +186,8 @@ class OwnAccount:
         self._record_rate = record_rate
         self._client = "" if client is None else client.name
         self._account = Account(path)
-        self.limit: Limit | None = None
+        self.limit = self._limit(epsilon_limit, raise_limit=raise_limit)
         """What holds over all tasks; written into the account with its first charge."""
-        if epsilon_limit is not None or self._account.limit is not None:
-            self.limit = self._limit(epsilon_limit, raise_limit=raise_limit)
 
     @property
     def participations(self) -> int:
@@ -324,12 +322,12 @@ class OwnAccount:
             validation=self._task.validation,
         )
 
-    def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit:
+    def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | None:
         """The account's limit, or the one that it will open with, or be raised to."""
         opened = self._account.limit
         if opened is None:
-            assert epsilon_limit is not None
-            return self._new_limit(epsilon_limit, self._task.privacy.delta)
+            delta = self._task.privacy.delta
+            return None if epsilon_limit is None else self._new_limit(epsilon_limit, delta)
         if epsilon_limit is not None and epsilon_limit > opened.epsilon and raise_limit:
             higher = self._new_limit(epsilon_limit, opened.delta, opened)
             form = RaisedLimit if isinstance(higher, RenyiLimit) else RaisedWholeLimit
