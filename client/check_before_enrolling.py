@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -244,7 +245,7 @@ def look_at_servers(
         A function that waits for the servers and gives what was found.
     """
     until = time.monotonic() + within_s
-    said: dict[Role, tuple[ServerState, float] | BaseException] = {}
+    answers: dict[Role, Future[tuple[ServerState, float]]] = {role: Future() for role in addresses}
 
     def left() -> float:
         return max(0.0, until - time.monotonic())
@@ -255,39 +256,33 @@ def look_at_servers(
                 raise fault
             began = time.time()
             state = ask_for_state(task, identity, role, address, left(), token)
-            # How far its clock is ahead of this machine's.
-            said[role] = state, state.clock_s - (began + time.time()) / 2
+            # And how far its clock is ahead of this machine's.
+            answers[role].set_result((state, state.clock_s - (began + time.time()) / 2))
         except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
-            said[role] = error
+            answers[role].set_exception(error)
 
-    # No pool: its threads would keep a process from ending that waits no longer.
-    threads = {
-        role: Thread(target=look, args=(role, address), name=f"look-{role.value}", daemon=True)
-        for role, address in addresses.items()
-    }
-    for thread in threads.values():
-        thread.start()
+    for role, address in addresses.items():
+        # No pool: its threads would keep a process from ending that waits no longer.
+        name = f"look-{role.value}"
+        Thread(target=look, args=(role, address), name=name, daemon=True).start()
 
     def found() -> Findings:
         findings = Findings()
         ahead = {}
         for role, address in addresses.items():
             about = role.title
-            threads[role].join(left())
-            match said.get(role):
-                case PrecadError() as error:
-                    findings.bad(about, str(error))
-                case BaseException() as error:
-                    raise error
-                case None:  # a name's look-up, or a handshake
-                    findings.bad(
-                        about,
-                        f"{about} at {address} didn't answer within {within_s:g} s; check its "
-                        "address, and the network between",
-                    )
-                case state, seconds:
-                    ahead[role] = seconds
-                    findings.append(_standing(about, address, client, state))
+            try:
+                state, ahead[role] = answers[role].result(left())
+            except TimeoutError:  # a name's look-up, or a handshake
+                findings.bad(
+                    about,
+                    f"{about} at {address} didn't answer within {within_s:g} s; check its "
+                    "address, and the network between",
+                )
+            except PrecadError as error:
+                findings.bad(about, str(error))
+            else:
+                findings.append(_standing(about, address, client, state))
         findings.extend(_clocks(ahead))
         return findings
 

@@ -19,8 +19,6 @@ DRAWS = 2**63
 """Draws of the noise are numbered below."""
 BATCH = 512
 """Copies at a time: bounds the memory, and changes no vote."""
-_CLASSES = 2
-_STREAMS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def sample_votes(
     module = copy.deepcopy(module).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with torch.no_grad():
         outputs = module(inputs[:1])
-    if outputs.ndim != 2 or outputs.shape[1] < _CLASSES:  # noqa: PLR2004
+    if outputs.ndim != 2 or outputs.shape[1] < 2:  # noqa: PLR2004
         raise Misconfiguration(
             "model", list(outputs.shape), "smoothing needs a column for each class"
         )
@@ -115,7 +113,7 @@ def sample_votes(
             append_line(keep, json.dumps([point, first, second]))
         progress(len(done))
     rows = [done[point] for point in range(len(inputs))]
-    selection, votes = (np.array([row[i] for row in rows], np.int64) for i in range(_STREAMS))
+    selection, votes = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
     return Votes(selection, votes)
 
 
