@@ -65,10 +65,8 @@ class ServerStatements:
         self._statements: dict[Role, tuple[bytes, Statement]] = {}
         self._openings: dict[Role, tuple[bytes, Opening]] = {}
         self._models: dict[int, Digest] = {}
-        self._newest: dict[int, bytes] = {}
-        """Models' bytes by version."""
-        self._unwritten: dict[str, bytes] = {}
-        """Files by name."""
+        self._files: dict[str, bytes] = {}
+        """By name: all of them without a folder, else what isn't written yet."""
         if folder is not None:
             _drop_cut_line(folder / _MODELS)
             kept = read_kept_statements(folder)
@@ -106,7 +104,7 @@ class ServerStatements:
                 f"{event.version} from {event.model} is open; nothing is sent"
             )
         self._openings[role] = message, body
-        self._unwritten[_OPENING.format(role.value)] = message
+        self._files[_OPENING.format(role.value)] = message
         return body
 
     def exchange(self, servers: "Servers", signed: bytes | None = None) -> None:
@@ -163,7 +161,7 @@ class ServerStatements:
 
     def _hold(self, role: Role, message: bytes, body: Statement) -> None:
         self._statements[role] = message, body
-        self._unwritten[STATEMENT.format(role.value)] = message
+        self._files[STATEMENT.format(role.value)] = message
 
     def _give_back(self, servers: "Servers", role: Role, shown: bytes, body: Statement) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
@@ -212,11 +210,11 @@ class ServerStatements:
         return theta if own == model else None
 
     def _model_bytes(self, version: int) -> bytes | None:
-        data = self._newest.get(version)
-        if data is None and self._folder is not None:
-            path = self._folder / _MODEL.format(version)
-            data = path.read_bytes() if path.exists() else None
-        return data
+        name = _MODEL.format(version)
+        if self._folder is None:
+            return self._files.get(name)
+        path = self._folder / name
+        return path.read_bytes() if path.exists() else None
 
     def changed(self, version: int, model: Digest) -> bool:
         """Whether this version had another model before."""
@@ -230,18 +228,17 @@ class ServerStatements:
         if version in self._models:
             return
         self._models[version] = model
-        self._newest[version] = to_bytes(theta)
-        for older in sorted(self._newest)[:-_MODELS_KEPT]:
-            del self._newest[older]
-        if self._folder is None:
-            return
         with self._kept():
-            self._unwritten[_MODEL.format(version)] = to_bytes(theta)
+            self._files[_MODEL.format(version)] = to_bytes(theta)
+        newest = {_MODEL.format(each) for each in sorted(self._models)[-_MODELS_KEPT:]}
+        if self._folder is None:
+            self._files = {name: self._files[name] for name in newest & self._files.keys()}
+            return
         with writing(self._folder / _MODELS):
             append_line(self._folder / _MODELS, f"{self._task.digest} {version} {model}")
-        newest = {self._folder / _MODEL.format(v) for v in sorted(self._models)[-_MODELS_KEPT:]}
-        for old in set(self._folder.glob(_MODEL.format("*"))) - newest:
-            old.unlink(missing_ok=True)
+        for old in self._folder.glob(_MODEL.format("*")):
+            if old.name not in newest:
+                old.unlink(missing_ok=True)
 
     def _concerns(self, body: Opening | Statement) -> bool:
         mine = (self._task.digest.value, self._client.name)
@@ -253,8 +250,8 @@ class ServerStatements:
         try:
             yield
         finally:
-            files, self._unwritten = self._unwritten, {}
-            if self._folder is not None and files:
+            if self._folder is not None and self._files:
+                files, self._files = self._files, {}
                 with writing(self._folder / next(iter(files))):
                     for name in files:
                         remove_drafts(self._folder / name)
