@@ -121,7 +121,9 @@ class Objective:
 
         moved = x
         for _ in range(steps):
-            moved = moved + (2 * radius / steps) * _unit(slope(moved))
+            up = slope(moved)
+            unit = up / up.square().sum().clamp_min(_TINY).sqrt()
+            moved = moved + (2 * radius / steps) * unit
             away = moved - x
             length = away.square().sum().clamp_min(_TINY).sqrt()
             moved = x + away * torch.clamp(radius / length, max=1.0)
@@ -151,10 +153,6 @@ def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
         torch.clamp(p_other, sure, 1 - sure)
     )
     return torch.where(applies, torch.clamp(margin - apart, min=0.0), 0.0)
-
-
-def _unit(direction: Tensor) -> Tensor:
-    return direction / direction.square().sum().clamp_min(_TINY).sqrt()
 
 
 def check_usable(objective: Objective, outputs: object, x: Tensor, y: Tensor) -> None:

@@ -164,7 +164,8 @@ class RecordGradients:
         """
         named = self.loaded(theta)
         self.prepare(records)
-        draws = self.augmentation(records, randomness)
+        shape = tuple(records.inputs.shape[1:])
+        draws = Augmentation(randomness or Secret.random(), self.objective.noisy, shape)
         for start in range(0, len(indices) if most is None else most, self.chunk):
             some = indices[start : start + self.chunk]
             inputs, targets = records.take(some)
@@ -178,11 +179,6 @@ class RecordGradients:
             for record in some[~good[: len(some)]].tolist():
                 on_failure(record)
             yield rows
-
-    def augmentation(self, records: Records, key: Secret | None) -> Augmentation:
-        """The noise of these records' copies."""
-        shape = tuple(records.inputs.shape[1:])
-        return Augmentation(key or Secret.random(), self.objective.noisy, shape)
 
     def loaded(self, theta: NDArray[np.float64]) -> Named:
         """θ as the model's parameters in float32."""
