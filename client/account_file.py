@@ -65,6 +65,11 @@ class Charge:
         return self.task, self.client, self.version, self.record_rate
 
     @property
+    def alike(self) -> tuple[Digest, str, float, float]:
+        """What a task's charges have in common at one rate."""
+        return self.task, self.client, self.noise_multiplier, self.record_rate
+
+    @property
     def event(self) -> SampledGaussian:
         """A step with σ/√(1+m): the same update seen 1 + m times under independent noise."""
         return poisson_gaussian(
@@ -102,14 +107,8 @@ class WholeLimit:
         A further release is none: who cuts a link chooses where there is one, by what it has seen,
         and the exact number holds of a list that was fixed beforehand.
         """
-        mine = self.task, self.client, self.noise_multiplier, self.record_rate, 0
-        return mine == (
-            charge.task,
-            charge.client,
-            charge.noise_multiplier,
-            charge.record_rate,
-            charge.re_releases,
-        )
+        mine = self.task, self.client, self.noise_multiplier, self.record_rate
+        return charge.alike == mine and charge.re_releases == 0
 
 
 class RaisedLimit(RenyiLimit):
@@ -120,7 +119,8 @@ class RaisedWholeLimit(WholeLimit):
     """As ``RaisedLimit``."""
 
 
-Entry = Charge | Covered | RenyiLimit | WholeLimit
+Limit = RenyiLimit | WholeLimit
+Entry = Charge | Covered | Limit
 _FORMS: dict[str, type[Entry]] = {
     _CHARGE: Charge,
     "covered": Covered,
@@ -139,11 +139,7 @@ _READ: dict[Any, Callable[[str], Any]] = {
 
 
 class AccountFile:
-    """An account's file, read as it grows.
-
-    Args:
-        path: None keeps the entries in memory.
-    """
+    """An account's file, read as it grows; without a path, its entries are kept in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -187,50 +183,39 @@ class AccountFile:
 def _to_line(entry: Entry) -> str:
     """Its kind, its fields in their order, and a check of both."""
     kind = next(kind for kind, form in _FORMS.items() if type(entry) is form)
-    words = [_word(getattr(entry, field.name)) for field in fields(entry)]
+    words = [str(getattr(entry, field.name)) or _NONE for field in fields(entry)]
     text = " ".join([kind, *words])
     return f"{text} {_check(text)}"
 
 
-def _word(value: Digest | str | float) -> str:
-    if isinstance(value, str):
-        return value or _NONE
-    return repr(value) if isinstance(value, float) else str(value)
-
-
 def _from_line(line: bytes, path: Path) -> Entry | None:
     """The entry; None for a line that a crash cut short: nothing was sent for it."""
-    unreadable = Misconfiguration(
-        "account",
-        str(path),
-        f"can't be read at {line[:100]!r}; restore this owner's account from a copy that is not "
-        "older",
-    )
     try:
         text = line.decode("ascii")
-    except UnicodeDecodeError:
-        raise unreadable from None
-    cut = text.endswith(_CUT)
-    text, _, check = text.removesuffix(_CUT).rpartition(" ")
-    if check != _check(text):
-        if cut:
-            return None
-        raise unreadable
-    kind, *words = text.split(" ")
-    # A field without a value is a dash.
-    if not all(words):
-        raise unreadable
-    if kind == _OLD_CHARGE:
-        kind, words = _CHARGE, [*words, _NONE]
-    try:
+        cut = text.endswith(_CUT)
+        text, _, check = text.removesuffix(_CUT).rpartition(" ")
+        if check != _check(text):
+            if cut:
+                return None
+            raise ValueError(check)
+        kind, *words = text.split(" ")
+        # A field without a value is a dash.
+        if not all(words):
+            raise ValueError(words)
+        if kind == _OLD_CHARGE:
+            kind, words = _CHARGE, [*words, _NONE]
         form = _FORMS[kind]
-        entry = form(
-            *(_READ[field.type](word) for field, word in zip(fields(form), words, strict=True))
-        )
+        read = (_READ[field.type](word) for field, word in zip(fields(form), words, strict=True))
+        entry = form(*read)
+        if isinstance(entry, Charge) and (entry.re_releases < 0 or entry.validation not in _CHECKS):
+            raise ValueError(entry)
     except (KeyError, ValueError, Misconfiguration):
-        raise unreadable from None
-    if isinstance(entry, Charge) and (entry.re_releases < 0 or entry.validation not in _CHECKS):
-        raise unreadable
+        raise Misconfiguration(
+            "account",
+            str(path),
+            f"can't be read at {line[:100]!r}; restore this owner's account from a copy that is "
+            "not older",
+        ) from None
     return entry
 
 

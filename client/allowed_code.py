@@ -24,14 +24,10 @@ _SHOWN = 5
 def code_from(field: str, place: str, folder: Path | None) -> Iterator[None]:
     """Let MODULE:NAME be imported from the current folder, or from ``folder`` where it is allowed.
 
-    Args:
-        field: of the settings, for errors.
-        place: MODULE:NAME.
-        folder: of the settings; None where a person typed ``place``.
+    ``folder`` is the settings', whose ``field`` names it; None where a person typed ``place``.
 
-    Raises:
-        Misconfiguration: it, or what it imports, lies in ``folder``, and its owner hasn't allowed
-            what is there.
+    Raises Misconfiguration: it, or what it imports, lies in ``folder``, and its owner hasn't
+    allowed what is there.
     """
     usual, found = list(sys.path), [str(Path.cwd())]
     beside = None

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -72,12 +73,7 @@ class Findings(list[Finding]):
 
     def passes(self, about: str, check: Callable[[], object]) -> bool:
         """Whether ``check`` raises none of our errors; a bad finding where it does."""
-
-        def passed() -> bool:
-            check()
-            return True
-
-        return self.attempt(about, passed) is not None
+        return self.attempt(about, lambda: (check(),)) is not None
 
     def good(self, about: str, text: str) -> None:
         """Nothing is wrong."""
@@ -111,8 +107,12 @@ def look_at_owner(
     record_rate: float,
     model: Any,
     loss: Any,
+    held_out: "Records | None" = None,
 ) -> Findings:
-    """Every record with this model and this loss, and the claim that would be made."""
+    """Every record with this model and this loss, and the claim that would be made.
+
+    Of those that are kept for trying the models, ``held_out``, the same without a claim.
+    """
     from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
 
     findings = Findings()
@@ -126,6 +126,11 @@ def look_at_owner(
         text = f"take every record; {task.dimension:,} parameters, {start}"
         findings.good("model and loss", text)
         _look_at_pace(findings, task, records, record_rate, model, loss)
+    about = "held-out records"
+    if held_out is not None and findings.passes(
+        about, lambda: rehearse(model, loss, held_out, task)
+    ):
+        findings.good(about, f"{len(held_out):,}, as good as the others")
     return findings
 
 
@@ -152,23 +157,13 @@ def _look_at_pace(
 
     # The model has just run: what is loaded once is there.
     work_s = padded_work_s(model, loss, records, len(records), record_rate, task, repeats=1)
-    text = f"a round's work takes {work_s:.2g} s here, and uploads begin after {{}} s"
     wait_s = task.deadlines.work
+    text = f"a round's work takes {work_s:.2g} s here, and uploads begin after {wait_s:g} s"
     if work_s < wait_s:
-        findings.good("pace", text.format(f"{wait_s:g}"))
+        findings.good("pace", text)
     else:
         remedy = "this owner's come late, whatever its records: let the task's deadlines.work be"
-        findings.note("pace", f"{text.format(f'{wait_s:g}')}: {remedy} {2 * work_s:.2g} or more")
-
-
-def look_at_held_out(task: Task, records: "Records", model: Any, loss: Any) -> Findings:
-    """Every record that the owner keeps for trying the models."""
-    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
-
-    findings = Findings()
-    if findings.passes("held-out records", lambda: rehearse(model, loss, records, task)):
-        findings.good("held-out records", f"{len(records):,}, as good as the others")
-    return findings
+        findings.note("pace", f"{text}: {remedy} {2 * work_s:.2g} or more")
 
 
 def check_name(client: ClientId, identity: Identity) -> None:
@@ -240,8 +235,8 @@ def look_at_servers(
 
     Args:
         task: the owner's; None where it couldn't be read, and then it isn't compared.
-        client: the owner's name.
-        identity: its certificate.
+        client: the owner.
+        identity: the owner's certificate.
         addresses: of both servers.
         within_s: for all of it.
         token: the enrolment token, for the servers to look at; it stays unused.
@@ -250,7 +245,7 @@ def look_at_servers(
         A function that waits for the servers and gives what was found.
     """
     until = time.monotonic() + within_s
-    said: dict[Role, tuple[ServerState, float] | BaseException] = {}
+    answers: dict[Role, Future[tuple[ServerState, float]]] = {role: Future() for role in addresses}
 
     def left() -> float:
         return max(0.0, until - time.monotonic())
@@ -261,39 +256,33 @@ def look_at_servers(
                 raise fault
             began = time.time()
             state = ask_for_state(task, identity, role, address, left(), token)
-            # How far its clock is ahead of this machine's.
-            said[role] = state, state.clock_s - (began + time.time()) / 2
+            # And how far its clock is ahead of this machine's.
+            answers[role].set_result((state, state.clock_s - (began + time.time()) / 2))
         except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
-            said[role] = error
+            answers[role].set_exception(error)
 
-    # No pool: its threads would keep a process from ending that waits no longer.
-    threads = {
-        role: Thread(target=look, args=(role, address), name=f"look-{role.value}", daemon=True)
-        for role, address in addresses.items()
-    }
-    for thread in threads.values():
-        thread.start()
+    for role, address in addresses.items():
+        # No pool: its threads would keep a process from ending that waits no longer.
+        name = f"look-{role.value}"
+        Thread(target=look, args=(role, address), name=name, daemon=True).start()
 
     def found() -> Findings:
         findings = Findings()
         ahead = {}
         for role, address in addresses.items():
             about = role.title
-            threads[role].join(left())
-            match said.get(role):
-                case PrecadError() as error:
-                    findings.bad(about, str(error))
-                case BaseException() as error:
-                    raise error
-                case None:  # a name's look-up, or a handshake
-                    findings.bad(
-                        about,
-                        f"{about} at {address} didn't answer within {within_s:g} s; check its "
-                        "address, and the network between",
-                    )
-                case state, seconds:
-                    ahead[role] = seconds
-                    findings.append(_standing(about, address, client, state))
+            try:
+                state, ahead[role] = answers[role].result(left())
+            except TimeoutError:  # a name's look-up, or a handshake
+                findings.bad(
+                    about,
+                    f"{about} at {address} didn't answer within {within_s:g} s; check its "
+                    "address, and the network between",
+                )
+            except PrecadError as error:
+                findings.bad(about, str(error))
+            else:
+                findings.append(_standing(about, address, client, state))
         findings.extend(_clocks(ahead))
         return findings
 
@@ -336,30 +325,22 @@ def _standing(about: str, address: str, client: ClientId, reply: ServerState) ->
 def _clocks(ahead: Mapping[Role, float]) -> Findings:
     findings = Findings()
     off = {role: seconds for role, seconds in ahead.items() if abs(seconds) > SKEW_S}
-    mine = len(off) == len(ahead) and len({seconds > 0 for seconds in off.values()}) == 1
-    if off and mine:
-        seconds = min(off.values(), key=abs)
-        word = "behind" if seconds > 0 else "ahead of"
-        findings.bad(
-            "clock",
-            f"this machine's clock is {_duration(seconds)} {word} the servers': set it, "
-            "certificates are judged by it",
-        )
+    judged = "certificates are judged by it"
+    if len(off) == len(ahead) and len({seconds > 0 for seconds in off.values()}) == 1:
+        of_this = _apart(-min(off.values(), key=abs))
+        findings.bad("clock", f"this machine's clock is {of_this} the servers': set it, {judged}")
     else:
         for role, seconds in off.items():
-            word = "ahead of" if seconds > 0 else "behind"
-            findings.bad(
-                "clock",
-                f"the clock of {role.title} is {_duration(seconds)} {word} this machine's: tell "
-                "its operator, certificates are judged by it",
-            )
+            text = f"the clock of {role.title} is {_apart(seconds)} this machine's"
+            findings.bad("clock", f"{text}: tell its operator, {judged}")
     if ahead and not off:
         findings.good("clock", "agrees with the servers' to a minute")
     return findings
 
 
-def _duration(seconds: float) -> str:
-    return str(timedelta(seconds=round(abs(seconds)))) + " h"
+def _apart(seconds: float) -> str:
+    word = "ahead of" if seconds > 0 else "behind"
+    return f"{timedelta(seconds=round(abs(seconds)))} h {word}"
 
 
 # --- the disk ----------------------------------------------------------------------------------

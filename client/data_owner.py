@@ -1,10 +1,9 @@
 """The SDK for data owners: hand over data, a model and a loss, and take part."""
 
 import logging
-import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ from precad.client.pending_update import Pending
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.read_records import read_records
 from precad.client.records.torch_records import Records, as_records
-from precad.client.reporter import OnRound, Reporter
+from precad.client.reporter import OnRound, Reporter, note_privately
 from precad.client.server_statements import ServerStatements
 from precad.client.trained_model import MODEL_FILE, TrainedModel
 from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration
-from precad.common.files import PRIVATE_MODE, make_folder, state_lock
+from precad.common.files import make_folder, state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
@@ -141,14 +140,10 @@ class DataOwner:
         own = self._account_folder = folder if account is None else _folder(account)
         log = None if own is None else own / ACCOUNT_FILE
         self.budget = OwnAccount(
-            self.task,
-            self._record_rate,
-            epsilon_limit,
-            log,
-            self.client,
-            raise_limit=raise_limit,
+            self.task, self._record_rate, epsilon_limit, log, self.client, raise_limit=raise_limit
         )
-        self._private = PrivateLog(None if folder is None else folder / "failed-records.log")
+        failed = None if folder is None else folder / "failed-records.log"
+        self._note = partial(note_privately, failed)
         kept = None if folder is None else folder / "pending.bin"
         self.pending = Pending(self.task, self.client, kept)
         self.statements = ServerStatements(self.task, self.client, folder)
@@ -169,10 +164,8 @@ class DataOwner:
         findings.passes("identity", lambda: before.check_name(self.client, self._identity))
         findings.extend(before.look_at_columns(self._column_notes))
         claim = self.task, self.client, self._records, self._record_rate
-        findings.extend(before.look_at_owner(*claim, self._model, self._loss))
-        if self._held_out is not None:
-            held_out = (self._held_out, self._model, self._loss)
-            findings.extend(before.look_at_held_out(self.task, *held_out))
+        used = self._model, self._loss, self._held_out
+        findings.extend(before.look_at_owner(*claim, *used))
         findings.extend(before.look_at_limit(self.task, self.budget))
         findings.extend(before.look_at_state(self.task, self._folder, self._account_folder))
         findings.extend(servers())
@@ -219,7 +212,7 @@ class DataOwner:
             validate=self._validation(),
             folder=self._folder,
             display=display_for(self.client.name, self.task.training.rounds, wanted=progress),
-            note=self._private.note,
+            note=self._note,
         )
         with state_lock(self._folder):
             try:
@@ -306,12 +299,10 @@ class DataOwner:
             most=self._most,
             on_failure=failed.append,
         )
-        self._private.note(
-            f"attempt {view.attempt}: {len(failed)} records without a gradient {failed}"
-        )
+        self._note(f"attempt {view.attempt}: {len(failed)} records without a gradient {failed}")
         late = time.perf_counter() - began - view.left_s
         if late > 0:
-            self._private.note(
+            self._note(
                 f"attempt {view.attempt}: the work was done {late:.3g} s after the public time, so "
                 "the upload told how long it took; let deadlines.work be longer, or this machine "
                 "do less beside"
@@ -332,28 +323,3 @@ def _folder(path: str | Path | None) -> Path | None:
         return None
     make_folder(Path(path))
     return Path(path)
-
-
-private = logging.getLogger("precad.private")
-
-
-class PrivateLog:
-    """What nobody but the owner may see: each attempt's records that failed, and late work.
-
-    Args:
-        path: readable by this user only; without one, lines go to the logger ``precad.private`` at
-            debug level.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def note(self, line: str) -> None:
-        """Write the line. Never raises, and waits for no disk: both would show outside."""
-        if self._path is None:
-            private.debug("%s", line)
-            return
-        with suppress(OSError):
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-            with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-                file.write(f"{line}\n")

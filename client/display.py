@@ -9,14 +9,13 @@ from typing import Any, TextIO
 from rich.console import Group
 
 from precad.client.participation import RoundInfo
-from precad.client.reporter import Display, outcome
-from precad.common.terminal import Bar, plain, redraws
+from precad.common.terminal import Bar, plain, redraws, upper
 
 _NOTEBOOK_S = 1.0
 _LONGEST = 100
 
 
-def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> Display | None:
+def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> "OwnerProgress | None":
     """What fits where this process runs.
 
     Args:
@@ -24,9 +23,6 @@ def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> Displa
         rounds: T.
         wanted: False for none. Else there is one where somebody looks: in a notebook, or on a
             terminal that can redraw a line; anywhere else the log says each round.
-
-    Returns:
-        None where nobody looks.
     """
     if wanted is False:
         return None
@@ -43,18 +39,19 @@ def somebody_looks() -> bool:
 
 
 class OwnerProgress:
-    """What is to be seen of a training at this moment.
-
-    Args:
-        name: the owner's.
-        rounds: T.
-    """
+    """What is to be seen of an owner's training at this moment; no call waits for anything."""
 
     def __init__(self, name: str, rounds: int) -> None:
         self.name = name
         self.rounds = rounds
         self.last: RoundInfo | None = None
         self._doing: tuple[str, float | None] = "starting", None
+
+    def start(self) -> None:
+        """Begin to show it."""
+
+    def stop(self) -> None:
+        """Show it no more."""
 
     def doing(self, what: str, until: float | None) -> None:
         """What happens now, and until when on the monotonic clock."""
@@ -89,6 +86,20 @@ class OwnerProgress:
         else:
             own = f"; {found.accuracy:.1%} right on own held-out records"
         return f"{outcome(self.last)}{own}"
+
+
+def outcome(info: RoundInfo) -> str:
+    """What became of this owner's part, and what its records have spent, in a few words."""
+    if info.counted:
+        said = "counted"
+    elif info.rejected:
+        said = f"rejected ({info.rejected})"
+    else:
+        said = "sat out" if info.drawn else "not drawn"
+    if info.epsilon is None:
+        return said
+    limit = "" if info.epsilon_limit is None else f" of {info.epsilon_limit:g}"
+    return f"{said}; ε {upper(info.epsilon, 3)}{limit} spent"
 
 
 class TerminalDisplay(OwnerProgress):

@@ -77,8 +77,7 @@ def records_of(batches: Iterable[Any], inputs: Any = 0, target: Any = 1) -> Reco
         inputs: the batch's key or place of the inputs, such as ``"img"``.
         target: the same for the targets, such as ``"label"``.
 
-    Raises:
-        Misconfiguration: no batch, one without these keys, or a record that can't be used.
+    Raises Misconfiguration: no batch, one without these keys, or a record that can't be used.
     """
     read: list[tuple[torch.Tensor, torch.Tensor]] = []
     for number, batch in enumerate(batches):

@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from precad.accounting.events import SampledGaussian
 from precad.accounting.filter import ExactFilter, RenyiFilter, RenyiLimit, order_for
 from precad.client.account_file import (
     AccountFile,
     Charge,
     Covered,
+    Limit,
     RaisedLimit,
     RaisedWholeLimit,
     WholeLimit,
@@ -29,8 +30,7 @@ from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId, Digest
 from precad.common.task import Task
 
-if TYPE_CHECKING:
-    from precad.accounting.events import SampledGaussian
+Filter = RenyiFilter | ExactFilter
 
 
 class Account:
@@ -47,11 +47,10 @@ class Account:
         self.charges: dict[tuple[Digest, str, int, float], Charge] = {}
         """By ``Charge.step``."""
         self.covered: set[Covered] = set()
-        self.limit: RenyiLimit | WholeLimit | None = None
-        self.filter: RenyiFilter | ExactFilter | None = None
-        """Of the limit, with all charges."""
+        self.limit: Limit | None = None
+        self.filter: Filter | None = None
+        """Of the limit, with all charges; None where they pass it, too."""
         self._events: Counter[SampledGaussian] = Counter()
-        self._overdrawn = False
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -73,34 +72,32 @@ class Account:
             self._file.append(covered)
             self.catch_up()
 
-    def open(self, limit: RenyiLimit | WholeLimit) -> None:
+    def open(self, limit: Limit) -> None:
         """Fix the account's limit, durably; the first one stands until its owner raises it."""
         if self.takes(limit):
             self._file.append(limit)
             self.catch_up()
 
-    def takes(self, limit: RenyiLimit | WholeLimit) -> bool:
+    def takes(self, limit: Limit) -> bool:
         """Whether ``open`` would change the account's limit."""
         raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
         return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
     def admits(self, charge: Charge) -> bool:
         """Whether the limit leaves room for ``charge``, in place of an earlier one of its step."""
-        earlier = self.charges.get(charge.step)
-        if earlier is not None and earlier.re_releases >= charge.re_releases:
+        if self.holds(charge) or self.limit is None:
             return True
-        if self._overdrawn:
+        if self.filter is None or not _covers(self.limit, charge):
             return False
-        if isinstance(self.limit, WholeLimit) and not self.limit.covers(charge):
-            return False
+        earlier = self.charges.get(charge.step)
         instead_of = None if earlier is None else earlier.event
-        return self.filter is None or self.filter.allows(charge.event, instead_of=instead_of)
+        return self.filter.allows(charge.event, instead_of=instead_of)
 
     def add(self, charge: Charge) -> None:
         """Count ``charge``, durably, before this returns.
 
-        Raises:
-            BudgetExceeded: it passes the limit, perhaps because of another task's at this moment.
+        Raises BudgetExceeded: it passes the limit, perhaps because of another task's at this
+        moment.
         """
         if self.admits(charge) and not self.holds(charge):
             self._file.append(charge)
@@ -110,16 +107,15 @@ class Account:
                 f"version {charge.version} would pass the account's limit; nothing is sent"
             )
 
-    def events(self) -> "Counter[SampledGaussian]":
+    def events(self) -> Counter[SampledGaussian]:
         """How often each step was charged."""
         return +self._events
 
     def epsilon(self, delta: float) -> float:
         """Exact record-level ε at ``delta`` of all that was charged, one server corrupted.
 
-        Against a malicious one where every charge's task has proofs, else a curious one.
-
-        Of a list that was fixed beforehand: where later tasks were chosen by earlier models, the
+        Against a malicious one where every charge's task has proofs, else a curious one; and of a
+        list that was fixed beforehand: where later tasks were chosen by earlier models, the
         filter's is the guarantee (docs/privacy-accounting.md).
         """
         return exact_epsilon(self.events(), delta)
@@ -130,37 +126,34 @@ class Account:
         return held is not None and held.re_releases >= charge.re_releases
 
     def _count(self, charge: Charge) -> None:
-        earlier = self.charges.get(charge.step)
-        if earlier is not None and earlier.re_releases >= charge.re_releases:
+        if self.holds(charge):
             return
+        earlier = self.charges.get(charge.step)
+        instead_of = None if earlier is None else earlier.event
         if self.filter is not None:
-            self.filter.charge(charge.event, instead_of=None if earlier is None else earlier.event)
-        if earlier is not None:
-            self._events[earlier.event] -= 1
+            self.filter.charge(charge.event, instead_of=instead_of)
+        if instead_of is not None:
+            self._events[instead_of] -= 1
         self._events[charge.event] += 1
         self.charges[charge.step] = charge
 
-    def under(self, limit: RenyiLimit | WholeLimit) -> RenyiFilter | ExactFilter:
+    def under(self, limit: Limit) -> Filter:
         """A filter of ``limit`` with all charges. Raises BudgetExceeded: they pass it."""
-        found: RenyiFilter | ExactFilter
-        match limit:
-            case RenyiLimit():
-                found = RenyiFilter(limit)
-            case WholeLimit():
-                if not all(map(limit.covers, self.charges.values())):
-                    raise BudgetExceeded("these records have taken part in other tasks")
-                found = ExactFilter(limit.epsilon, limit.delta)
+        if not all(_covers(limit, charge) for charge in self.charges.values()):
+            raise BudgetExceeded("these records have taken part in other tasks")
+        if isinstance(limit, RenyiLimit):
+            found: Filter = RenyiFilter(limit)
+        else:
+            found = ExactFilter(limit.epsilon, limit.delta)
         for event, count in self.events().items():
             found.charge(event.times(count))
         return found
 
-    def _open(self, limit: RenyiLimit | WholeLimit) -> None:
-        self.limit, self.filter, self._overdrawn = limit, None, False
-        try:
+    def _open(self, limit: Limit) -> None:
+        self.limit, self.filter = limit, None
+        # Another task may have been charged while this limit was being written.
+        with suppress(BudgetExceeded):
             self.filter = self.under(limit)
-        except BudgetExceeded:
-            # Another task was charged while this limit was being written.
-            self._overdrawn = True
 
 
 class OwnAccount:
@@ -175,9 +168,8 @@ class OwnAccount:
         client: who takes part; may be left out where these records do so under one name.
         raise_limit: whether a limit above the account's takes its place, with the next charge.
 
-    Raises:
-        Misconfiguration: the limit doesn't allow a single round, or isn't the account's own, or
-            the file can't be read.
+    Raises Misconfiguration: the limit doesn't allow a single round, or isn't the account's own, or
+    the file can't be read.
     """
 
     def __init__(
@@ -194,10 +186,8 @@ class OwnAccount:
         self._record_rate = record_rate
         self._client = "" if client is None else client.name
         self._account = Account(path)
-        self.limit: RenyiLimit | WholeLimit | None = None
+        self.limit = self._limit(epsilon_limit, raise_limit=raise_limit)
         """What holds over all tasks; written into the account with its first charge."""
-        if epsilon_limit is not None or self._account.limit is not None:
-            self.limit = self._limit(epsilon_limit, raise_limit=raise_limit)
 
     @property
     def participations(self) -> int:
@@ -214,9 +204,8 @@ class OwnAccount:
         """Whether ``charge`` would count it."""
         self._account.catch_up()
         charge, own = self._charge(version, re_releases), self.limit
-        if own is not None and self._account.takes(own):
-            return self._would_admit(own, charge)
-        return self._own_limit_admits(charge) and self._account.admits(charge)
+        opens = own is not None and self._account.takes(own)
+        return self._own_limit_admits(charge) and (opens or self._account.admits(charge))
 
     def rounds_left(self, most: int) -> int:
         """How many further versions of this task the limit leaves room for, up to ``most``."""
@@ -304,25 +293,19 @@ class OwnAccount:
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)
 
-    def spent(self) -> "Counter[SampledGaussian]":
+    def spent(self) -> Counter[SampledGaussian]:
         """How often each step was charged over all tasks, as far as this process has read."""
         return self._account.events()
 
     def _own_limit_admits(self, charge: Charge) -> bool:
         """Whether the limit that this process was started with does, where it is the stricter."""
         own, opened = self.limit, self._account.limit
-        if own is None or (opened is not None and opened.epsilon <= own.epsilon):
+        if own is None or self._account.holds(charge):
             return True
-        return self._would_admit(own, charge)
-
-    def _would_admit(self, limit: RenyiLimit | WholeLimit, charge: Charge) -> bool:
-        """Whether ``limit`` would, were it the account's."""
-        if self._account.holds(charge):
+        if opened is not None and opened.epsilon <= own.epsilon and not self._account.takes(own):
             return True
-        if isinstance(limit, WholeLimit) and not limit.covers(charge):
-            return False
         try:
-            return self._account.under(limit).allows(charge.event)
+            return _covers(own, charge) and self._account.under(own).allows(charge.event)
         except BudgetExceeded:
             return False
 
@@ -339,14 +322,16 @@ class OwnAccount:
             validation=self._task.validation,
         )
 
-    def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> RenyiLimit | WholeLimit:
+    def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | None:
         """The account's limit, or the one that it will open with, or be raised to."""
         opened = self._account.limit
         if opened is None:
-            assert epsilon_limit is not None
-            return self._new_limit(epsilon_limit, self._task.privacy.delta)
+            delta = self._task.privacy.delta
+            return None if epsilon_limit is None else self._new_limit(epsilon_limit, delta)
         if epsilon_limit is not None and epsilon_limit > opened.epsilon and raise_limit:
-            return self._raised(self._new_limit(epsilon_limit, opened.delta, opened))
+            higher = self._new_limit(epsilon_limit, opened.delta, opened)
+            form = RaisedLimit if isinstance(higher, RenyiLimit) else RaisedWholeLimit
+            return form(*(getattr(higher, field.name) for field in fields(higher)))
         if epsilon_limit not in (None, opened.epsilon):
             raise Misconfiguration(
                 "epsilon_limit",
@@ -368,13 +353,7 @@ class OwnAccount:
             raise self._too_low(opened.epsilon, opened.delta)
         return opened
 
-    def _raised(self, limit: RenyiLimit | WholeLimit) -> RenyiLimit | WholeLimit:
-        form = RaisedLimit if isinstance(limit, RenyiLimit) else RaisedWholeLimit
-        return form(*(getattr(limit, field.name) for field in fields(limit)))
-
-    def _new_limit(
-        self, epsilon_limit: float, delta: float, opened: RenyiLimit | WholeLimit | None = None
-    ) -> RenyiLimit | WholeLimit:
+    def _new_limit(self, epsilon_limit: float, delta: float, opened: Limit | None = None) -> Limit:
         """A filter's; or this task's alone, where a filter would end it early and that wouldn't.
 
         Decided by parameters, before anything is sent under it.
@@ -389,14 +368,7 @@ class OwnAccount:
                 limit = replace(limit, order=opened.order)
         planned = self.planned() - self.participations
         if limit is None or not self._lasts(limit, planned):
-            whole = WholeLimit(
-                epsilon_limit,
-                delta,
-                step.task,
-                step.client,
-                step.noise_multiplier,
-                step.record_rate,
-            )
+            whole = WholeLimit(epsilon_limit, delta, *step.alike)
             if self._lasts(whole, planned):
                 return whole
         if limit is None or not Account(None).under(limit).allows(step.event):
@@ -422,7 +394,7 @@ class OwnAccount:
 
         return planned_participations(rate, rounds)
 
-    def _lasts(self, limit: RenyiLimit | WholeLimit, rounds: int) -> bool:
+    def _lasts(self, limit: Limit, rounds: int) -> bool:
         """Whether ``limit`` has room for so many further rounds of this task."""
         try:
             room = self._account.under(limit)
@@ -461,13 +433,17 @@ class OwnAccount:
         return (1 + bisect_left(range(1, 2**20), x=True, key=enough)) / 100
 
 
-def exact_epsilon(events: "Counter[SampledGaussian]", delta: float) -> float:
+def _covers(limit: Limit, charge: Charge) -> bool:
+    return isinstance(limit, RenyiLimit) or limit.covers(charge)
+
+
+def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:
     """Exact ε at ``delta`` of steps by how often each was taken."""
     return _added_up(tuple(events.items()), delta)
 
 
 @lru_cache(maxsize=1024)
-def _added_up(counts: "tuple[tuple[SampledGaussian, int], ...]", delta: float) -> float:
+def _added_up(counts: tuple[tuple[SampledGaussian, int], ...], delta: float) -> float:
     from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
 
     accountant = ExactAccountant()

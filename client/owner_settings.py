@@ -229,12 +229,10 @@ def _look_at_training(
     rate = findings.attempt("settings", lambda: _rate(settings, task))
     if found is None or module is None or loss is None or rate is None:
         return
-    held_out = settings.held_out
-    if held_out is not None:
-        others = findings.attempt("held-out records", lambda: records(held_out))
-        if others is not None:
-            findings.extend(before.look_at_held_out(task, others, module, loss))
-    findings.extend(before.look_at_owner(task, client, found, rate, module, loss))
+    others, path = None, settings.held_out
+    if path is not None:
+        others = findings.attempt("held-out records", lambda: records(path))
+    findings.extend(before.look_at_owner(task, client, found, rate, module, loss, others))
 
 
 def _rate(settings: JoinSettings, task: Task) -> float:
@@ -246,9 +244,5 @@ def _account(settings: JoinSettings, task: Task, client: ClientId) -> OwnAccount
     folder = settings.state if settings.account is None else settings.account
     file = folder / ACCOUNT_FILE
     return OwnAccount(
-        task,
-        _rate(settings, task),
-        settings.epsilon_limit,
-        file if file.exists() else None,
-        client,
+        task, _rate(settings, task), settings.epsilon_limit, file if file.exists() else None, client
     )

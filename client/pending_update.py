@@ -107,8 +107,7 @@ class Pending:
             pair: what this attempt sends.
             re_releases: m, which the version is counted with before the pair is sent; None: zeros.
 
-        Raises:
-            StorageFailure: the file can't be written.
+        Raises StorageFailure: the file can't be written.
         """
         answered = self.answered(version, pair[0].context.attempt)
         kept = Kept(version, update, pair, re_releases, answered)
@@ -127,11 +126,9 @@ class Pending:
         """What an earlier process kept; None when that can't be read: the version is sat out."""
         remove_drafts(path)
         try:
-            data = path.read_bytes()
+            kept = _decode(path.read_bytes(), self._task)
         except FileNotFoundError:
             return None
-        try:
-            kept = _decode(data, self._task)
         except (ValueError, OverflowError, struct.error, RejectedSubmission):
             return None
         context = kept.pair[0].context

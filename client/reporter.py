@@ -10,18 +10,18 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self, TextIO
 
+from precad.client.display import OwnerProgress, outcome
 from precad.client.own_account import exact_epsilon
 from precad.client.participation import Evaluation, Observer, RoundInfo, VersionOver
 from precad.client.trained_model import TrainedModel
 from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
-from precad.common.terminal import upper
 
 log = logging.getLogger("precad")
 rounds_log = logging.getLogger("precad.rounds")
@@ -35,33 +35,10 @@ Validate = Callable[[TrainedModel, Callable[[], object]], Evaluation]
 """A model on held-out records; calls its second argument often, which may wait."""
 
 
-class Display(Protocol):
-    """Shows a person how it goes; no call waits for anything."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    def stop(self) -> None:
-        """End, and leave the terminal as it was."""
-
-    def doing(self, what: str, until: float | None) -> None:
-        """What happens now."""
-
-    def round(self, info: RoundInfo) -> None:
-        """A round is over."""
-
-
 class Reporter(Observer):
-    """An ``Observer`` that tells its owner.
+    """An ``Observer`` that tells its owner; ``note`` keeps a line for the owner's eyes alone.
 
-    Args:
-        task: gives T and δ.
-        epsilon_limit: the owner's own.
-        on_round: the owner's callback.
-        validate: the held-out records.
-        folder: gets ``history.csv``; None for none.
-        display: shows progress.
-        note: keeps a line for the owner's eyes alone.
+    Rounds stand in ``history.csv`` of ``folder``, where there is one.
     """
 
     def __init__(
@@ -72,7 +49,7 @@ class Reporter(Observer):
         on_round: OnRound | None = None,
         validate: Validate | None = None,
         folder: Path | None = None,
-        display: Display | None = None,
+        display: OwnerProgress | None = None,
         note: Callable[[str], object] = private.debug,
     ) -> None:
         self._task = task
@@ -86,7 +63,8 @@ class Reporter(Observer):
         self._quiet.set()
         # With the newest model's version at that time; the models themselves may be large.
         self._waiting: SimpleQueue[tuple[VersionOver, int | None] | None] = SimpleQueue()
-        self._newest: TrainedModel | None = None
+        self.newest: TrainedModel | None = None
+        """The newest model that both servers agreed on."""
         self._judged: tuple[TrainedModel, Evaluation] | None = None
         self._begun = False
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
@@ -100,12 +78,7 @@ class Reporter(Observer):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Tell all that is still to be told."""
         self.free()
         self._waiting.put(None)
@@ -119,11 +92,6 @@ class Reporter(Observer):
                 self._display.stop()
         if self.failures > 1:
             log.warning("on_round raised after %d rounds", self.failures)
-
-    @property
-    def newest(self) -> TrainedModel | None:
-        """The newest model that both servers agreed on."""
-        return self._newest
 
     @property
     def validation(self) -> Evaluation | None:
@@ -147,11 +115,11 @@ class Reporter(Observer):
 
     def saw(self, model: TrainedModel) -> None:
         """The newest model."""
-        self._newest = model
+        self.newest = model
 
     def over(self, ended: VersionOver) -> None:
         """A version is over."""
-        self._waiting.put((ended, None if self._newest is None else self._newest.version))
+        self._waiting.put((ended, None if self.newest is None else self.newest.version))
 
     # --- in the thread beside it -----------------------------------------------------------
 
@@ -163,11 +131,11 @@ class Reporter(Observer):
             self._quiet.wait()
             self._tell(ended, version)
         # The final model, which came after the last round's end.
-        if self._newest is not None:
-            self._judge(self._newest)
+        if self.newest is not None:
+            self._judge(self.newest)
 
     def _tell(self, ended: VersionOver, version: int | None) -> None:
-        newest = self._newest
+        newest = self.newest
         current = newest if newest is not None and newest.version == version else None
         info = RoundInfo(
             number=ended.version + 1,
@@ -237,8 +205,7 @@ class Reporter(Observer):
                 lines = self._file.read_text(encoding="utf-8").splitlines()
             if lines and lines[-1].startswith(f"{row['task']},{info.number},"):
                 return  # told before a restart
-            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-            with os.fdopen(descriptor, "a", encoding="utf-8", newline="") as file:
+            with _to_append(self._file) as file:
                 writer = csv.DictWriter(file, list(row), lineterminator="\n")
                 if not lines and not self._begun:
                     writer.writeheader()
@@ -248,15 +215,19 @@ class Reporter(Observer):
             log.warning("%s can't be written (%s); the training goes on", self._file, error)
 
 
-def outcome(info: RoundInfo) -> str:
-    """What became of this owner's part, and what its records have spent, in a few words."""
-    if info.counted:
-        said = "counted"
-    elif info.rejected:
-        said = f"rejected ({info.rejected})"
-    else:
-        said = "sat out" if info.drawn else "not drawn"
-    if info.epsilon is None:
-        return said
-    limit = "" if info.epsilon_limit is None else f" of {info.epsilon_limit:g}"
-    return f"{said}; ε {upper(info.epsilon, 3)}{limit} spent"
+def _to_append(path: Path) -> TextIO:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
+    return os.fdopen(descriptor, "a", encoding="utf-8", newline="")
+
+
+def note_privately(path: Path | None, line: str) -> None:
+    """Write what nobody but the owner may see: records that failed, and late work.
+
+    Without a file, which this user alone can read, lines go to the logger ``precad.private`` at
+    debug level. Never raises, and waits for no disk: both would show outside.
+    """
+    if path is None:
+        private.debug("%s", line)
+        return
+    with suppress(OSError), _to_append(path) as file:
+        file.write(f"{line}\n")

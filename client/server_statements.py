@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("precad")
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+STATEMENT = "statement-{}.bin"
+"""The last statement of a server, by the name of its role."""
+_OPENING = "opening-{}.bin"
+"""What a server signed last for an attempt."""
+_MODEL = "model-{}.bin"
+"""θ of a version as little-endian doubles, while it is one of the newest two."""
 _MODELS_KEPT = 2
 _MODELS = "models.log"
 Body = TypeVar("Body", Opening, Statement)
@@ -59,21 +65,15 @@ class ServerStatements:
         self._statements: dict[Role, tuple[bytes, Statement]] = {}
         self._openings: dict[Role, tuple[bytes, Opening]] = {}
         self._models: dict[int, Digest] = {}
-        self._newest: dict[int, bytes] = {}
-        """Models' bytes by version."""
-        self._unwritten: dict[str, bytes] = {}
-        """Files by name."""
+        self._files: dict[str, bytes] = {}
+        """By name: all of them without a folder, else what isn't written yet."""
         if folder is not None:
             _drop_cut_line(folder / _MODELS)
             kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
-            self._statements = {
-                role: each for role, each in kept.statements.items() if self._concerns(each[1])
-            }
-            for role in SERVERS:
-                opening = _read_signed(opening_path(folder, role), read_opening)
-                if opening is not None and self._concerns(opening[1]):
-                    self._openings[role] = opening
+            self._statements = {r: s for r, s in kept.statements.items() if self._concerns(s[1])}
+            openings = _read_signed(folder, _OPENING, read_opening)
+            self._openings = {r: o for r, o in openings.items() if self._concerns(o[1])}
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
     def opening(self, servers: "Servers", event: RoundOpen) -> "Opened":
@@ -104,7 +104,7 @@ class ServerStatements:
                 f"{event.version} from {event.model} is open; nothing is sent"
             )
         self._openings[role] = message, body
-        self._keep(opening_path(Path(), role), message)
+        self._files[_OPENING.format(role.value)] = message
         return body
 
     def exchange(self, servers: "Servers", signed: bytes | None = None) -> None:
@@ -141,7 +141,8 @@ class ServerStatements:
         message = servers.statement(role, shown, None if opening is None else opening[0])
         body = self._statement(servers, role, message)
         if last is not None:
-            _refuse_what_was_forgotten(role, last[1], body)
+            if _less(last[1], body):
+                raise _forgotten(role, last[1], body)
             if body.version < last[1].version:
                 # A lost model: what it signed before is still the proof of its release.
                 self._give_back(servers, role, *last)
@@ -160,7 +161,7 @@ class ServerStatements:
 
     def _hold(self, role: Role, message: bytes, body: Statement) -> None:
         self._statements[role] = message, body
-        self._keep(statement_path(Path(), role), message)
+        self._files[STATEMENT.format(role.value)] = message
 
     def _give_back(self, servers: "Servers", role: Role, shown: bytes, body: Statement) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
@@ -209,11 +210,11 @@ class ServerStatements:
         return theta if own == model else None
 
     def _model_bytes(self, version: int) -> bytes | None:
-        data = self._newest.get(version)
-        if data is None and self._folder is not None:
-            path = model_path(self._folder, version)
-            data = path.read_bytes() if path.exists() else None
-        return data
+        name = _MODEL.format(version)
+        if self._folder is None:
+            return self._files.get(name)
+        path = self._folder / name
+        return path.read_bytes() if path.exists() else None
 
     def changed(self, version: int, model: Digest) -> bool:
         """Whether this version had another model before."""
@@ -227,25 +228,21 @@ class ServerStatements:
         if version in self._models:
             return
         self._models[version] = model
-        self._newest[version] = to_bytes(theta)
-        for older in sorted(self._newest)[:-_MODELS_KEPT]:
-            del self._newest[older]
-        if self._folder is None:
-            return
         with self._kept():
-            self._keep(model_path(Path(), version), to_bytes(theta))
+            self._files[_MODEL.format(version)] = to_bytes(theta)
+        newest = {_MODEL.format(each) for each in sorted(self._models)[-_MODELS_KEPT:]}
+        if self._folder is None:
+            self._files = {name: self._files[name] for name in newest & self._files.keys()}
+            return
         with writing(self._folder / _MODELS):
             append_line(self._folder / _MODELS, f"{self._task.digest} {version} {model}")
-        newest = {model_path(self._folder, v) for v in sorted(self._models)[-_MODELS_KEPT:]}
-        for old in set(self._folder.glob("model-*.bin")) - newest:
-            old.unlink(missing_ok=True)
+        for old in self._folder.glob(_MODEL.format("*")):
+            if old.name not in newest:
+                old.unlink(missing_ok=True)
 
     def _concerns(self, body: Opening | Statement) -> bool:
         mine = (self._task.digest.value, self._client.name)
         return (body.task_digest, body.client) == mine
-
-    def _keep(self, path: Path, data: bytes) -> None:
-        self._unwritten[path.name] = data
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -253,8 +250,8 @@ class ServerStatements:
         try:
             yield
         finally:
-            files, self._unwritten = self._unwritten, {}
-            if self._folder is not None and files:
+            if self._folder is not None and self._files:
+                files, self._files = self._files, {}
                 with writing(self._folder / next(iter(files))):
                     for name in files:
                         remove_drafts(self._folder / name)
@@ -310,36 +307,25 @@ class KeptStatements:
 
 def read_kept_statements(folder: Path) -> KeptStatements:
     """Return what ``ServerStatements`` keeps in ``folder``. Raises Misconfiguration."""
-    kept = {role: _read_signed(statement_path(folder, role), read_statement) for role in SERVERS}
-    statements = {role: each for role, each in kept.items() if each is not None}
+    statements = _read_signed(folder, STATEMENT, read_statement)
     return KeptStatements(folder, statements, read_models(folder / _MODELS))
 
 
-def statement_path(folder: Path, role: Role) -> Path:
-    """Where the last statement of ``role`` lies."""
-    return folder / f"statement-{role.value}.bin"
-
-
-def opening_path(folder: Path, role: Role) -> Path:
-    """Where what ``role`` last signed for an attempt lies."""
-    return folder / f"opening-{role.value}.bin"
-
-
-def model_path(folder: Path, version: int) -> Path:
-    """Where θ_version lies, as little-endian doubles, while it is one of the newest two."""
-    return folder / f"model-{version}.bin"
-
-
-def _read_signed(path: Path, read: Callable[[bytes], Body]) -> tuple[bytes, Body] | None:
-    try:
-        message = path.read_bytes()
-        return message, read(message)
-    except FileNotFoundError:
-        return None
-    except DecodeError:
-        raise Misconfiguration(
-            "state", str(path), "isn't a server's statement; restore it from a copy"
-        ) from None
+def _read_signed(
+    folder: Path, name: str, read: Callable[[bytes], Body]
+) -> dict[Role, tuple[bytes, Body]]:
+    """What each server signed last, of one kind, where there is a file. Raises Misconfiguration."""
+    found = {}
+    for role in SERVERS:
+        if (path := folder / name.format(role.value)).exists():
+            message = path.read_bytes()
+            try:
+                found[role] = message, read(message)
+            except DecodeError:
+                raise Misconfiguration(
+                    "state", str(path), "isn't a server's statement; restore it from a copy"
+                ) from None
+    return found
 
 
 def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
@@ -347,10 +333,7 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
 
     Raises Misconfiguration: the file holds something else.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return {}
+    data = path.read_bytes() if path.exists() else b""
     models: dict[tuple[Digest, int], Digest] = {}
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
@@ -374,21 +357,18 @@ def re_release_counts(body: Statement) -> list[int]:
 
 def _less(last: Statement, new: Statement) -> bool:
     """Whether ``new`` counts less than ``last`` did."""
-    before, now = re_release_counts(last), re_release_counts(new)
-    now += [0] * (len(before) - len(now))
-    return any(more > less for more, less in zip(before, now, strict=False))
+    both = zip_longest(re_release_counts(last), re_release_counts(new), fillvalue=0)
+    return any(before > now for before, now in both)
 
 
-def _refuse_what_was_forgotten(role: Role, last: Statement, new: Statement) -> None:
-    if _less(last, new):
-        before, now = re_release_counts(last), re_release_counts(new) or [0]
-        raise PeerViolation(
-            f"{role.value} states that it charged this owner for {now[0]} versions, by further "
-            f"releases {list(new.charged)}, after it was shown its own signature under "
-            f"{before[0]}, {list(last.charged)}: its ledger has forgotten charges. Nothing more is "
-            "sent. Keep this state folder, and ask both operators to compare their ledgers "
-            "(`precad ledger verify --against`) before you start again"
-        )
+def _forgotten(role: Role, last: Statement, new: Statement) -> PeerViolation:
+    return PeerViolation(
+        f"{role.value} states that it charged this owner for {sum(new.charged)} versions, by "
+        f"further releases {list(new.charged)}, after it was shown its own signature under "
+        f"{sum(last.charged)}, {list(last.charged)}: its ledger has forgotten charges. Nothing "
+        "more is sent. Keep this state folder, and ask both operators to compare their ledgers "
+        "(`precad ledger verify --against`) before you start again"
+    )
 
 
 def _drop_cut_line(path: Path) -> None:

@@ -1,21 +1,54 @@
-"""The dealer: two keys, the words that make the servers' streams correlated, and squares."""
+"""The dealer: two keys, the words that make the servers' streams correlated, and squares.
 
+Of the masks that clients chose it deals r = a·a: a share to each server, fresh, once per context,
+when both servers have named it alike.
+"""
+
+import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import numpy as np
 
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    TaskMismatch,
+)
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
+from precad.common.share.mask import mask_stream, opens
 from precad.common.task import Task
-from precad.dealer.mask_squares import Deliver, Squares, Work
+from precad.norm_check.dealing import Answer
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+Deliver = Callable[[bytes, Answer], None]
+"""Takes the answer about one context to one server; doesn't wait. It stands for the server's
+conversation."""
+Work = Callable[[], None]
+"""To be called in any thread; its answers go to both servers."""
+_PIECE = 1 << 16
+"""Words of a that are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    role: Role
+    request: SquareRequest
+    deliver: Deliver
+
+    def opens(self) -> bool:
+        it = self.request
+        own = it.commitment_a if self.role is Role.SERVER_A else it.commitment_b
+        return opens(Digest(own), self.role, Digest(it.context), it.salt, it.seed)
 
 
 class DealerRole:
@@ -24,36 +57,24 @@ class DealerRole:
     Safe to call from several threads.
 
     Args:
+        task: its digest.
         dimension: d, the length of masks.
-        keys: 32 secret bytes shared with each server; fresh ones from the operating system's
-            CSPRNG unless given.
-
-    Raises:
-        Misconfiguration: a key is missing or of another length, or both are the same, which
-            would show each server the other's part.
+        keys: 32 secret bytes shared with each server, and with it alone; fresh ones from the
+            operating system's CSPRNG but in tests.
     """
 
     def __init__(
-        self,
-        task: Digest,
-        dimension: int,
-        keys: Mapping[Role, Secret] | None = None,
+        self, task: Digest, dimension: int, keys: Mapping[Role, Secret] | None = None
     ) -> None:
-        if keys is None:
-            keys = {role: Secret.random(KEY_BYTES) for role in SERVERS}
-        if set(keys) != set(SERVERS):
-            raise Misconfiguration("keys", list(keys), "give one for each of the two servers")
-        for role, key in keys.items():
-            if len(key) != KEY_BYTES:
-                raise Misconfiguration(f"keys[{role.value}]", key, f"must have {KEY_BYTES} bytes")
-        if keys[Role.SERVER_A] == keys[Role.SERVER_B]:
-            raise Misconfiguration("keys", list(keys), "the two servers need different keys")
         self._task = task
-        self._keys = dict(keys)
+        self._keys = keys or {role: Secret.random(KEY_BYTES) for role in SERVERS}
         self._dealt: dict[int, tuple[DealRequest, set[Role]]] = {}
         """By batch, of the newest attempt: an older one is never dealt for again."""
         self.newest_attempt = -1
-        self._squares = Squares(dimension)
+        self._dimension = dimension
+        self._waiting: dict[bytes, _Half] = {}
+        self._closed: dict[bytes, PrecadError] = {}
+        """Dealt, or refused: what whoever comes with such a context hears."""
         self._lock = threading.Lock()
 
     @classmethod
@@ -67,7 +88,7 @@ class DealerRole:
     @property
     def waiting(self) -> int:
         """Submissions that only one server has asked for."""
-        return self._squares.waiting
+        return len(self._waiting)
 
     def key_for(self, role: Role) -> Secret:
         """The key shared with one server. Raises PeerViolation for any other role."""
@@ -111,14 +132,34 @@ class DealerRole:
         before. Raises as ``corrections``.
         """
         self.key_for(role)
+        half, ctx = _Half(role, request, deliver), request.context
+        once = PeerUnavailable(f"{ctx.hex()} is dealt for once; take a new attempt")
         with self._lock:
             self._begin(request)
-            return self._squares.ask(role, request, deliver)
+            first = self._waiting.get(ctx)
+            if ctx in self._closed or (first is not None and first.role is role):
+                deliver(ctx, self._closed.get(ctx, once))
+            elif not half.opens():
+                self._refuse(half, f"{role.value}'s seed doesn't open its commitment")
+            elif first is None:
+                self._waiting[ctx] = half
+            elif first.request != request:
+                self._refuse(half, "the two servers name different commitments")
+            else:
+                del self._waiting[ctx]
+                self._closed[ctx] = once
+                row_key = Secret.random()
+                first.deliver(ctx, row_key)
+                deliver(ctx, row_key)
+                return partial(_square, first, half, self._dimension)
+        return None
 
     def forget(self, deliver: Deliver) -> None:
         """A server's conversation is over: the seeds of halves without the other one go."""
         with self._lock:
-            self._squares.forget(deliver)
+            for ctx, half in list(self._waiting.items()):
+                if half.deliver == deliver:
+                    del self._waiting[ctx]
 
     def _begin(self, request: DealRequest | SquareRequest) -> None:
         if request.task != self._task:
@@ -128,10 +169,43 @@ class DealerRole:
         if request.attempt > self.newest_attempt:
             self.newest_attempt = request.attempt
             self._dealt.clear()
-            self._squares.forget()
+            for ctx, half in self._waiting.items():
+                half.deliver(ctx, PeerUnavailable("a newer attempt has begun; take that one"))
+            self._waiting.clear()
+            self._closed.clear()
+
+    def _refuse(self, half: _Half, why: str) -> None:
+        """Which server broke the protocol, the dealer can't know: neither waits in vain."""
+        ctx = half.request.context
+        self._closed[ctx] = PeerViolation(f"nothing is dealt for {ctx.hex()}: {why}")
+        for deliver in {half.deliver, self._waiting.pop(ctx, half).deliver}:
+            deliver(ctx, self._closed[ctx])
 
     def _binary(self, request: DealRequest, number: int, size: int) -> RingVector:
         of_a, of_b = (request.stream(self._keys[role], number) for role in SERVERS)
         a = of_a.words(size) ^ of_b.words(size)
         b = of_a.words(size) ^ of_b.words(size)
         return (a & b) ^ of_a.words(size)
+
+
+def _square(one: _Half, other: _Half, dimension: int) -> None:
+    ctx, r = one.request.context, sum(dot(a, a) for a in _masks(one, other, dimension))
+    # Whose share is drawn and whose is the rest, is all the same: either alone is uniform.
+    drawn = secrets.randbits(64)
+    one.deliver(ctx, signed(drawn))
+    other.deliver(ctx, signed(r - drawn))
+
+
+def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVector]:
+    """A = a_A + a_B, in pieces; each is good until the next one is asked for."""
+    streams = [
+        mask_stream(each.request.seed, each.role, *each.request.names)
+        for each in (of_one, of_other)
+    ]
+    # Two buffers: one of a MiB would be fetched from the system anew for each submission.
+    one, other = (np.empty(min(_PIECE, dimension), dtype=np.int64) for _ in streams)
+    for start in range(0, dimension, _PIECE):
+        size = min(_PIECE, dimension - start)
+        a = streams[0].words_into(one[:size])
+        a += streams[1].words_into(other[:size])
+        yield a

@@ -20,8 +20,7 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.version import WIRE_VERSION
-from precad.dealer.dealer_role import SERVERS, DealerRole
-from precad.dealer.mask_squares import Deliver, Work
+from precad.dealer.dealer_role import SERVERS, DealerRole, Deliver, Work
 from precad.norm_check.dealing import Answer
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
@@ -81,13 +80,10 @@ class Outbox:
             self._some.clear()
             self._told = False
             while self._waiting:
-                yield self._reply()
-
-    def _reply(self) -> pb.SquareReply:
-        reply = pb.SquareReply()
-        while self._waiting and len(reply.answers) < _TOGETHER:
-            add_answer(reply, *self._waiting.popleft())
-        return reply
+                reply = pb.SquareReply()
+                while self._waiting and len(reply.answers) < _TOGETHER:
+                    add_answer(reply, *self._waiting.popleft())
+                yield reply
 
 
 def add_answer(reply: pb.SquareReply, context: bytes, answer: Answer) -> None:

@@ -1,7 +1,7 @@
 """A server's way to a dealer in the same process: tests, and the protocol played on one page."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PrecadError
@@ -41,11 +41,8 @@ class LocalDealing:
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
         """A conversation for one attempt."""
         answers = Answers(attempt, self._timeout_s, self._clock)
-        conversation = _Conversation(self._dealer, self._role, answers)
-        try:
+        with closing(_Conversation(self._dealer, self._role, answers)) as conversation:
             yield conversation
-        finally:
-            conversation.close()
 
 
 class _Conversation:

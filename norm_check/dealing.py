@@ -70,8 +70,7 @@ class Answers:
     def put(self, context: bytes, answer: Answer) -> None:
         """One answer of the dealer's, in whatever order they come.
 
-        Raises:
-            PeerViolation: nobody asked, it was answered before, or it isn't a key.
+        Raises PeerViolation: nobody asked, it was answered before, or it isn't a key.
         """
         kind = PrecadError if isinstance(answer, PrecadError) else type(answer)
         if isinstance(answer, Secret) and len(answer) != KEY_BYTES:

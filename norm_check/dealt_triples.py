@@ -28,13 +28,8 @@ def comparison_triples(m: int) -> tuple[tuple[Shape, Shape], ...]:
     """Operand shapes of the ANDs that CrypTen 0.4.1 computes to take ``m`` sign bits.
 
     Adding two binary sharings takes one AND of the words, then one AND a level of the carry tree,
-    in which the pair (set, propagate) is stacked.
-
-    Args:
-        m: number of comparisons in the batch, at least 1.
-
-    Returns:
-        Seven pairs of shapes; the result of each AND has the shape of its operands.
+    in which the pair (set, propagate) is stacked: seven pairs of shapes. The result of each AND has
+    the shape of its operands.
     """
     return (((m,), (m,)), *((((2, m), (2, m)),) * _TREE_DEPTH))
 

@@ -36,12 +36,8 @@ def bits_of(shape: ProofShape, z: NDArray[np.int64], squared: int) -> FieldVecto
     """The bits of all projections + B and of β² − X·X, ``[shape.bits] uint64``.
 
     What is out of range is written modulo 2B or 2^s₂ and sent like any other: the servers refuse
-    it, and nothing shows before.
-
-    Args:
-        shape: the proof's sizes.
-        z: the projections ⟨row, X⟩, ``[k] int64``.
-        squared: X·X.
+    it, and nothing shows before. ``z`` are the projections ⟨row, X⟩, ``[k] int64``; ``squared`` is
+    X·X.
     """
     shifted = (z + shape.half_width) % (2 * shape.half_width)
     width, last = len(shape.weights), shape.weights[-1]
@@ -55,11 +51,7 @@ def bits_of(shape: ProofShape, z: NDArray[np.int64], squared: int) -> FieldVecto
 
 
 def projections(rows: Rows) -> FieldVector:
-    """The rows' projections of a share mod p, ``[k] uint64``.
-
-    Args:
-        rows: has absorbed the whole share, its words as int64.
-    """
+    """The projections mod p, ``[k] uint64``, of a share whose words were absorbed as int64."""
     math = arithmetic()
     low, high = (of_signed(half) for half in np.ascontiguousarray(rows.halves().T))
     shifted = math.multiply(high, np.full(high.size, 2**HALF_BITS, dtype=np.uint64))
@@ -69,9 +61,7 @@ def projections(rows: Rows) -> FieldVector:
 def bit_challenges(shape: ProofShape, key: Secret) -> FieldVector:
     """μ₁ and μ₂, ``[2, shape.bits] uint64``: they bind every bit to be 0 or 1.
 
-    Args:
-        shape: the proof's sizes.
-        key: a hash of what fixes the bits.
+    ``key`` is a hash of what fixes the bits.
     """
     return FieldKeystream(key, "proof/bits").words(2 * shape.bits).reshape(2, -1)
 
@@ -81,12 +71,8 @@ def prove(
 ) -> FieldVector:
     """H at 1, at the used rows' points and at the odd 2N-th roots, ``[shape.values] uint64``.
 
-    Args:
-        shape: the proof's sizes.
-        x: the update, ``[d]``.
-        bits: of ``bits_of``.
-        mu: of ``bit_challenges``.
-        mask: u, ``[c_w]``: uniform, and for this proof alone.
+    Of the update x, ``[d]``, its ``bits_of`` and their ``bit_challenges``. The mask u, ``[c_w]``,
+    is uniform, and for this proof alone.
     """
     math = arithmetic()
     even, odd = (np.zeros(shape.points, dtype=np.uint64) for _ in range(2))
@@ -133,11 +119,7 @@ class Query:
 
     @classmethod
     def at(cls, shape: ProofShape, t: int, rho: FieldVector) -> "Query":
-        """The query at that point.
-
-        Raises:
-            ValueError: the point is one of the proof's own.
-        """
+        """The query at that point. Raises ValueError: it is one of the proof's own."""
         if pow(t, 2 * shape.points, P) == 1:
             raise ValueError("a query's point must be no root of unity of the proof")
         math = arithmetic()
@@ -184,10 +166,7 @@ class ProofShare:
 
 
 def answer(
-    query: Query,
-    pieces: Iterator[FieldVector],
-    beside: Callable[[], ProofShare],
-    mu: FieldVector,
+    query: Query, pieces: Iterator[FieldVector], beside: Callable[[], ProofShare], mu: FieldVector
 ) -> ProofWords:
     """This server's words for one submission.
 

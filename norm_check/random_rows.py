@@ -45,10 +45,9 @@ class Rows:
         self._masks = np.empty((self._blocks, k, MASKS), dtype="<u8")
 
     def absorb(self, words: RingVector) -> None:
-        """The share's next words: pieces come in order, each once.
+        """The share's next words, ``[n] int64``: pieces come in order, each once.
 
-        Args:
-            words: ``[n] int64``; n is a multiple of 64 but in the last piece.
+        n is a multiple of 64 but in the last piece.
 
         Raises ValueError: the piece doesn't fit behind those absorbed before.
         """
@@ -85,8 +84,7 @@ class Rows:
     def halves(self) -> NDArray[np.int64]:
         """The projections of the words' low and high halves, ``[k, 2] int64``, unreduced.
 
-        Raises:
-            ValueError: words are missing.
+        Raises ValueError: words are missing.
         """
         if self._absorbed < self._dimension:
             raise ValueError(f"only {self._absorbed} of {self._dimension} words were absorbed")

@@ -58,26 +58,13 @@ def share(
 
 
 def share_with_proof(
-    x: RingVector,
-    shape: ProofShape,
-    context: SubmissionContext,
-    stated: ForProof,
-    signer: Signer,
+    x: RingVector, shape: ProofShape, context: SubmissionContext, stated: ForProof, signer: Signer
 ) -> tuple[ProofSubmission, ProofSubmission]:
     """Share ``x`` (``[d] int64``) and prove its norm; never raises for what x holds.
 
-    Seeds and salts are fresh from the CSPRNG. Call it once an attempt and keep the result for
-    retries: whoever gets two proofs of one update with one seed can tell it from another.
-
-    Args:
-        x: the update.
-        shape: the proof's sizes.
-        context: what it is bound to.
-        stated: both servers' openings, and who gets the seed.
-        signer: signs with this client's key.
-
-    Returns:
-        The submissions for A and for B.
+    As ``share``. Seeds and salts are fresh from the CSPRNG. Call it once an attempt and keep the
+    result for retries: whoever gets two proofs of one update with one seed can tell it from
+    another.
     """
     math, nothing = arithmetic(), Digest(bytes(32))
     seed_holder = stated.seed_holder

@@ -68,14 +68,10 @@ def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
 def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) -> None:
     """Refuse a model and a loss that take longer at values which a server can bring about.
 
-    Args:
-        gradients: prepared for the records; its synthetic ones are tried, at the task's own model
-            and at each of ``hostile_models``.
-        loss: the owner's, to name it.
-        task: gives d and the first model.
+    ``gradients`` is prepared for the records: its synthetic ones are tried, at the task's own model
+    and at each of ``hostile_models``.
 
-    Raises:
-        Misconfiguration: names the layer or the loss, what it does, and what to use instead.
+    Raises Misconfiguration: names the layer or the loss, what it does, and what to use instead.
     """
     inputs, targets = gradients.fillers
     own = "the task's own", initial_vector(task.model)

@@ -42,13 +42,13 @@ def local_update(
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
 
     Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
-    that one record moves it by at most R·2^f
-    (docs/soundness.md, "Honest updates keep the bound"). A record without a usable gradient counts
-    as zero; no record's values, and none of θ's, make this raise.
+    that one record moves it by at most R·2^f (docs/soundness.md, "Honest updates keep the bound").
+    A record without a usable gradient counts as zero; no record's values, and none of θ's, make
+    this raise.
 
     Args:
-        model: the task's model; its own parameter values don't matter and aren't changed.
-        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
+        model: the task's; its own parameter values don't matter and aren't changed.
+        loss: per-record, such as ``torch.nn.functional.cross_entropy``.
         data: a pair of arrays, a map-style Dataset, or ``Records``.
         indices: the sampled records, ``[n] int64``; none gives the zero vector.
         theta: θ_t, ``[d] float64``.
@@ -62,8 +62,8 @@ def local_update(
     Returns:
         X, ``[d] int64``, with X·X ≤ β² over the integers.
 
-    Raises:
-        Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is outside the data.
+    Raises Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is outside the
+    data.
     """
     records = as_records(data)
     if indices.size and not (indices.min() >= 0 and indices.max() < len(records)):
@@ -93,15 +93,10 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector
     A clipped gradient has encodings of at most R·2^f ≤ C·2^f < 2^25 + 1 units, so none overflows,
     nor does a sum of fewer than 2^37.
 
-    Args:
-        chunks: ``[any, d] float64`` arrays, one record's gradient a row.
-        task: gives R, f and d.
+    ``chunks`` are ``[any, d] float64``, one record's gradient a row. In ``[d] int64`` one record
+    more or less moves the sum by at most R·2^f in the L2 norm.
 
-    Returns:
-        ``[d] int64``: one record more or less moves it by at most R·2^f in the L2 norm.
-
-    Raises:
-        Misconfiguration: a gradient isn't finite.
+    Raises Misconfiguration: a gradient isn't finite.
     """
     total = np.zeros(task.dimension, np.int64)
     rows = max(1, _CACHED // task.dimension)
@@ -123,9 +118,6 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
     return clip_record_adaptively(gradients, clip, objective.stabiliser)
 
 
-_BLOCK = 1 << 16
-
-
 def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np.int64]:
     """Each of |D_i| = ``count`` records independently with p_i = ``rate``; Algorithm 2, line 2.
 
@@ -133,28 +125,17 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
     and more that is the rate itself; for smaller ones the probability is too low by less than
     2^−64, and never too high, so the accounted amplification holds.
 
-    Returns:
-        The drawn indices, ascending, ``[≤ count] int64``; 8 bytes of randomness went for each
-        record.
+    The drawn indices ascend, ``[≤ count] int64``; 8 bytes of randomness go for each record.
 
-    Raises:
-        Misconfiguration: the rate lies outside (0, 1], or the count is negative.
+    Raises Misconfiguration: the rate lies outside (0, 1].
     """
-    if count < 0:
-        raise Misconfiguration("count", count, "can't be negative")
     if not 0 < rate <= 1:
         raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
     threshold = int(Fraction(rate) * 2**64)
-    drawn = [np.empty(0, np.int64)]
-    for start in range(0, count, _BLOCK):
-        words = randomness.words(min(_BLOCK, count - start)).view(np.uint64)
-        # threshold itself doesn't fit 64 bits at rate 1.
-        chosen = words <= np.uint64(threshold - 1) if threshold else np.zeros(words.shape, bool)
-        drawn.append(np.flatnonzero(chosen) + start)
-    return np.concatenate(drawn)
-
-
-REPEATS = 5
+    if not (count and threshold):
+        return np.empty(0, np.int64)
+    # The threshold itself doesn't fit 64 bits at rate 1.
+    return np.flatnonzero(randomness.words(count).view(np.uint64) <= np.uint64(threshold - 1))
 
 
 def padded_work_s(
@@ -164,7 +145,7 @@ def padded_work_s(
     count: int,
     rate: float,
     task: Task,
-    repeats: int = REPEATS,
+    repeats: int = 5,
 ) -> float:
     """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
 

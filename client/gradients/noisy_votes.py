@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -19,8 +19,6 @@ DRAWS = 2**63
 """Draws of the noise are numbered below."""
 BATCH = 512
 """Copies at a time: bounds the memory, and changes no vote."""
-_CLASSES = 2
-_STREAMS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Votes:
 
 def sample_votes(
     module: nn.Module,
-    inputs: torch.Tensor,
+    inputs: Tensor,
     how: Sampling,
     *,
     keep: Path | None = None,
@@ -86,9 +84,8 @@ def sample_votes(
         progress: told how many points are done.
         batch: copies at a time.
 
-    Raises:
-        Misconfiguration: inputs aren't real numbers, the model has no column a class, or the file
-            belongs to other work.
+    Raises Misconfiguration: inputs aren't real numbers, the model has no column a class, or the
+    file belongs to other work.
     """
     if not inputs.is_floating_point() or not len(inputs):
         raise Misconfiguration("data", str(inputs.dtype), "smoothing adds noise to real numbers")
@@ -96,7 +93,7 @@ def sample_votes(
     module = copy.deepcopy(module).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with torch.no_grad():
         outputs = module(inputs[:1])
-    if outputs.ndim != 2 or outputs.shape[1] < _CLASSES:  # noqa: PLR2004
+    if outputs.ndim != 2 or outputs.shape[1] < 2:  # noqa: PLR2004
         raise Misconfiguration(
             "model", list(outputs.shape), "smoothing needs a column for each class"
         )
@@ -116,13 +113,13 @@ def sample_votes(
             append_line(keep, json.dumps([point, first, second]))
         progress(len(done))
     rows = [done[point] for point in range(len(inputs))]
-    selection, votes = (np.array([row[i] for row in rows], np.int64) for i in range(_STREAMS))
+    selection, votes = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
     return Votes(selection, votes)
 
 
 def _votes(
     module: nn.Module,
-    x: torch.Tensor,
+    x: Tensor,
     how: Sampling,
     count: int,
     classes: int,

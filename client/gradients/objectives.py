@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional
 
@@ -20,9 +21,9 @@ from precad.common.keystream import Keystream
 from precad.common.secret import Secret
 from precad.common.task_schema import ObjectiveSection
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is taken."""
-Model = Callable[[torch.Tensor], torch.Tensor]
+Model = Callable[[Tensor], Tensor]
 """``[copies, …]`` to ``[copies, classes]``, at one θ."""
 
 MOST_COPIES = 4
@@ -35,7 +36,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The scalar whose gradient is one record's; ``copies`` and ``of_outputs`` are its two halves.
+    """L' of Algorithm 2, line 5, whose gradient is one record's: of its copies' outputs.
 
     Works inside torch.func transforms, on one record at a time.
 
@@ -53,11 +54,6 @@ class Objective:
         return 0 if self.section.name == "plain" else self.section.copies
 
     @property
-    def every(self) -> int:
-        """How many copies go through the model, the record itself among them where it counts."""
-        return self.noisy + self._first
-
-    @property
     def needs_labels(self) -> bool:
         """Whether it is made for classes: a column each in outputs, a whole label a target."""
         return self.section.name not in ("plain", "dp-gaussian")
@@ -67,29 +63,22 @@ class Objective:
         """Copies before the noisy ones; the stability term compares with the record itself."""
         return int(self.section.original or self.noisy == 0 or self.section.name == "dp-stability")
 
-    def loss(
-        self, model: Model, x: torch.Tensor, y: torch.Tensor, randomness: torch.Tensor
-    ) -> torch.Tensor:
-        """L' of one record; Algorithm 2, line 5. ``randomness`` is standard normal, ``[K, …]``."""
-        return self.of_outputs(model(self.copies(model, x, y, randomness).detach()), y)
+    def copies(self, model: Model, x: Tensor, y: Tensor, randomness: Tensor) -> Tensor:
+        """The record, where it counts, and its K noisy copies: ``[copies, …]``; constants of θ.
 
-    def copies(
-        self, model: Model, x: torch.Tensor, y: torch.Tensor, randomness: torch.Tensor
-    ) -> torch.Tensor:
-        """The record, where it counts, and its K noisy copies: ``[every, …]``; constants of θ.
-
-        For ``dp-smoothadv`` the noise is around x', which projected gradient ascent finds in the
-        L2 ball (eq. 3, 4; Salman et al. 2019).
+        ``randomness`` is standard normal, ``[K, …]``. For ``dp-smoothadv`` the noise is around x',
+        which projected gradient ascent finds in the L2 ball (eq. 3, 4; Salman et al. 2019).
         """
         if not self.noisy:
             return x.unsqueeze(0)
         around = self.section.noise * randomness
-        middle = self._adversarial(model, x, y, around) if self._adversary else x
+        adversary = self.section.name == "dp-smoothadv"
+        middle = self._adversarial(model, x, y, around) if adversary else x
         noisy = middle.unsqueeze(0) + around
         return torch.cat([x.unsqueeze(0), noisy]) if self._first else noisy
 
-    def of_outputs(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Mean loss of the copies with the regulariser, from ``[every, classes]``."""
+    def of_outputs(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """L', the mean loss of the copies with the regulariser, from ``[copies, classes]``."""
         counted = outputs if self.section.original or not self.noisy else outputs[-self.noisy :]
         losses = vmap(lambda one: self.base(one.unsqueeze(0), y.unsqueeze(0)).sum())(counted)
         noisy = outputs[self._first :]
@@ -107,28 +96,21 @@ class Objective:
                 return losses.mean()
         return losses.mean() + weight * term
 
-    @property
-    def _adversary(self) -> bool:
-        return self.section.name == "dp-smoothadv"
-
-    def _adversarial(
-        self, model: Model, x: torch.Tensor, y: torch.Tensor, around: torch.Tensor
-    ) -> torch.Tensor:
+    def _adversarial(self, model: Model, x: Tensor, y: Tensor, around: Tensor) -> Tensor:
         """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
         radius, steps = self.section.attack_radius, self.section.attack_steps
 
         pieces = torch.split(around, MOST_COPIES)
 
-        def logs_of(moved: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+        def logs_of(moved: Tensor, piece: Tensor) -> Tensor:
             logs = functional.log_softmax(model(moved.unsqueeze(0) + piece), dim=1)
-            mine: torch.Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
+            mine: Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
             return mine
 
-        def slope(moved: torch.Tensor) -> torch.Tensor:
+        def slope(moved: Tensor) -> Tensor:
             if len(pieces) == 1:
-                whole: torch.Tensor = grad(
-                    lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0)
-                )(moved)
+                of_sum = grad(lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0))
+                whole: Tensor = of_sum(moved)
                 return whole
             # The gradient of a log of a sum: each copy's own, weighted by its part of the sum.
             parts = torch.softmax(torch.cat([logs_of(moved, piece) for piece in pieces]), dim=0)
@@ -139,21 +121,23 @@ class Objective:
 
         moved = x
         for _ in range(steps):
-            moved = moved + (2 * radius / steps) * _unit(slope(moved))
+            up = slope(moved)
+            unit = up / up.square().sum().clamp_min(_TINY).sqrt()
+            moved = moved + (2 * radius / steps) * unit
             away = moved - x
             length = away.square().sum().clamp_min(_TINY).sqrt()
             moved = x + away * torch.clamp(radius / length, max=1.0)
         return moved
 
 
-def divergence(of: torch.Tensor, against: torch.Tensor) -> torch.Tensor:
+def divergence(of: Tensor, against: Tensor) -> Tensor:
     """KL(softmax(of) ‖ softmax(against)), ``[rows]``: of logits ``[1, c]`` and ``[rows, c]``."""
     p = functional.log_softmax(of, dim=1)
     q = functional.log_softmax(against, dim=1)
     return (p.exp() * (p - q)).sum(dim=1)
 
 
-def macer_hinge(probabilities: torch.Tensor, label: torch.Tensor, margin: float) -> torch.Tensor:
+def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
     """max(0, γ − (Φ⁻¹(p_y) − Φ⁻¹(p_{ŷ≠y}))) of one record, DP-CERT eq. (14), with its mask.
 
     ``probabilities``, ``[classes]``, are averaged over noise; γ is the margin. The printed equation
@@ -171,11 +155,7 @@ def macer_hinge(probabilities: torch.Tensor, label: torch.Tensor, margin: float)
     return torch.where(applies, torch.clamp(margin - apart, min=0.0), 0.0)
 
 
-def _unit(direction: torch.Tensor) -> torch.Tensor:
-    return direction / direction.square().sum().clamp_min(_TINY).sqrt()
-
-
-def check_usable(objective: Objective, outputs: object, x: torch.Tensor, y: torch.Tensor) -> None:
+def check_usable(objective: Objective, outputs: object, x: Tensor, y: Tensor) -> None:
     """Refuse records that the objective can't be of, by shapes and types alone.
 
     Raises Misconfiguration: inputs aren't real numbers, or it takes classes and there are none.
@@ -185,7 +165,7 @@ def check_usable(objective: Objective, outputs: object, x: torch.Tensor, y: torc
         raise Misconfiguration(
             "objective.name", name, "adds noise to inputs, and these are whole numbers: use plain"
         )
-    classes = isinstance(outputs, torch.Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1  # noqa: PLR2004
+    classes = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1  # noqa: PLR2004
     if objective.needs_labels and not (classes and y.ndim == 1 and not y.is_floating_point()):
         raise Misconfiguration(
             "objective.name",
@@ -211,7 +191,7 @@ class Augmentation:
         self._key, self._shape = key, (copies, *shape)
         self._count = math.prod(self._shape)
 
-    def of(self, indices: NDArray[np.int64], rows: int) -> torch.Tensor:
+    def of(self, indices: NDArray[np.int64], rows: int) -> Tensor:
         """``[rows, K, …] float32``: these records', then nobody's, with the same work for each."""
         if not self._count:
             # No copies, of any record: nothing is drawn for them.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from precad.common.errors import Misconfiguration
 from precad.common.keystream import encode_context
@@ -66,7 +66,7 @@ def _chosen(module: nn.Module, section: ModelSection) -> str | None:
     return None
 
 
-def _apart(given: torch.Tensor, drawn: torch.Tensor) -> bool:
+def _apart(given: Tensor, drawn: Tensor) -> bool:
     """Whether numbers are all one, or larger or smaller than such as are drawn, beyond chance."""
     sizes = [float(each.double().square().mean().sqrt()) for each in (given, drawn)]
     most = _DEVIATIONS / math.sqrt(given.numel())
@@ -140,16 +140,16 @@ def check_buffers(module: nn.Module, section: ModelSection) -> None:
         raise Misconfiguration(f"model buffer {name}", type(module).__name__, remedy)
 
 
-def _fixed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _fixed(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Buffers, and tensors that are only attributes, by name."""
     yield from module.named_buffers()
     for prefix, layer in module.named_modules():
         for name, value in vars(layer).items():
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, Tensor):
                 yield f"{prefix}.{name}".lstrip("."), value
 
 
-def _tensor_digest(name: str, tensor: torch.Tensor) -> str:
+def _tensor_digest(name: str, tensor: Tensor) -> str:
     """Of its numbers as training has them: float32, or whole ones."""
     real = tensor.is_floating_point()
     kind = "<f4" if real else "<c8" if tensor.is_complex() else "<i8"

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional
 
@@ -40,6 +40,8 @@ from precad.common.model import tensors
 from precad.common.secret import Secret
 from precad.common.task_schema import ObjectiveSection, Parameter
 
+Named = dict[str, Tensor]
+"""Parameters, or their gradients, by name."""
 CHUNK_BYTES = 256 * 2**20
 """Memory that one chunk's gradients, clipping and encoding may take."""
 MOST_RECORDS = 256
@@ -59,19 +61,19 @@ _IGNORED = -100
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def chunk_records(dimension: int, budget: int = CHUNK_BYTES, most: int | None = None) -> int:
-    """Records per chunk so that ``[records, dimension]`` work arrays fit the budget; at least 1.
+def chunk_records(dimension: int, most: int | None = None) -> int:
+    """Records a chunk so that ``[records, dimension]`` work arrays fit ``CHUNK_BYTES``; 1 or more.
 
     With ``most``, M of a padded sample, the chunks share it evenly: less is padding.
     """
     fast = min(MOST_RECORDS, max(_CACHED_RECORDS, _CACHED // dimension))
-    fitting = min(fast, max(1, budget // (_BYTES_PER_ELEMENT * dimension)))
+    fitting = min(fast, max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * dimension)))
     if not most:
         return fitting
     return math.ceil(most / math.ceil(most / fitting))
 
 
-def synthetic(like: torch.Tensor, count: int) -> torch.Tensor:
+def synthetic(like: Tensor, count: int) -> Tensor:
     """``count`` rows like those of ``like`` in shape and type: fractions in (0, 1), zeros and ones.
 
     They depend on no record.
@@ -96,9 +98,8 @@ class RecordGradients:
         chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
         objective: the task's; the loss of the record alone without it.
 
-    Raises:
-        Misconfiguration: the parameters aren't the task's, real and all trained, or the model has
-            batch norm or dropout.
+    Raises Misconfiguration: the parameters aren't the task's, real and all trained, or the model
+    has batch norm or dropout.
     """
 
     def __init__(
@@ -114,8 +115,6 @@ class RecordGradients:
         self.parameters = parameters
         self.dimension = sum(parameter.size for parameter in parameters)
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
-        if self.chunk < 1:
-            raise Misconfiguration("chunk", chunk, "must be at least 1 record")
         self.module = copy.deepcopy(model).float().train()
         for layer in self.module.modules():
             if isinstance(layer, nn.Embedding):
@@ -128,7 +127,7 @@ class RecordGradients:
         self._recurrent = any(
             isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in self.module.modules()
         )
-        self.fillers: list[torch.Tensor] = []
+        self.fillers: list[Tensor] = []
         """Synthetic inputs and targets, a chunk of them."""
         self.classes: int | None = None
         """How many labels the loss takes, where that is known."""
@@ -160,13 +159,13 @@ class RecordGradients:
             ``[chunk, d] float64``, in the order of the indices; zero for records that failed, and
             after the last record.
 
-        Raises:
-            Misconfiguration: θ has another length, or the model keeps running statistics or is
-                random. Neither depends on a record's values nor on those of θ.
+        Raises Misconfiguration: θ has another length, or the model keeps running statistics or is
+        random. Neither depends on a record's values nor on those of θ.
         """
         named = self.loaded(theta)
         self.prepare(records)
-        draws = self.augmentation(records, randomness)
+        shape = tuple(records.inputs.shape[1:])
+        draws = Augmentation(randomness or Secret.random(), self.objective.noisy, shape)
         for start in range(0, len(indices) if most is None else most, self.chunk):
             some = indices[start : start + self.chunk]
             inputs, targets = records.take(some)
@@ -181,12 +180,7 @@ class RecordGradients:
                 on_failure(record)
             yield rows
 
-    def augmentation(self, records: Records, key: Secret | None) -> Augmentation:
-        """The noise of these records' copies."""
-        shape = tuple(records.inputs.shape[1:])
-        return Augmentation(key or Secret.random(), self.objective.noisy, shape)
-
-    def loaded(self, theta: NDArray[np.float64]) -> dict[str, torch.Tensor]:
+    def loaded(self, theta: NDArray[np.float64]) -> Named:
         """θ as the model's parameters in float32."""
         return {
             name: torch.from_numpy(values).to(self._device, torch.float32)
@@ -209,7 +203,7 @@ class RecordGradients:
         after = {name: buffer.clone() for name, buffer in before.items()}
         with torch.no_grad():
             outputs = functional_call(self.module, after, (self.fillers[0][:1].to(self._device),))
-        self.gives = None if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        self.gives = None if isinstance(outputs, Tensor) else type(outputs).__name__
         for name, buffer in before.items():
             if not torch.allclose(buffer, after[name], rtol=0, atol=0, equal_nan=True):
                 raise Misconfiguration(
@@ -221,7 +215,7 @@ class RecordGradients:
         check_usable(self.objective, outputs, records.inputs, records.targets)
         self.classes = self._classes(outputs, records.targets)
 
-    def wrong_labels(self, targets: torch.Tensor) -> torch.Tensor:
+    def wrong_labels(self, targets: Tensor) -> Tensor:
         """Which targets are no class of the model and would make the loss raise, same shape."""
         if self.classes is None:
             return torch.zeros_like(targets, dtype=torch.bool)
@@ -229,14 +223,14 @@ class RecordGradients:
         # An ignored label is nobody's class: what needs one takes it as wrong, so as zero too.
         return outside if self.objective.needs_labels else outside & (targets != self._ignored)
 
-    def _classes(self, outputs: Any, targets: torch.Tensor) -> int | None:
+    def _classes(self, outputs: Any, targets: Tensor) -> int | None:
         """How many labels the loss takes, where it is one of torch's that index by them."""
         loss = getattr(self._loss, "func", self._loss)  # functools.partial
         indexes = loss in _INDEXED or isinstance(loss, _INDEXED_LAYERS)
         default = getattr(loss, "ignore_index", _IGNORED)
         self._ignored = getattr(self._loss, "keywords", {}).get("ignore_index", default)
         whole = not targets.is_floating_point()
-        batched = isinstance(outputs, torch.Tensor) and outputs.ndim > 1
+        batched = isinstance(outputs, Tensor) and outputs.ndim > 1
         if indexes and not whole and batched and targets.ndim < outputs.ndim:
             raise Misconfiguration(
                 "data, targets",
@@ -245,16 +239,12 @@ class RecordGradients:
                 "loss of your own for other targets",
             )
         indexes = indexes or self.objective.needs_labels
-        if indexes and whole and isinstance(outputs, torch.Tensor) and outputs.ndim > 1:
+        if indexes and whole and isinstance(outputs, Tensor) and outputs.ndim > 1:
             return outputs.shape[1]
         return None
 
     def _gradients(
-        self,
-        named: dict[str, torch.Tensor],
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
-        noise: torch.Tensor,
+        self, named: Named, inputs: Tensor, targets: Tensor, noise: Tensor
     ) -> NDArray[np.float64]:
         """``kernel``, but where that raises each record alone, and NaN where it still does.
 
@@ -283,11 +273,7 @@ class RecordGradients:
             raise error
 
     def kernel(
-        self,
-        named: dict[str, torch.Tensor],
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
-        noise: torch.Tensor | None = None,
+        self, named: Named, inputs: Tensor, targets: Tensor, noise: Tensor | None = None
     ) -> NDArray[np.float64]:
         """Gradients of at most ``chunk`` records, and of what fills it: ``[chunk, d] float64``.
 
@@ -306,12 +292,8 @@ class RecordGradients:
         return rows
 
     def shared(
-        self,
-        named: dict[str, torch.Tensor],
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
-        noise: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, named: Named, inputs: Tensor, targets: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
         """Gradients ``[n, d] float32`` of any number of records; faster, to fewer bits.
 
         All records share one copy of the parameters, so that a record's last bits may depend on
@@ -322,9 +304,7 @@ class RecordGradients:
             noise = inputs.new_zeros(len(inputs), self.objective.noisy, *inputs.shape[1:])
         return self._of(*self._apart(named, len(inputs)), inputs, targets, noise)
 
-    def _apart(
-        self, named: dict[str, torch.Tensor], count: int
-    ) -> tuple[dict[str, torch.Tensor], int | None]:
+    def _apart(self, named: Named, count: int) -> tuple[Named, int | None]:
         """One copy of the parameters for all records, without an axis for them.
 
         Recurrent steps change what they made in place, which has to be a record's own.
@@ -332,13 +312,8 @@ class RecordGradients:
         return (_for_each(named, count), 0) if self._recurrent else (named, None)
 
     def _of(
-        self,
-        named: dict[str, torch.Tensor],
-        axis: int | None,
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
-        noise: torch.Tensor,
-    ) -> torch.Tensor:
+        self, named: Named, axis: int | None, inputs: Tensor, targets: Tensor, noise: Tensor
+    ) -> Tensor:
         """``[n, d] float32``; ``axis`` is 0 where θ has a copy for each record."""
         x, y, noise = (each.to(self._device) for each in (inputs, targets, noise))
         if not self.objective.noisy:
@@ -352,16 +327,14 @@ class RecordGradients:
         flat = [found[parameter.name].reshape(len(x), -1) for parameter in self.parameters]
         return torch.cat(flat, dim=1)
 
-    def _in_pieces(
-        self, named: dict[str, torch.Tensor], axis: int | None, seen: torch.Tensor, y: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def _in_pieces(self, named: Named, axis: int | None, seen: Tensor, y: Tensor) -> Named:
         """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
         pieces = torch.split(seen, MOST_COPIES, dim=1)
         outputs = [
             self._mapped(_as_trained(self._outputs), axis, 1)(named, piece) for piece in pieces
         ]
         slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
-        total: dict[str, torch.Tensor] = {}
+        total: Named = {}
         for piece, slope in zip(pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True):
             part = self._mapped(grad(self._product), axis, 2)(named, piece, slope)
             total = {name: total[name] + part[name] for name in part} if total else part
@@ -373,9 +346,7 @@ class RecordGradients:
         """Over records: θ along ``axis``, and so many arguments that have a row for each."""
         return vmap(function, in_dims=(axis, *(0,) * arguments), randomness="error")
 
-    def losses(
-        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
-    ) -> NDArray[np.float64]:
+    def losses(self, named: Named, inputs: Tensor, targets: Tensor) -> NDArray[np.float64]:
         """Losses ``[n]`` of at most ``chunk`` records; faster than ``kernel``, to fewer bits."""
         copies, axis = self._apart(named, self.chunk)
         losses_of = self._mapped(_as_trained(self._record_loss), axis, 2)
@@ -383,50 +354,38 @@ class RecordGradients:
         losses: NDArray[np.float64] = found[: len(inputs)].double().cpu().numpy()
         return losses
 
-    def _filled(self, *some: torch.Tensor) -> list[torch.Tensor]:
+    def _filled(self, *some: Tensor) -> list[Tensor]:
         """Inputs and targets with ``chunk`` rows each."""
         return [
             torch.cat([rows, filler[len(rows) :]]).to(self._device)
             for rows, filler in zip(some, self.fillers, strict=True)
         ]
 
-    def _record_loss(
-        self, named: dict[str, torch.Tensor], record: torch.Tensor, target: torch.Tensor
-    ) -> torch.Tensor:
+    def _record_loss(self, named: Named, record: Tensor, target: Tensor) -> Tensor:
         outputs = functional_call(self.module, named, (record.unsqueeze(0),))
         target = target.unsqueeze(0)
-        if self._elementwise and isinstance(outputs, torch.Tensor):
+        if self._elementwise and isinstance(outputs, Tensor):
             # A number a record beside one output: torch warns of [1] beside [1, 1].
             target = target.reshape(outputs.shape) if target.numel() == outputs.numel() else target
         return self._loss(outputs, target).sum()
 
-    def _outputs(self, named: dict[str, torch.Tensor], copies: torch.Tensor) -> Any:
+    def _outputs(self, named: Named, copies: Tensor) -> Any:
         return functional_call(self.module, named, (copies,))
 
-    def _copies(
-        self,
-        named: dict[str, torch.Tensor],
-        record: torch.Tensor,
-        target: torch.Tensor,
-        noise: torch.Tensor,
-    ) -> torch.Tensor:
+    def _copies(self, named: Named, record: Tensor, target: Tensor, noise: Tensor) -> Tensor:
         return self.objective.copies(
             lambda inputs: self._outputs(named, inputs), record, target, noise
         )
 
-    def _loss_of_copies(
-        self, named: dict[str, torch.Tensor], copies: torch.Tensor, target: torch.Tensor
-    ) -> torch.Tensor:
+    def _loss_of_copies(self, named: Named, copies: Tensor, target: Tensor) -> Tensor:
         return self.objective.of_outputs(self._outputs(named, copies), target)
 
-    def _product(
-        self, named: dict[str, torch.Tensor], copies: torch.Tensor, slope: torch.Tensor
-    ) -> torch.Tensor:
-        found: torch.Tensor = (self._outputs(named, copies) * slope).sum()
+    def _product(self, named: Named, copies: Tensor, slope: Tensor) -> Tensor:
+        found: Tensor = (self._outputs(named, copies) * slope).sum()
         return found
 
 
-def _for_each(named: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
+def _for_each(named: Named, count: int) -> Named:
     """A copy of the parameters for each of so many records, in no more memory."""
     return {name: tensor.expand(count, *tensor.shape) for name, tensor in named.items()}
 
@@ -444,7 +403,7 @@ def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
     """
     real = layer.forward
 
-    def forward(tokens: torch.Tensor) -> torch.Tensor:
+    def forward(tokens: Tensor) -> Tensor:
         foreign = (tokens < 0) | (tokens >= layer.num_embeddings)
         rows = real(torch.where(foreign, 0, tokens))
         return torch.where(foreign.unsqueeze(-1), torch.nan, rows)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from precad.client.gradients.hostile_models import refuse_what_may_raise
@@ -70,9 +70,7 @@ def rehearse(
     _check_batches(gradients, model, loss, records, task)
 
 
-def try_model(
-    model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
-) -> torch.Tensor | None:
+def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None) -> Tensor | None:
     """Before there are records or a loss: whether a model can be trained record by record.
 
     Args:
@@ -83,8 +81,7 @@ def try_model(
     Returns:
         The outputs for one made-up record; None without a shape where none fitted.
 
-    Raises:
-        Misconfiguration: as ``rehearse``, or it takes no record of this shape.
+    Raises Misconfiguration: as ``rehearse``, or it takes no record of this shape.
     """
     check_layers(model)
     module, fault = copy.deepcopy(model).float().train(), None
@@ -97,7 +94,7 @@ def try_model(
         inputs = torch.zeros_like(inputs, dtype=torch.int64) if whole else inputs
         try:
             with torch.no_grad():
-                outputs: torch.Tensor = module(inputs[:1])
+                outputs: Tensor = module(inputs[:1])
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             fault = fault or error
             continue
@@ -116,9 +113,9 @@ def try_model(
 _TRIED = 4
 
 
-def _own_square(outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+def _own_square(outputs: Tensor, _: Tensor) -> Tensor:
     """A loss of any outputs."""
-    if not isinstance(outputs, torch.Tensor):
+    if not isinstance(outputs, Tensor):
         raise TypeError("torch's losses take one tensor")
     return outputs.square().sum()
 
@@ -202,12 +199,12 @@ def _check_losses(
     module = _at(model, theta)
     device = next(module.parameters()).device
 
-    def outputs(inputs: torch.Tensor, _: torch.Tensor) -> None:
+    def outputs(inputs: Tensor, _: Tensor) -> None:
         # Unbatched operations check more of their indices than those of torch.func.
         with torch.no_grad():
             module(inputs.to(device))
 
-    def losses(inputs: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
+    def losses(inputs: Tensor, targets: Tensor) -> NDArray[np.float64]:
         return gradients.losses(named, inputs, targets)
 
     for start in range(0, len(records), gradients.chunk):
@@ -234,9 +231,7 @@ def _check_losses(
 
 
 def _name_the_record(
-    compute: Callable[[torch.Tensor, torch.Tensor], object],
-    records: Records,
-    some: NDArray[np.int64],
+    compute: Callable[[Tensor, Tensor], object], records: Records, some: NDArray[np.int64]
 ) -> None:
     for record in some.tolist():
         try:
@@ -287,7 +282,7 @@ def _check_batches(
     inputs = synthetic(records.inputs, _ROWS).to(device)
     labels = synthetic(records.targets, _ROWS)
 
-    def mixes(targets: torch.Tensor) -> bool | None:
+    def mixes(targets: Tensor) -> bool | None:
         """None where these targets don't tell."""
         targets = torch.where(gradients.wrong_labels(targets), 0, targets).to(device)
 

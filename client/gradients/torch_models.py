@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 
@@ -141,13 +141,7 @@ _TABLE = 2
 class Applied:
     """A copy of a model in evaluation mode, at any θ, applied to records chunk by chunk.
 
-    Args:
-        model: parameters named and shaped as in ``parameters``, the task's.
-        parameters: the task's ``model.parameters``.
-        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
-
-    Raises:
-        Misconfiguration: the parameters aren't the task's.
+    Raises Misconfiguration: the model's parameters aren't ``parameters``, the task's.
     """
 
     def __init__(
@@ -166,7 +160,7 @@ class Applied:
     def outputs(
         self,
         theta: NDArray[np.float64],
-        inputs: torch.Tensor,
+        inputs: Tensor,
         between: Callable[[], object] = lambda: None,
     ) -> NDArray[np.float32]:
         """What the model says of each record, ``[n, …] float32``; calls ``between`` chunks.
@@ -189,7 +183,7 @@ class Applied:
                     f"{some.dtype}{list(some.shape)}",
                     f"the model can't take them ({error}): give records like those of training",
                 ) from error
-            if not isinstance(found, torch.Tensor) or len(found) != len(some):
+            if not isinstance(found, Tensor) or len(found) != len(some):
                 raise Misconfiguration(
                     "model", type(self._module).__name__, "must give one row for each record"
                 )
@@ -229,7 +223,7 @@ class Applied:
         )
 
 
-def _accuracy(outputs: NDArray[np.float32], targets: torch.Tensor) -> float | None:
+def _accuracy(outputs: NDArray[np.float32], targets: Tensor) -> float | None:
     """For a column a class and whole labels; else None."""
     classes = outputs.ndim == _TABLE and outputs.shape[1] > 1
     if not classes or targets.ndim != 1 or targets.is_floating_point():

@@ -64,6 +64,13 @@ def made(section: ObjectiveSection, model: nn.Module, chunk: int = 5) -> RecordG
     return RecordGradients(model, functional.cross_entropy, parameters, chunk, section)
 
 
+def loss_of(
+    objective: Objective, model: nn.Module, x: torch.Tensor, y: torch.Tensor, noise: torch.Tensor
+) -> torch.Tensor:
+    """L' of one record; Algorithm 2, line 5."""
+    return objective.of_outputs(model(objective.copies(model, x, y, noise).detach()), y)
+
+
 def rows(
     section: ObjectiveSection, indices: NDArray[np.int64], model: nn.Module
 ) -> NDArray[np.float64]:
@@ -90,7 +97,7 @@ def test_one_call_gives_every_records_gradient_of_the_objective(
     for record in (0, 7, RECORDS - 1):
         shape = (FEATURES,)
         noise = Augmentation(KEY, objective.noisy, shape).of(np.array([record]), 1)[0]
-        loss = objective.loss(model, x[record], y[record], noise)
+        loss = loss_of(objective, model, x[record], y[record], noise)
         expected = torch.autograd.grad(loss, list(model.parameters()))
         flat = torch.cat([each.ravel() for each in expected]).numpy()
         np.testing.assert_allclose(found[record], flat, rtol=1e-4, atol=1e-6)
@@ -190,9 +197,8 @@ def test_a_records_noise_is_its_own_and_normal() -> None:
 def test_the_gaussian_objective_is_the_mean_of_the_copies_losses() -> None:
     model, (x, y) = net(), data()
     noise = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(1))
-    found = Objective(ObjectiveSection(name="dp-gaussian", noise=0.5)).loss(
-        model, x[0], y[0], noise
-    )
+    objective = Objective(ObjectiveSection(name="dp-gaussian", noise=0.5))
+    found = loss_of(objective, model, x[0], y[0], noise)
     copies = torch.stack([x[0], x[0] + 0.5 * noise[0], x[0] + 0.5 * noise[1]])
     expected = functional.cross_entropy(model(copies), y[0].expand(3))
     torch.testing.assert_close(found, expected)

@@ -18,7 +18,7 @@ from precad.accounting.exact import ExactAccountant
 from precad.accounting.rdp import sampled_gaussian_rdp
 from precad.cli.main import app
 from precad.client.own_account import OwnAccount
-from precad.client.server_statements import statement_path
+from precad.client.server_statements import STATEMENT
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
@@ -51,7 +51,7 @@ def played(make_task: Any, tmp_path: Path) -> Played:
 
 def restate(folder: Path, role: Role, **changes: Any) -> None:
     """The server signed something else."""
-    path = statement_path(folder, role)
+    path = folder / STATEMENT.format(role.value)
     body = pb.StatementBody.FromString(pb.Signed.FromString(path.read_bytes()).body)
     for name, value in changes.items():
         if name == "charged":
@@ -253,8 +253,8 @@ def test_signatures_are_checked_with_an_identity(played: Played, tmp_path: Path)
     (files / "key.pem").chmod(0o600)
     code, text = run("receipts", one.folder, "--identity", files)
     assert code == 0, text
-    path = statement_path(one.folder, Role.SERVER_A)
-    shutil.copy(statement_path(one.folder, Role.SERVER_B), path)
+    path = one.folder / STATEMENT.format(Role.SERVER_A.value)
+    shutil.copy(one.folder / STATEMENT.format(Role.SERVER_B.value), path)
     code, text = run("receipts", one.folder, "--identity", files)
     assert code == 1
     assert "what server-a is to have signed" in text

@@ -112,21 +112,6 @@ def test_nobody_but_the_servers_is_dealt_to(role: Role) -> None:
         dealer.corrections(role, REQUEST)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes(32))},
-        {Role.SERVER_A: Secret(bytes(31)), Role.SERVER_B: Secret(bytes(32))},
-        {Role.SERVER_A: Secret(bytes(32))},
-        {Role.SERVER_A: Secret(bytes(32)), Role.CLIENT: Secret(bytes([1]) * 32)},
-    ],
-    ids=["equal", "short", "missing", "not a server"],
-)
-def test_bad_keys_are_refused(keys: dict[Role, Secret]) -> None:
-    with pytest.raises(Misconfiguration):
-        DealerRole(TASK, D, keys)
-
-
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_wrong_number_of_correction_words_is_the_dealers_violation(change: int) -> None:
     words = np.zeros(REQUEST.correction_words + change, dtype=np.int64)

@@ -338,7 +338,7 @@ def test_no_seed_shows_in_errors_logs_or_reprs(
     caplog.set_level(logging.DEBUG)
     both, bad = halves(TASK, "x", D), halves(TASK, "y", D)
     table.ask(both, A)
-    texts = [repr(vars(table.dealer)), repr(vars(table.dealer._squares)), repr(both.of[A])]
+    texts = [repr(vars(table.dealer)), repr(both.of[A])]
     table.ask(both, B)
     table.ask(spoiled("seed", bad))
     texts += [str(fails(table.at[A], bad.context)), caplog.text, repr(table.at[A])]

@@ -30,8 +30,7 @@ from precad.common.share.header import Verifier
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.dealer.dealer_role import DealerRole
-from precad.dealer.mask_squares import Deliver
+from precad.dealer.dealer_role import DealerRole, Deliver
 from precad.norm_check.dealing import Answer
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
