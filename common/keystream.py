@@ -8,7 +8,7 @@ import struct
 import sys
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -73,7 +73,12 @@ class Keystream:
 
     def read_into(self, out: memoryview) -> memoryview:
         """The next bytes, as many as ``out`` has; a writable view of bytes, which is returned."""
-        for start in range(0, len(out), len(_ZEROS)):
-            size = min(len(_ZEROS), len(out) - start)
-            self._encryptor.update_into(_ZEROS[:size], out[start : start + size])
-        return out
+        return fill(out, self._encryptor)
+
+
+def fill(out: memoryview, encryptor: CipherContext) -> memoryview:
+    """The cipher's next bytes, as many as ``out`` has, which is returned."""
+    for start in range(0, len(out), len(_ZEROS)):
+        size = min(len(_ZEROS), len(out) - start)
+        encryptor.update_into(_ZEROS[:size], out[start : start + size])
+    return out
