@@ -54,8 +54,7 @@ def least_noise_multiplier(
 
     About ``PRECISION`` (relative) above it; 0.02 where that suffices.
 
-    Raises:
-        Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
+    Raises Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
     """
     checks.epsilon(epsilon)
     checks.inside_unit_interval("delta", delta)

@@ -169,8 +169,7 @@ ReleaseCounts: TypeAlias = Mapping[int, int]
 def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
     """``counts`` as pairs (m, versions) in order of m, without those that never happened.
 
-    Raises:
-        Misconfiguration: an m or a number of versions isn't a count, or there is no mapping.
+    Raises Misconfiguration: an m or a number of versions isn't a count, or there is no mapping.
     """
     if not isinstance(counts, Mapping):
         raise Misconfiguration("counts", counts, "give a mapping from m to a number of versions")
@@ -216,15 +215,13 @@ class Accountant(Protocol):
     def compose(self, event: SampledGaussian) -> None:
         """Add ``event`` to what has been done.
 
-        Raises:
-            Misconfiguration: this accountant doesn't understand the event; nothing changed.
+        Raises Misconfiguration: this accountant doesn't understand the event; nothing changed.
         """
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 for which all that was composed is (ε, ``delta``)-DP.
 
-        Raises:
-            Misconfiguration: δ outside (0, 1), or too small for this accountant.
+        Raises Misconfiguration: δ outside (0, 1), or too small for this accountant.
         """
 
     def delta(self, epsilon: float) -> float:
@@ -240,8 +237,7 @@ def require_bound(
 ) -> None:
     """Refuse an event of which ``who`` knows no bound.
 
-    Raises:
-        Misconfiguration: it isn't an event, or not under ``known`` sampling and adjacency.
+    Raises Misconfiguration: it isn't an event, or not under ``known`` sampling and adjacency.
     """
     if not isinstance(event, SampledGaussian):
         raise Misconfiguration("event", event, f"the {who} accountant takes a SampledGaussian")

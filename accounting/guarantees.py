@@ -153,8 +153,7 @@ def guarantees(
     By default against all, at the client level only where every run knows R'/C. An accountant that
     can't answer at so small a δ of the whole has an infinite ε, and the others stand beside it.
 
-    Raises:
-        Misconfiguration: no run, or a parameter is out of its range.
+    Raises Misconfiguration: no run, or a parameter is out of its range.
     """
     checks.inside_unit_interval("delta", delta)
     every = (runs,) if isinstance(runs, Run) else tuple(runs)

@@ -23,8 +23,7 @@ _LEAST_SCORE = 1e-12
 def probabilities(field: str, values: npt.ArrayLike) -> Floats:
     """``values`` as a float64 array of the same shape, each in [0, 1].
 
-    Raises:
-        Misconfiguration: an entry is NaN or outside [0, 1].
+    Raises Misconfiguration: an entry is NaN or outside [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
     if np.isnan(array).any():

@@ -152,8 +152,7 @@ class FinishedRun:
     def read(cls, folder: Path) -> "FinishedRun":
         """Reads ``summary.json`` and, where there, ``predictions.npy`` and ``losses.npy``.
 
-        Raises:
-            Misconfiguration: the folder isn't a finished run, or a file is malformed.
+        Raises Misconfiguration: the folder isn't a finished run, or a file is malformed.
         """
         path = folder / "summary.json"
         try:
@@ -227,8 +226,7 @@ class Ensemble:
     def votes(self, classes: int | None = None) -> Integers:
         """[points, classes] int64, one vote a run.
 
-        Raises:
-            Misconfiguration: a single run, one without predictions, or another number of points.
+        Raises Misconfiguration: a single run, one without predictions, or another number of points.
         """
         if len(self.runs) == 1:
             raise Misconfiguration(
@@ -244,8 +242,7 @@ class Ensemble:
     def mean_losses(self) -> Floats:
         """[runs] float64: each run's mean loss on the public test set.
 
-        Raises:
-            Misconfiguration: a run without losses, or a loss outside [0, 1].
+        Raises Misconfiguration: a run without losses, or a loss outside [0, 1].
         """
         each = self._of_each("losses")
         for run, losses in zip(self.runs, each, strict=True):

@@ -232,8 +232,7 @@ class _Widened(Curves):
 def require_guarantee(value: object) -> Guarantee:
     """``value``, if it may be turned into a certificate.
 
-    Raises:
-        Misconfiguration: it is a reproduction of a printed bound, or something else.
+    Raises Misconfiguration: it is a reproduction of a printed bound, or something else.
     """
     if not isinstance(value, Guarantee):
         raise Misconfiguration(

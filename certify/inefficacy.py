@@ -46,8 +46,7 @@ def attack_bounds(
 
     ``value`` lies in [0, bound], or in [−bound, 0] where ``negative`` (Xie Thm 3's second case).
 
-    Raises:
-        Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
+    Raises Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
     """
     require_guarantee(guarantee)
     p = _scaled(value, bound, negative=negative)
@@ -122,8 +121,7 @@ def expected_loss(
 
     ``losses`` are [runs], or [runs, points] of which each run's mean counts.
 
-    Raises:
-        Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
+    Raises Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
     """
     array = np.asarray(losses, dtype=np.float64)
     if array.ndim not in (1, 2) or not array.size:

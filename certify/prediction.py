@@ -128,8 +128,7 @@ def certify_predictions(
 ) -> PredictionCertificates:
     """The certified radius of every point under one guarantee.
 
-    Raises:
-        Misconfiguration: the guarantee is a reproduction, or no direction was given.
+    Raises Misconfiguration: the guarantee is a reproduction, or no direction was given.
     """
     require_guarantee(guarantee)
     if not directions:
@@ -161,8 +160,7 @@ def certify_prediction(
 def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
     """[counted points] float64: the radii where the mask ``counted`` holds.
 
-    Raises:
-        Misconfiguration: the mask has another shape, or there are no points.
+    Raises Misconfiguration: the mask has another shape, or there are no points.
     """
     radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
     if radius.shape != counted.shape or not radius.size:
@@ -229,8 +227,7 @@ def certify_smoothing(
             label comes from the same votes and every class pays (α/L).
         selection: [points, classes], other, independent predictions that choose the label.
 
-    Raises:
-        Misconfiguration: bad counts, other shapes, σ not above 0.
+    Raises Misconfiguration: bad counts, other shapes, σ not above 0.
     """
     array = vote_counts(counts)
     total = int(array[0].sum())

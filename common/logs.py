@@ -66,8 +66,7 @@ def start_log(
         handler: where to.
         people: a line's format for people.
 
-    Raises:
-        Misconfiguration: the environment asks for a format that there isn't.
+    Raises Misconfiguration: the environment asks for a format that there isn't.
     """
     wanted = os.environ.get(VARIABLE, "people")
     if wanted not in ("people", "json"):

@@ -24,8 +24,7 @@ _COLUMNS = 8
 class ProofShape:
     """The sizes that client and servers use alike.
 
-    Raises:
-        Misconfiguration: no such proof is sound, or exact in the field.
+    Raises Misconfiguration: no such proof is sound, or exact in the field.
     """
 
     dimension: int

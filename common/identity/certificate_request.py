@@ -26,9 +26,8 @@ def accept(folder: Path, offered: Path) -> Identity:
         folder: of the party; holds its key and, from its kit, the root that was read out.
         offered: ca.pem, cert.pem and crl.pem, as ``precad keys issue`` makes them.
 
-    Raises:
-        Misconfiguration: the certificate is of another key, another party than was asked for,
-            or another root than the folder has; or it doesn't count.
+    Raises Misconfiguration: the certificate is of another key, another party than was asked for, or
+    another root than the folder has; or it doesn't count.
     """
     key = Secret(
         certificates.read_pem(
@@ -84,9 +83,8 @@ def create_request(
         renew: the party's present folder, which stays as it is: the root and, of a server, the
             coin keys are taken over from it.
 
-    Raises:
-        Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another party's
-            folder, this one, or lacks a server's coin key.
+    Raises Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another
+    party's folder, this one, or lacks a server's coin key.
     """
     if renew is not None:
         _check_old(renew, folder, principal)

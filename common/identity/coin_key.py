@@ -55,8 +55,7 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
         journal: the folder of the task's journal.
         task: whose coins are drawn with it.
 
-    Raises:
-        Misconfiguration: the file isn't a key, or there is none and none can be written.
+    Raises Misconfiguration: the file isn't a key, or there is none and none can be written.
     """
     path, field = _own(journal, task), "journal"
     earlier = _own(identity, task)

@@ -75,8 +75,7 @@ class Identity:
 
         Before a server begins anything: while its clock is wrong it believes nobody.
 
-        Raises:
-            PeerUnavailable: it doesn't, by this machine's clock.
+        Raises PeerUnavailable: it doesn't, by this machine's clock.
         """
         own = certificates.read_certificates(self.cert, source=str(self.path))[0]
         if (fault := certificates.validity_fault(own)) is not None:

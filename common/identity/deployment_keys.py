@@ -158,8 +158,7 @@ class Deployment:
         Returns:
             The lists that were written, the root's own first. Servers elsewhere need a copy.
 
-        Raises:
-            Misconfiguration: no serial number, or one that this root never issued.
+        Raises Misconfiguration: no serial number, or one that this root never issued.
         """
         wanted = set(serials)
         known = {certificate.serial_number for certificate in self.issued()}

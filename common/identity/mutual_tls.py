@@ -122,9 +122,8 @@ def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Iden
     Returns:
         The port; where the address has port 0 a free one.
 
-    Raises:
-        Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address that
-            can't be bound.
+    Raises Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address
+    that can't be bound.
     """
     certificates.check_serving(identity.principal.role)
     # gRPC takes a port beyond the last one for another.
