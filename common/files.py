@@ -109,11 +109,16 @@ def remove_drafts(path: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Make the folder's entries durable; Windows can't open a folder, and needs no such call."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+    if os.name != "nt":
+        with _opened(folder, os.O_RDONLY) as descriptor:
+            os.fsync(descriptor)
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags, PRIVATE_MODE)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -133,12 +138,9 @@ def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
     # Here, because `precad keys request` on a data owner's machine needs no Unix.
     import fcntl  # noqa: PLC0415
 
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with _opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -162,8 +164,7 @@ def state_lock(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_MODE)
-    try:
+    with _opened(folder / "lock", os.O_RDWR | os.O_CREAT) as descriptor:
         try:
             _lock(descriptor)
         except OSError:
@@ -174,8 +175,6 @@ def state_lock(folder: Path | None) -> Iterator[None]:
                 "task a folder of its own",
             ) from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> None:

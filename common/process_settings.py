@@ -65,10 +65,6 @@ class DiallingSettings(Settings):
     def load(cls, path: Path) -> Self:
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
         settings = super().load(path)
-        given = {name: getattr(settings, name) for name in cls.DIALS}
-        dialled = {
-            name: by_proxy(address, settings.proxy)
-            for name, address in given.items()
-            if address is not None
-        }
+        given = ((name, getattr(settings, name)) for name in cls.DIALS)
+        dialled = {name: by_proxy(at, settings.proxy) for name, at in given if at is not None}
         return settings.model_copy(update=dialled)

@@ -14,6 +14,8 @@ from types import TracebackType
 
 import greenlet
 
+from precad.common.clock import Clock
+
 
 class Killed(BaseException):
     """Unwinds a thread of a party that is dead; no handler of errors catches it."""
@@ -185,7 +187,7 @@ def _always() -> bool:
     return True
 
 
-class TurnsClock:
+class TurnsClock(Clock):
     """Each party's own monotonic clock, and what waits on it."""
 
     def __init__(self, turns: Turns, seed: int) -> None:
