@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 from research.printed.fixed_size import mironov_epsilon
 from research.printed.printed_privacy import precad_case_2_by_pld
+from tests.rig.certified import theorem_2
 
 from precad.accounting import gdp
 from precad.accounting.calibrate import accountant_named
@@ -22,7 +23,6 @@ from precad.accounting.rdp import (
     RdpAccountant,
     mixture_rdp,
 )
-from precad.certify.inefficacy import theorem_2
 
 mp.dps = 40
 
