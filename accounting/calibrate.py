@@ -26,12 +26,9 @@ _LARGEST = 1e12
 
 def accountant_named(name: AccountantName) -> Accountant:
     """A fresh accountant."""
-    made: dict[AccountantName, Callable[[], Accountant]] = {
-        AccountantName.EXACT: ExactAccountant,
-        AccountantName.RDP: RdpAccountant,
-        AccountantName.GDP_CLT: GdpCltAccountant,
-    }
-    return made[name]()
+    kinds: tuple[Callable[[], Accountant], ...]
+    kinds = ExactAccountant, RdpAccountant, GdpCltAccountant
+    return next(made for kind in kinds if (made := kind()).name == name)
 
 
 def spent(

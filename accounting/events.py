@@ -177,11 +177,6 @@ def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((m, n) for m, n in pairs if n))
 
 
-def versions_of(counts: ReleaseCounts) -> int:
-    """How many versions ``counts`` are of."""
-    return sum(n for _, n in checked_counts(counts))
-
-
 def steps_of(one: SampledGaussian, counts: ReleaseCounts) -> tuple[SampledGaussian, ...]:
     """The events of ``counts`` versions, each a step like ``one``; its own count isn't used."""
     return tuple(

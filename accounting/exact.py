@@ -8,6 +8,7 @@ that is the larger of the two record-level ones.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
@@ -221,11 +222,5 @@ def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
     within, beyond = 0, 1
     while beyond <= ceiling and allowed(beyond):
         within, beyond = beyond, beyond * 2
-    beyond = min(beyond, ceiling + 1)
-    while beyond - within > 1:
-        middle = (within + beyond) // 2
-        if allowed(middle):
-            within = middle
-        else:
-            beyond = middle
-    return within
+    between = range(within + 1, min(beyond, ceiling + 1))
+    return within + bisect_left(between, x=True, key=lambda n: not allowed(n))

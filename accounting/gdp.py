@@ -123,25 +123,21 @@ class GdpCltAccountant:
     name = AccountantName.GDP_CLT
 
     def __init__(self) -> None:
-        self._mu = 0.0
-
-    @property
-    def mu(self) -> float:
-        """μ of all that was composed; infinite where it leaves floating point."""
-        return self._mu
+        self.mu = 0.0
+        """Of all that was composed; infinite where it leaves floating point."""
 
     def compose(self, event: SampledGaussian) -> None:
         """Add ``event``; see ``Accountant``."""
         require_bound(event, self.name)
         if not event.silent:
             mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)
-            self._mu = composed_mu([self._mu, math.sqrt(event.participation) * mu])
+            self.mu = composed_mu([self.mu, math.sqrt(event.participation) * mu])
 
     def epsilon(self, delta: float) -> float:
         """ε of the limit; see ``Accountant``."""
-        return epsilon_of_delta(self._mu, delta)
+        return epsilon_of_delta(self.mu, delta)
 
     def delta(self, epsilon: float) -> float:
         """δ of the limit, in [0, 1]; see ``Accountant``."""
         checks.epsilon(epsilon)
-        return delta_of_epsilon(self._mu, epsilon)
+        return delta_of_epsilon(self.mu, epsilon)

@@ -56,10 +56,9 @@ def advantages(epsilon: float, run: Run) -> float:
     """
     if run.attempts is None:
         raise ValueError("how many attempts?")
-    if not checks.count("attempts", run.attempts):
-        return 0.0
-    log_added = math.log(run.attempts * USES * 2.0**LOG_ADVANTAGE)
-    return math.exp(min(0.0, log_added + float(np.logaddexp(0.0, epsilon))))
+    return _on_both_sides(
+        epsilon, checks.count("attempts", run.attempts) * USES * 2.0**LOG_ADVANTAGE
+    )
 
 
 def honest_rejection(epsilon: float, run: Run) -> float:
@@ -73,11 +72,16 @@ def honest_rejection(epsilon: float, run: Run) -> float:
     if run.attempts is None or run.projections is None:
         raise ValueError("how often was it tested?")
     tests = 2 * checks.count("projections", run.projections)
-    if not (tests := tests * checks.count("attempts", run.attempts)):
-        return 0.0
+    tests *= checks.count("attempts", run.attempts)
     width = HALF_WIDTHS if run.malicious_server else TAU
-    log_added = math.log(tests) - width**2 + float(np.logaddexp(0.0, epsilon))
-    return math.exp(min(0.0, log_added))
+    return _on_both_sides(epsilon, tests * math.exp(-(width**2)))
+
+
+def _on_both_sides(epsilon: float, chance: float) -> float:
+    """(1 + e^ε)·``chance``, at most 1; without overflow."""
+    if chance == 0:
+        return 0.0
+    return math.exp(min(0.0, math.log(chance) + float(np.logaddexp(0.0, epsilon))))
 
 
 Adding: TypeAlias = Callable[[float, Run], float]
@@ -170,10 +174,7 @@ def _statement(
     runs: tuple[Run, ...], delta: float, adversary: Adversary, name: AccountantName
 ) -> PrivacyStatement:
     events = tuple(event for run in runs for event in run.events(adversary))
-    epsilon = _epsilon(events, delta, name)
-    limit = GdpCltAccountant()
-    for event in events if name is AccountantName.GDP_CLT else ():
-        limit.compose(event)
+    epsilon, mu = _epsilon_and_mu(events, delta, name)
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
     alone = runs[0] if len(runs) == 1 else None
@@ -189,7 +190,7 @@ def _statement(
         delta=delta,
         rejection_delta=_added(honest_rejection, runs, epsilon),
         epsilon=epsilon,
-        mu=limit.mu if name is AccountantName.GDP_CLT else None,
+        mu=mu,
         malicious_server=malicious,
         advantage_delta=_added(advantages, runs, epsilon) if malicious else None,
     )
@@ -206,15 +207,18 @@ def _added(term: Adding, runs: tuple[Run, ...], epsilon: float) -> float | None:
 
 
 @lru_cache(maxsize=32)
-def _epsilon(events: tuple[SampledGaussian, ...], delta: float, name: AccountantName) -> float:
-    """ε of all events; kept, since runs at their caps often are what was planned."""
+def _epsilon_and_mu(
+    events: tuple[SampledGaussian, ...], delta: float, name: AccountantName
+) -> tuple[float, float | None]:
+    """Of all events; kept, since runs at their caps often are what was planned."""
     accountant = accountant_named(name)
     for event in events:
         accountant.compose(event)
+    mu = accountant.mu if isinstance(accountant, GdpCltAccountant) else None
     try:
-        return accountant.epsilon(delta)
+        return accountant.epsilon(delta), mu
     except BeyondReach:
-        return math.inf
+        return math.inf, mu
 
 
 def planned_guarantees(task: "Task") -> tuple[PrivacyStatement, ...]:
