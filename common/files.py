@@ -85,13 +85,13 @@ def _put(path: Path, data: Iterable[bytes | memoryview], mode: int, *, replace: 
         draft.unlink(missing_ok=True)
 
 
-def append_line(path: Path, line: str, *, mode: int = PRIVATE_MODE) -> None:
+def append_line(path: Path, line: str) -> None:
     """Append ``line`` and its end to ``path``, which is created where it doesn't exist.
 
     A line that a crash cut short lacks its end: whoever reads drops it.
     """
     new = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
     # The same bytes on every system.
     with os.fdopen(descriptor, "a", encoding="utf-8", newline="\n") as file:
         file.write(f"{line}\n")
