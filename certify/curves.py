@@ -5,6 +5,7 @@ is p on the clean data, the expectation p' after the change obeys ``lower(p) ≤
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -98,14 +99,15 @@ class Best(Curves):
 
 
 @dataclass(frozen=True, slots=True)
-class InTurn(Curves):
-    """One change after another: D → D' → D''. The later curves apply to the earlier bounds."""
+class Moved(Curves):
+    """Bounds after one change, moved by what comes on top of it: D → D' → D''."""
 
     first: Curves
-    then: Curves
+    up: Callable[[Floats], Floats]
+    down: Callable[[Floats], Floats]
 
     def _upper(self, p: Floats) -> Floats:
-        return self.then.upper(self.first.upper(p))
+        return self.up(self.first.upper(p))
 
     def _lower(self, p: Floats) -> Floats:
-        return self.then.lower(self.first.lower(p))
+        return self.down(self.first.lower(p))

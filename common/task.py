@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -103,7 +104,8 @@ class Task(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if wrong := _wrong_together(self):
-            raise wrong
+            field, remedy, *other = wrong
+            raise Misconfiguration(field, other[0] if other else attrgetter(field)(self), remedy)
         return self
 
     @cached_property
@@ -211,50 +213,38 @@ def _clip_units(task: Task) -> float:
     return math.ldexp(task.effective_record_clip, task.fractional_bits)
 
 
-def _wrong_together(task: Task) -> Misconfiguration | None:
-    """The first rule that no field decides alone and that is broken, and what would fit."""
+_Wrong = tuple[str, str] | tuple[str, str, object]
+"""A field, what would fit, and what is wrong where that isn't the field's value."""
+
+
+def _wrong_together(task: Task) -> _Wrong | None:
+    """The first rule that no field decides alone and that is broken."""
     privacy, enrolment, deadlines = task.privacy, task.enrolment, task.deadlines
     names = [parameter.name for parameter in task.model.parameters]
     most = MAX_CLIP_RATIO * privacy.record_clip
     if privacy.record_clip > privacy.client_clip:
-        return Misconfiguration(
-            "privacy.record_clip",
-            privacy.record_clip,
-            f"must be at most privacy.client_clip = {privacy.client_clip}",
-        )
+        return "privacy.record_clip", f"must be at most privacy.client_clip = {privacy.client_clip}"
     if enrolment.min_clients > enrolment.clients:
-        return Misconfiguration(
-            "enrolment.min_clients",
-            enrolment.min_clients,
-            f"must be at most enrolment.clients = {enrolment.clients}",
-        )
+        return "enrolment.min_clients", f"must be at most enrolment.clients = {enrolment.clients}"
     if deadlines.work >= deadlines.collect:
-        return Misconfiguration(
-            "deadlines.work",
-            deadlines.work,
+        return "deadlines.work", (
             f"must be below deadlines.collect = {deadlines.collect}: uploads begin then, and "
-            "have to arrive",
+            "have to arrive"
         )
     if task.validation == "proof" and task.projections < LEAST_ROWS:
-        return Misconfiguration(
-            "projections",
-            task.projections,
+        return "projections", (
             f'must be at least {LEAST_ROWS} under validation = "proof", and is so unless given: '
-            "owners can try hashes for rows that suit them",
+            "owners can try hashes for rows that suit them"
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        return Misconfiguration(
-            "model.parameters", twice, "names two parameters; each needs its own name"
-        )
+        return "model.parameters", "names two parameters; each needs its own name", twice
     if (broken := _headroom(task)) is not None:
-        return _REFUSALS[broken](task)
+        return _REMEDIES_OF[broken](task)
     if privacy.client_clip > most:
-        return Misconfiguration(
-            "privacy.client_clip",
-            privacy.client_clip,
+        return "privacy.client_clip", (
             f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
-            "rounding of a client's clip has to stay far below one record",
+            "rounding of a client's clip has to stay far below one record"
         )
     return None
 
@@ -283,64 +273,52 @@ def _headroom(task: Task) -> _Rule | None:
     return None if task.enrolment.clients * task.bound < room else "sum"
 
 
-def _of_bound(task: Task) -> Misconfiguration:
+def _of_bound(task: Task) -> _Wrong:
     fitting = _fitting_bits(task, "range", "noise", "sum")
     if not fitting:
-        return Misconfiguration(
-            "privacy.client_clip",
-            task.privacy.client_clip,
+        return "privacy.client_clip", (
             "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
-            f"that: use a clip from 2^-{MAX_FRACTIONAL_BITS} to 2^24",
+            f"that: use a clip from 2^-{MAX_FRACTIONAL_BITS} to 2^24"
         )
     rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {MAX_BOUND}"
-    return Misconfiguration(
-        "fractional_bits", task.fractional_bits, f"{rule}; {_use(task, fitting)}"
-    )
+    return "fractional_bits", f"{rule}; {_use(task, fitting)}"
 
 
-def _of_range(task: Task) -> Misconfiguration:
+def _of_range(task: Task) -> _Wrong:
     most = (RANGE_LIMIT - 1) // (_widths(task) * task.bound)
-    return Misconfiguration(
-        "model.parameters",
-        f"d = {task.dimension}",
+    remedy = (
         f"{_widths(task)}·βd must be below 2^63; with β = {task.bound} at most d = {most} fits: "
-        "use fewer fractional_bits or a smaller model",
+        "use fewer fractional_bits or a smaller model"
     )
+    return "model.parameters", remedy, f"d = {task.dimension}"
 
 
-def _of_noise(task: Task) -> Misconfiguration:
+def _of_noise(task: Task) -> _Wrong:
     rule = (
         f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
         f"place and must be at least {MIN_NOISE_UNITS:g}"
     )
     if fitting := _fitting_bits(task):
-        return Misconfiguration(
-            "fractional_bits",
-            task.fractional_bits,
-            f"{rule}; {_use(task, fitting)}, or a larger privacy.noise_multiplier",
-        )
+        use = f"{_use(task, fitting)}, or a larger privacy.noise_multiplier"
+        return "fractional_bits", f"{rule}; {use}"
     least = MIN_NOISE_UNITS / _clip_units(task)
-    return Misconfiguration(
-        "privacy.noise_multiplier",
-        task.privacy.noise_multiplier,
+    return "privacy.noise_multiplier", (
         f"{rule}, which no number of fractional_bits gives; with {task.fractional_bits} of them "
-        f"use a multiplier of at least {_four_digits(least, up=True)}",
+        f"use a multiplier of at least {_four_digits(least, up=True)}"
     )
 
 
-def _of_sum(task: Task) -> Misconfiguration:
+def _of_sum(task: Task) -> _Wrong:
     # n·β alone is always far below 2^62: n and β are limited themselves.
     room = SUM_LIMIT - task.enrolment.clients * task.bound
     most = room / (2 * NOISE_DEVIATIONS * _clip_units(task))
-    return Misconfiguration(
-        "privacy.noise_multiplier",
-        task.privacy.noise_multiplier,
+    return "privacy.noise_multiplier", (
         f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be "
-        f"below 2^62; use a multiplier of at most {_four_digits(most, up=False)}",
+        f"below 2^62; use a multiplier of at most {_four_digits(most, up=False)}"
     )
 
 
-_REFUSALS: dict[_Rule, Callable[[Task], Misconfiguration]] = {
+_REMEDIES_OF: dict[_Rule, Callable[[Task], _Wrong]] = {
     "bound": _of_bound,
     "range": _of_range,
     "noise": _of_noise,
