@@ -15,21 +15,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from precad.common import task_schema as schema
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
-from precad.common.task_schema import (
-    MAX_FRACTIONAL_BITS,
-    DataSection,
-    DeadlineSection,
-    EnrolmentSection,
-    ModelSection,
-    ObjectiveSection,
-    PrivacySection,
-    Section,
-    TrainingSection,
-)
 
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""
@@ -47,16 +37,16 @@ RANGE_LIMIT = 2**63
 _REMEDIES = {"extra_forbidden": "unknown key; remove it or mend its name", "missing": "is required"}
 
 
-class Task(Section):
+class Task(schema.Section):
     """A training that data owners, two servers and, where it has one, a dealer agree on."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
     """What people call it: small letters, digits and hyphens."""
-    model: ModelSection
-    privacy: PrivacySection
-    training: TrainingSection
-    enrolment: EnrolmentSection
-    fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
+    model: schema.ModelSection
+    privacy: schema.PrivacySection
+    training: schema.TrainingSection
+    enrolment: schema.EnrolmentSection
+    fractional_bits: Annotated[int, Field(ge=1, le=schema.MAX_FRACTIONAL_BITS)] = 20
     """f: an update's unit in the last place is 2^−f."""
     validation: Literal["crypten", "proof"] = "crypten"
     """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons, with a dealer;
@@ -64,10 +54,10 @@ class Task(Section):
     projections: Annotated[int, Field(ge=40, le=256)] = 40
     """k: rows of the range test; soundness error 2^−k a submission, or a hash that an owner tries:
     at least 100 of them, and 100 unless given, under `proof`."""
-    deadlines: DeadlineSection = DeadlineSection()
-    objective: ObjectiveSection | None = None
+    deadlines: schema.DeadlineSection = schema.DeadlineSection()
+    objective: schema.ObjectiveSection | None = None
     """What a record's gradient is of, alike for all owners; the owners' plain loss without it."""
-    data: DataSection | None = None
+    data: schema.DataSection | None = None
     """How tables become numbers, where owners bring tables: a public constant."""
 
     @classmethod
@@ -187,7 +177,7 @@ def require_dealer(task: Task, address: str | None) -> None:
         )
 
 
-def with_objective(task: Task, objective: ObjectiveSection | str) -> Task:
+def with_objective(task: Task, objective: schema.ObjectiveSection | str) -> Task:
     """The same task with another record objective, by its name or in full.
 
     Raises Misconfiguration: there is none of this name.
@@ -278,7 +268,7 @@ def _of_bound(task: Task) -> _Wrong:
     if not fitting:
         return "privacy.client_clip", (
             "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
-            f"that: use a clip from 2^-{MAX_FRACTIONAL_BITS} to 2^24"
+            f"that: use a clip from 2^-{schema.MAX_FRACTIONAL_BITS} to 2^24"
         )
     rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {MAX_BOUND}"
     return "fractional_bits", f"{rule}; {_use(task, fitting)}"
@@ -332,7 +322,7 @@ def _fitting_bits(task: Task, *others: _Rule) -> list[int]:
     # Made without checks, or a number that doesn't fit would be refused in its turn.
     broken = {
         bits: _headroom(Task.model_construct(**values | {"fractional_bits": bits}))
-        for bits in range(1, MAX_FRACTIONAL_BITS + 1)
+        for bits in range(1, schema.MAX_FRACTIONAL_BITS + 1)
     }
     whole = [bits for bits, rule in broken.items() if rule is None]
     return whole or [bits for bits, rule in broken.items() if rule in others]
