@@ -16,22 +16,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from precad.accounting import gdp
+from precad.accounting import events, gdp
 from precad.accounting.composition import (
     Rounds,
     delta_of_epsilon,
     epsilon_of_delta,
     profile,
-)
-from precad.accounting.events import (
-    AccountantName,
-    BeyondReach,
-    ReleaseCounts,
-    SampledGaussian,
-    checked_counts,
-    poisson_gaussian,
-    require_bound,
-    steps_of,
 )
 from precad.accounting.losses import Floats, Round, log_affinity
 from precad.common import checks
@@ -51,14 +41,14 @@ class ExactAccountant:
     Rounds in which everyone is drawn (rate 1) are composed in closed form.
     """
 
-    name = AccountantName.EXACT
+    name = events.AccountantName.EXACT
 
     def __init__(self) -> None:
         self._rounds: Counter[Round] = Counter()
 
-    def compose(self, event: SampledGaussian) -> None:
+    def compose(self, event: events.SampledGaussian) -> None:
         """Add ``event``; see ``Accountant``."""
-        require_bound(event, self.name)
+        events.require_bound(event, self.name)
         if not event.silent:
             one = Round(event.rate, event.effective_noise_multiplier, event.participation)
             self._rounds[one] += event.count
@@ -78,7 +68,7 @@ class ExactAccountant:
             return math.inf
         epsilon = epsilon_of_delta(_counted(gaussian, sampled), delta)
         if math.isinf(epsilon):
-            raise BeyondReach(
+            raise events.BeyondReach(
                 "delta",
                 delta,
                 "too small for the exact accountant's arithmetic; raise it, or use the RDP one",
@@ -131,7 +121,7 @@ Profile: TypeAlias = tuple[Floats, Floats]
 """ε, increasing, and an upper bound on δ(ε) at each; [n] float64 both."""
 
 
-def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile]:
+def group_profiles(event: events.SampledGaussian, group: int) -> tuple[Profile, Profile]:
     """All of ``event`` for a group of so many records, with‖without and without‖with.
 
     Where a step has so little noise that nothing is claimed, or so many records are told from none
@@ -155,7 +145,7 @@ def record_epsilon(
     noise_multiplier: float,
     delta: float,
     participations: int | None = None,
-    counts: ReleaseCounts | None = None,
+    counts: events.ReleaseCounts | None = None,
 ) -> float:
     """Exact ε of a record after so many participations; milliseconds, and cached.
 
@@ -168,7 +158,9 @@ def record_epsilon(
         raise Misconfiguration(
             "participations", participations, "give either participations or counts by m"
         )
-    by_m = checked_counts({0: participations} if participations is not None else counts or {})
+    by_m = events.checked_counts(
+        {0: participations} if participations is not None else counts or {}
+    )
     return _record_epsilon(record_rate, noise_multiplier, delta, by_m)
 
 
@@ -177,8 +169,8 @@ def _record_epsilon(
     record_rate: float, noise_multiplier: float, delta: float, by_m: tuple[tuple[int, int], ...]
 ) -> float:
     accountant = ExactAccountant()
-    one = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    for event in steps_of(one, dict(by_m)):
+    one = events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    for event in events.steps_of(one, dict(by_m)):
         accountant.compose(event)
     return accountant.epsilon(delta)
 
@@ -190,7 +182,7 @@ def most_participations(
     delta: float,
     epsilon_limit: float,
     ceiling: int,
-    again: ReleaseCounts | None = None,
+    again: events.ReleaseCounts | None = None,
 ) -> int:
     """The most participations, up to ``ceiling``, that keep a record's exact ε within a limit.
 
@@ -200,8 +192,8 @@ def most_participations(
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
     # A wrong rate or σ is refused here, whatever the ceiling.
-    poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    repeated = {m: count for m, count in checked_counts(again or {}) if m}
+    events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    repeated = {m: count for m, count in events.checked_counts(again or {}) if m}
 
     def within(participations: int) -> bool:
         once = max(0, participations - sum(repeated.values()))
