@@ -54,19 +54,11 @@ class RdpAccountant:
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 over the orders; see ``Accountant``."""
-        return self.epsilon_and_order(delta)[0]
-
-    def epsilon_and_order(self, delta: float) -> tuple[float, float]:
-        """ε and the order α that gives it."""
         checks.inside_unit_interval("delta", delta)
-        alpha, divergence = self.orders, self.divergence
-        if not divergence.any():
-            return 0.0, float(alpha[-1])
-        epsilons = divergence + (self._gain() - math.log(delta)) / (alpha - 1)
-        if _total_variation(divergence) < delta:
-            epsilons[np.argmin(divergence)] = 0.0
-        best = int(np.argmin(epsilons))
-        return max(0.0, float(epsilons[best])), float(alpha[best])
+        if not self.divergence.any() or _total_variation(self.divergence) < delta:
+            return 0.0
+        epsilons = self.divergence + (self._gain() - math.log(delta)) / (self.orders - 1)
+        return max(0.0, float(epsilons.min()))
 
     def delta(self, epsilon: float) -> float:
         """The least δ over the orders, in [0, 1]; see ``Accountant``."""
