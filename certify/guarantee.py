@@ -302,19 +302,6 @@ class ApproximateCurves(Curves):
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianCurves(Curves):
-    """Upper Φ(Φ⁻¹(p) + shift), lower Φ(Φ⁻¹(p) − shift)."""
-
-    shift: float
-
-    def _upper(self, p: Floats) -> Floats:
-        return shifted(p, self.shift)
-
-    def _lower(self, p: Floats) -> Floats:
-        return shifted(p, -self.shift)
-
-
-@dataclass(frozen=True, slots=True)
 class GaussianDP(Guarantee):
     """μ-GDP of one record or client; groups of k are kμ-GDP (Dong, Roth, Su 2022).
 
@@ -336,7 +323,9 @@ class GaussianDP(Guarantee):
         return "GDP-CLT (asymptotic)" if self.asymptotic else "GDP"
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
-        return GaussianCurves(k * self.mu)
+        """Upper Φ(Φ⁻¹(p) + kμ), lower Φ(Φ⁻¹(p) − kμ)."""
+        by = k * self.mu
+        return Moved(Identity(), lambda p: shifted(p, by), lambda p: shifted(p, -by))
 
     def radius(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Floats:
         """K = (Φ⁻¹(p_A) − Φ⁻¹(p_B))/(2μ): the prediction holds for every k < K.
