@@ -26,9 +26,8 @@ _LARGEST = 1e12
 
 def accountant_named(name: AccountantName) -> Accountant:
     """A fresh accountant."""
-    kinds: tuple[Callable[[], Accountant], ...]
-    kinds = ExactAccountant, RdpAccountant, GdpCltAccountant
-    return next(made for kind in kinds if (made := kind()).name == name)
+    kinds: tuple[Callable[[], Accountant], ...] = ExactAccountant, RdpAccountant, GdpCltAccountant
+    return next(made for kind in kinds if (made := kind()).name is name)
 
 
 def spent(

@@ -7,10 +7,11 @@ raises before anything has changed.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
-from typing import Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -200,27 +201,41 @@ class BeyondReach(Misconfiguration):
     """A right question that this accountant's arithmetic can't answer; another one may."""
 
 
-class Accountant(Protocol):
+class Accountant(ABC):
     """Composes events and says what they cost together."""
 
-    @property
-    def name(self) -> AccountantName:
-        """Which accountant this is."""
+    name: ClassVar[AccountantName]
 
     def compose(self, event: SampledGaussian) -> None:
         """Add ``event`` to what has been done.
 
         Raises Misconfiguration: this accountant doesn't understand the event; nothing changed.
         """
+        require_bound(event, self.name)
+        if not event.silent:
+            self._add(event)
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 for which all that was composed is (ε, ``delta``)-DP.
 
         Raises Misconfiguration: δ outside (0, 1), or too small for this accountant.
         """
+        checks.inside_unit_interval("delta", delta)
+        return self._epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
         """The least δ for which all that was composed is (``epsilon``, δ)-DP, in [0, 1]."""
+        checks.epsilon(epsilon)
+        return self._delta(epsilon)
+
+    @abstractmethod
+    def _add(self, event: SampledGaussian) -> None: ...
+
+    @abstractmethod
+    def _epsilon(self, delta: float) -> float: ...
+
+    @abstractmethod
+    def _delta(self, epsilon: float) -> float: ...
 
 
 POISSON = (Sampling.POISSON, Adjacency.ADD_REMOVE)

@@ -35,10 +35,11 @@ _LEAST_NOISE = 0.01
 _TOLD_APART = math.log(1e-12)
 
 
-class ExactAccountant:
+class ExactAccountant(events.Accountant):
     """Pessimistic privacy-loss distributions of Poisson-sampled Gaussians and atom mixtures.
 
-    Rounds in which everyone is drawn (rate 1) are composed in closed form.
+    Rounds in which everyone is drawn (rate 1) are composed in closed form. ε is infinite where a
+    sampled step has σ below 0.01, and BeyondReach where this arithmetic can't tell δ from 0.
     """
 
     name = events.AccountantName.EXACT
@@ -46,21 +47,11 @@ class ExactAccountant:
     def __init__(self) -> None:
         self._rounds: Counter[Round] = Counter()
 
-    def compose(self, event: events.SampledGaussian) -> None:
-        """Add ``event``; see ``Accountant``."""
-        events.require_bound(event, self.name)
-        if not event.silent:
-            one = Round(event.rate, event.effective_noise_multiplier, event.participation)
-            self._rounds[one] += event.count
+    def _add(self, event: events.SampledGaussian) -> None:
+        one = Round(event.rate, event.effective_noise_multiplier, event.participation)
+        self._rounds[one] += event.count
 
-    def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0; see ``Accountant``. Infinite where a sampled step has σ below 0.01.
-
-        Raises:
-            Misconfiguration: δ outside (0, 1).
-            BeyondReach: δ is below what this arithmetic can tell from 0.
-        """
-        checks.inside_unit_interval("delta", delta)
+    def _epsilon(self, delta: float) -> float:
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.epsilon_of_delta(gaussian, delta)
@@ -75,9 +66,7 @@ class ExactAccountant:
             )
         return epsilon
 
-    def delta(self, epsilon: float) -> float:
-        """The least δ, in [0, 1]; see ``Accountant``."""
-        checks.epsilon(epsilon)
+    def _delta(self, epsilon: float) -> float:
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.delta_of_epsilon(gaussian, epsilon)
