@@ -35,32 +35,27 @@ def accept(folder: Path, offered: Path) -> Identity:
         )
     )
     remedy = "give the folder that precad keys issue made"
+    root, lists, certificate = (offered / name for name in _FILES)
     files = {name: certificates.read_pem(offered / name, "offered", remedy) for name in _FILES}
-    source = str(offered / credentials.CERTIFICATE_FILE)
-    chain = certificates.read_certificates(files[credentials.CERTIFICATE_FILE], source=source)
-    certificates.own_key(key, chain[0], source=source)
-    known = folder / credentials.CA_FILE
-    if (
-        known.exists()
-        and certificates.read_pem(known, "folder", remedy) != files[credentials.CA_FILE]
-    ):
+    chain = certificates.read_certificates(files[certificate.name], source=str(certificate))
+    certificates.own_key(key, chain[0], source=str(certificate))
+    known, present = folder / root.name, folder / lists.name
+    if known.exists() and certificates.read_pem(known, "folder", remedy) != files[root.name]:
         raise Misconfiguration(
             "offered",
-            str(offered / credentials.CA_FILE),
+            str(root),
             f"is another root than {known}, which was read out to you: ask who sent it",
         )
-    roots = certificates.read_certificates(
-        files[credentials.CA_FILE], source=str(offered / credentials.CA_FILE)
-    )
+    roots = certificates.read_certificates(files[root.name], source=str(root))
     # An older list than the folder's, an operator's mix-up or a thief's, brings nobody back.
-    lists = folder / credentials.REVOCATION_FILE
-    for path in (lists, offered / credentials.REVOCATION_FILE):
+    for path in (present, lists):
+        revocations = RevocationList(path, roots)
         principal = credentials.check_certificate(
-            chain, roots, RevocationList(path, roots), source=source
+            chain, roots, revocations, source=str(certificate)
         )
-    if lists.exists():
-        present = certificates.read_pem(lists, "folder", remedy)
-        files[lists.name] = newest_lists(present, files[lists.name])
+    if present.exists():
+        held = certificates.read_pem(present, "folder", remedy)
+        files[lists.name] = newest_lists(held, files[lists.name])
     request = folder / REQUEST_FILE
     if request.exists():
         # The party that was asked for: the root may have been talked into another.
