@@ -66,12 +66,7 @@ STOP_S = 3.0
 def end_within(seconds: float, status: int, last: Callable[[], object] = lambda: None) -> None:
     """End this process after so long, whatever still waits in it: it was told to end.
 
-    What it had begun is lost as by a crash, which every part outlasts.
-
-    Args:
-        seconds: for an orderly end.
-        status: the exit status.
-        last: called before.
+    What it had begun is lost as by a crash, which every part outlasts. ``last`` is called before.
     """
 
     def end() -> None:

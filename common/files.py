@@ -125,11 +125,9 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 @contextmanager
 def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
-    """Lock ``folder`` for the block; a second process waits until it ends.
+    """Lock ``folder`` for the block, and write nothing to it; a second process waits.
 
-    Args:
-        folder: exists; nothing is written to it.
-        elsewhere: what to do on a system without such locks, for the error.
+    ``elsewhere``: what to do on a system without such locks, for the error.
 
     Raises Misconfiguration: the system has no such locks.
     """

@@ -40,12 +40,7 @@ def derive(key: Secret, purpose: str, *context: bytes | int) -> Secret:
 
 
 class Keystream:
-    """A sequential reader of AES-256-CTR(derive(key, purpose, *context)).
-
-    Args:
-        purpose: what the stream is for; part of the derivation.
-        context: what it is bound to; ints are encoded as 8 bytes little-endian.
-    """
+    """A sequential reader of AES-256-CTR(derive(key, purpose, *context))."""
 
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:
         stream_key = derive(key, purpose, *context).reveal()
@@ -61,11 +56,7 @@ class Keystream:
         return self.words_into(np.empty(count, dtype=np.int64))
 
     def words_into(self, out: RingVector) -> RingVector:
-        """As ``words``: the next uniform ring elements, as many as ``out`` has, which is returned.
-
-        Args:
-            out: ``[n] int64``, contiguous; whatever is in it is lost.
-        """
+        """As ``words``, in place of what is in ``out``, ``[n] int64``, contiguous: returned."""
         self.read_into(out.data.cast("B"))
         if sys.byteorder == "big":
             out.byteswap(inplace=True)

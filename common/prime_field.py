@@ -279,11 +279,6 @@ class FieldKeystream:
     Word i is the first below p of W_0[i], W_1[i] …; W_r are the words of AES-256-CTR under
     derive(key, purpose, *context) from the counter r·2^64 on. Reducing mod p instead would give
     small words twice the chance of others: 2^−32 a word, that is .8 % over 10^6 of them.
-
-    Args:
-        key: 32 secret bytes.
-        purpose: what the stream is for; part of the derivation.
-        context: what it is bound to; ints are encoded as 8 bytes little-endian.
     """
 
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:

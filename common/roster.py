@@ -192,9 +192,7 @@ class _RosterFile(BaseModel):
 def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     """What is wrong with a C that no honest owner's update reaches; None where one may.
 
-    Args:
-        task: the task.
-        records: how many the largest owner holds; what the task admits unless given.
+    ``records``: how many the largest owner holds; what the task admits unless given.
     """
     privacy = task.privacy
     if records is None:

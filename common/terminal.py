@@ -108,9 +108,7 @@ class Bar(progress.Progress):
     What others print meanwhile goes above, and at the end bar and lines are gone. It lasts once.
 
     Args:
-        what: its name.
         total: of its steps; None where nobody knows.
-        out: where to.
         done: steps that are done before.
         beneath: what stands there now; asked again and again.
     """

@@ -71,12 +71,8 @@ def create_request(
 ) -> Path:
     """Make a new key in the folder, and a signing request for it, whose path is returned.
 
-    Args:
-        folder: the party's.
-        principal: who it is.
-        replace: over a key that is there.
-        renew: the party's present folder, which stays as it is: the root and, of a server, the
-            coin keys are taken over from it.
+    ``renew`` is the party's present folder, which stays as it is: the root and, of a server, the
+    coin keys are taken over from it.
 
     Raises Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another
     party's folder, this one, or lacks a server's coin key.

@@ -152,12 +152,9 @@ async def _unknown(_requests: object, context: Any) -> None:
 
 
 class GuardedPort:
-    """One port: services are added to ``server``, then it listens.
+    """One port of ``who``, such as "server B": services are added to ``server``, then it listens.
 
-    Args:
-        who: whose port it is, such as "server B".
-        identity: what it is opened with.
-        clients: how many have business there.
+    So many ``clients`` have business there.
     """
 
     def __init__(
