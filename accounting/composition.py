@@ -127,12 +127,9 @@ def _epsilon(rounds: Rounds, delta: float, *, reverse: bool) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rounds of one kind in one direction, on one lattice.
+    """``count`` rounds of one kind in one direction, on one lattice.
 
-    Attributes:
-        losses: of one of them.
-        count: how many.
-        infinite: probability that one of them has infinite loss, or one left out.
+    ``infinite`` is the probability that one of them has infinite loss, or one left out.
     """
 
     losses: Losses

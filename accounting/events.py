@@ -82,16 +82,12 @@ class SampledGaussian:
     ``participation · rate`` would be too good (PRECAD Lemma 7 as printed).
 
     Attributes:
-        sampling: how a step draws its records (or clients).
-        adjacency: which data sets are neighbours.
         rate: sampling rate of a step, in [0, 1].
         noise_multiplier: standard deviation of the noise over the clipping bound.
         sensitivity: the most that a step's sum moves between neighbours when the differing
             record is drawn, in clipping bounds: 1 for add/remove under Poisson sampling, 2
             under replace-one (one clipped term leaves, another enters) and under fixed-size
             sampling (where one more term of one data set pushes out a term of the other).
-        denominator: what the noisy sum is divided by.
-        count: number of rounds.
         participation: probability of the step running in a round, in [0, 1]; 1 where every round
             counts.
     """

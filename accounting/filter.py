@@ -22,12 +22,9 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class RenyiLimit:
-    """What an account promises, fixed when it opens. Store all three; they never change.
+    """What an account promises, fixed when it opens: (ε, δ), and α, which ``order_for`` picks.
 
-    Attributes:
-        epsilon: ε, above 0.
-        delta: δ, in (0, 1).
-        order: α, above 1. ``order_for`` picks one.
+    Store all three; they never change.
 
     Raises Misconfiguration: a parameter is out of its range, or no budget is left at this order.
     """

@@ -93,16 +93,12 @@ class PrivacyStatement:
     """One (ε, δ), of one run or of several together, with everything that it means.
 
     Attributes:
-        adversary: against whom, in every run.
         accountant: where ε comes from; ``gdp-clt`` is asymptotic, not a guarantee.
-        runs: how many.
         record_rate: the task's p; None of several runs, as the next two.
-        client_rate: the task's q.
         noise_multiplier: standard deviation of the noise that this adversary can't remove,
             over the sensitivity: σ, √2·σ or √2·σ·R'/C.
         compositions: number of steps (participations) or rounds composed.
         basis: what they are: planned where one is, else the cap where one is at its, else counted.
-        delta: δ, in (0, 1).
         rejection_delta: what honest rejection adds to δ; None where it isn't known how often the
             range test was made.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.

@@ -137,8 +137,6 @@ class FinishedRun:
     """One run's folder.
 
     Attributes:
-        folder: where it lies.
-        inputs: from its summary.
         predictions: [points] int64 on the public test set, or None.
         losses: [points] float64 in [0, 1], or None.
     """
@@ -192,11 +190,7 @@ def _array(path: Path) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """M independent runs of one task.
-
-    Attributes:
-        runs: at least one, all with the same certificate inputs but for redrawn coins.
-    """
+    """M ≥ 1 independent runs of one task, alike in all certificate inputs but redrawn coins."""
 
     runs: tuple[FinishedRun, ...]
 

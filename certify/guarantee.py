@@ -184,11 +184,6 @@ class ValidationAllowance(Derived):
 
     Where clients prove their norms they can try hashes, and every bound moves by more
     (``chance_to_pass``; part 4).
-
-    Attributes:
-        attempts: how often one client may have submitted.
-        soundness_bits: of the range test.
-        proof_points: N, the order of the proofs' roots of unity; None where there are no proofs.
     """
 
     attempts: int
