@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from precad.accounting.events import (
     ReleaseCounts,
@@ -15,10 +14,7 @@ from precad.accounting.events import (
 )
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.task import effective_record_clip
-
-if TYPE_CHECKING:
-    from precad.common.task import Task
+from precad.common.task import Task, effective_record_clip
 
 PLANNING_QUANTILE = 0.999
 """Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
@@ -170,7 +166,7 @@ class Run:
     @classmethod
     def of(
         cls,
-        task: "Task",
+        task: Task,
         *,
         rounds: int | None = None,
         participations: int | None = None,

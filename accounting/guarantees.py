@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,7 @@ from precad.accounting.gdp import GdpCltAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import HALF_WIDTHS
-from precad.common.task import TAU
-
-if TYPE_CHECKING:
-    from precad.common.task import Task
+from precad.common.task import TAU, Task
 
 LOG_WORK = 64
 """The adversary computes AES 2^64 times in all: 600 years of one core at 10^9 a second."""
@@ -82,10 +79,6 @@ def _on_both_sides(epsilon: float, chance: float) -> float:
     if chance == 0:
         return 0.0
     return math.exp(min(0.0, math.log(chance) + float(np.logaddexp(0.0, epsilon))))
-
-
-Adding: TypeAlias = Callable[[float, Run], float]
-"""What something adds to δ, of ε and a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +185,9 @@ def _statement(
     )
 
 
-def _added(term: Adding, runs: tuple[Run, ...], epsilon: float) -> float | None:
+def _added(
+    term: Callable[[float, Run], float], runs: tuple[Run, ...], epsilon: float
+) -> float | None:
     """What ``term`` adds to δ over all runs; None where one doesn't say how often it was tested."""
     total = 0.0
     for run in runs:
@@ -217,7 +212,7 @@ def _epsilon_and_mu(
         return math.inf, mu
 
 
-def planned_guarantees(task: "Task") -> tuple[PrivacyStatement, ...]:
+def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
     """Return a task's exact guarantees at its δ, before a run.
 
     Where norms are proved, the last is a record's at the cap: a server that cheats
