@@ -27,15 +27,7 @@ from scipy.fft import next_fast_len
 from scipy.optimize import brentq
 
 from precad.accounting.convolution import OUTSIDE, SUMMED, Composed, Tilted, convolved, dense
-from precad.accounting.losses import (
-    UNIT,
-    Floats,
-    Losses,
-    Round,
-    log_affinity,
-    one_round,
-    summed,
-)
+from precad.accounting.losses import UNIT, Floats, Losses, Round, log_affinity, one_round, summed
 
 # Of the wanted δ, what may be left out.
 _TAIL_SHARE = 1e-9
@@ -182,10 +174,7 @@ class _Part:
         large = Losses(found[kept], np.log(together[kept]), 0.0, wide)
         relative = losses.log_masses[:cut] - math.log(share) + 8 * UNIT
         small = Losses(losses.points[:cut], relative, 0.0, losses.cell)
-        return [
-            _Part(small, self.count, self.infinite),
-            *_Part(large, self.count, 0.0).levels(),
-        ]
+        return [_Part(small, self.count, self.infinite), *_Part(large, self.count, 0.0).levels()]
 
     def tilted(self, order: float) -> tuple[float, float, float]:
         """K(λ), K'(λ), K''(λ) of all rounds together."""

@@ -17,12 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from precad.accounting import events, gdp
-from precad.accounting.composition import (
-    Rounds,
-    delta_of_epsilon,
-    epsilon_of_delta,
-    profile,
-)
+from precad.accounting.composition import Rounds, delta_of_epsilon, epsilon_of_delta, profile
 from precad.accounting.losses import Floats, Round, log_affinity
 from precad.common import checks
 from precad.common.errors import Misconfiguration

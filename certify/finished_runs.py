@@ -263,9 +263,7 @@ class Ensemble:
         given, total = self.inputs, len(self.runs) * self.inputs.rounds
         tests = len(self.runs) * given.most_attempts
         run = replace(
-            given.run(total),
-            attempts=tests,
-            projections=given.malicious_submission_soundness_bits,
+            given.run(total), attempts=tests, projections=given.malicious_submission_soundness_bits
         )
         exact = (AccountantName.EXACT,)
         one, *others = Adversary

@@ -17,12 +17,7 @@ import numpy.typing as npt
 
 from precad.certify.curves import Booleans, Floats, Integers, probabilities
 from precad.certify.guarantee import BOTH, Direction, GaussianDP, Guarantee, require_guarantee
-from precad.certify.intervals import (
-    ConfidenceBudget,
-    Intervals,
-    clopper_pearson_lower,
-    vote_counts,
-)
+from precad.certify.intervals import ConfidenceBudget, Intervals, clopper_pearson_lower, vote_counts
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 

@@ -9,13 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from precad.common.prime_field import (
-    FieldVector,
-    arithmetic,
-    first_not_below,
-    of_signed,
-    signed_of,
-)
+from precad.common.prime_field import FieldVector, arithmetic, first_not_below, of_signed, signed_of
 from precad.common.ring import RingVector
 from precad.common.task import Task
 

@@ -158,11 +158,7 @@ class GuardedPort:
     """
 
     def __init__(
-        self,
-        who: str,
-        identity: Identity,
-        clients: int = 0,
-        rate: CallRate | None = None,
+        self, who: str, identity: Identity, clients: int = 0, rate: CallRate | None = None
     ) -> None:
         self._identity = identity
         most = connections_for(clients)
