@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, assert_never
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import MOST_ROUNDS, AccountantName, SampledGaussian
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.certify.curves import Floats, Integers
 from precad.certify.intervals import votes_of
-from precad.common.checks import refusal
+from precad.common.checks import parsed
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
 from precad.common.task_schema import Positive
@@ -164,10 +164,8 @@ class FinishedRun:
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
         if not isinstance(given, dict):
             raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
-        try:
-            inputs = CertificateInputs.model_validate(given)
-        except ValidationError as error:
-            raise refusal(error, {"missing": f"{path} lacks it; use a newer run"}) from None
+        remedies = {"missing": f"{path} lacks it; use a newer run"}
+        inputs = parsed(CertificateInputs, given, remedies)
         predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
         if predictions is not None and predictions.dtype.kind not in "iu":
             raise Misconfiguration("predictions", str(predictions.dtype), "give int64 labels")

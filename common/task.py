@@ -13,10 +13,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from precad.common import task_schema as schema
-from precad.common.checks import read_toml, refusal
+from precad.common.checks import parsed, read_toml
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
@@ -63,10 +63,7 @@ class Task(schema.Section):
     @classmethod
     def parse(cls, data: dict[str, object]) -> Self:
         """From plain values. Raises Misconfiguration: the field, the value and what would fit."""
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise refusal(error, _REMEDIES) from None
+        return parsed(cls, data, _REMEDIES)
 
     @classmethod
     def load(cls, path: Path) -> Self:
