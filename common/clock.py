@@ -13,20 +13,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
-
-
-class Condition(AbstractContextManager[object], Protocol):
-    """As ``threading.Condition``."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Let the lock go until somebody notifies; False after ``timeout`` seconds."""
-
-    def notify_all(self) -> None:
-        """Wake everybody who waits."""
 
 
 class Clock:
@@ -40,7 +28,7 @@ class Clock:
         """Wait."""
         time.sleep(seconds)
 
-    def condition(self) -> Condition:
+    def condition(self) -> threading.Condition:
         """Return a new condition whose waits pass this clock's time."""
         return threading.Condition()
 

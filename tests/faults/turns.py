@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
+from typing import Any
 
 import greenlet
 
@@ -200,7 +201,7 @@ class TurnsClock(Clock):
     def sleep(self, seconds: float) -> None:
         self._turns.sleep(seconds)
 
-    def condition(self) -> "TurnsCondition":
+    def condition(self) -> Any:
         return TurnsCondition(self._turns)
 
     def jitter(self) -> float:
