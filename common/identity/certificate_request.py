@@ -78,10 +78,8 @@ def create_request(
     party's folder, this one, or lacks a server's coin key.
     """
     if renew is not None:
-        _check_old(renew, folder, principal)
-    make_folder(folder)
-    if renew is not None:
         _take_over(renew, folder, principal)
+    make_folder(folder)
     key = authority.new_key()
     write_key(folder, key, replace=replace)
     if principal.role in DRAWING_ROLES:
@@ -91,7 +89,8 @@ def create_request(
     return path
 
 
-def _check_old(old: Path, folder: Path, principal: Principal) -> None:
+def _take_over(old: Path, folder: Path, principal: Principal) -> None:
+    """Put the old folder's root and coin keys into the new one, which it makes."""
     if old.resolve() == folder.resolve():
         raise Misconfiguration(
             "--renew", str(old), "the new key needs a folder of its own, until its certificate came"
@@ -100,12 +99,10 @@ def _check_old(old: Path, folder: Path, principal: Principal) -> None:
     held = certificates.certificates_in(old / credentials.CERTIFICATE_FILE, "--renew", remedy)
     if (whose := certificates.principal_of(held[0])) != principal:
         raise Misconfiguration("--renew", str(old), f"is {whose}'s, not {principal}'s")
-
-
-def _take_over(old: Path, folder: Path, principal: Principal) -> None:
     root = certificates.read_pem(
         old / credentials.CA_FILE, "--renew", "put the root's certificate back there"
     )
+    make_folder(folder)
     try:
         if principal.role in DRAWING_ROLES:
             take_over_coin_key(old, folder)
