@@ -121,16 +121,13 @@ def call_with_retries(
             unreachable = error
             if clock.now() >= look_at:
                 look_at = clock.now() + LOOK_S
-                _say(why(), retries)
+                if isinstance(cause := why(), errors.Misidentified):
+                    raise cause from None
+                if cause is not None:
+                    left = max(0.0, retries.remaining())
+                    log.warning("%s; trying again for %.0f s", cause, left)
             waiting(retries.remaining())
             retries.wait(error)
-
-
-def _say(cause: errors.PeerUnavailable | None, retries: Retries) -> None:
-    if isinstance(cause, errors.Misidentified):
-        raise cause
-    if cause is not None:
-        log.warning("%s; trying again for %.0f s", cause, max(0.0, retries.remaining()))
 
 
 def is_serving(address: str, role: Role, identity: Identity, *, timeout_s: float) -> bool:
