@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from decimal import ROUND_CEILING, Context
-from typing import Self, TextIO
+from typing import TextIO
 
 from rich import progress
 from rich.console import Console, RenderableType
@@ -141,10 +141,6 @@ class Bar(progress.Progress):
             disable=not redraws(out),
         )
         self._steps = self.add_task(what, total=total, completed=done, note="")
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        return self
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield what is drawn, for rich."""
