@@ -3,22 +3,18 @@
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from precad.accounting.events import (
     ReleaseCounts,
     SampledGaussian,
+    checked_counts,
     poisson_gaussian,
     require_rounds,
     steps_of,
-    versions_of,
 )
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.task import effective_record_clip
-
-if TYPE_CHECKING:
-    from precad.common.task import Task
+from precad.common.task import Task, effective_record_clip
 
 PLANNING_QUANTILE = 0.999
 """Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
@@ -154,7 +150,7 @@ class Run:
         require_rounds("rounds", self.rounds)
         taken = self.participations
         if self.counts is not None:
-            total = versions_of(self.counts)
+            total = sum(versions for _, versions in checked_counts(self.counts))
             if taken not in (None, total):
                 raise Misconfiguration("participations", taken, f"counts by m are of {total}")
             taken = total
@@ -170,7 +166,7 @@ class Run:
     @classmethod
     def of(
         cls,
-        task: "Task",
+        task: Task,
         *,
         rounds: int | None = None,
         participations: int | None = None,
@@ -206,11 +202,16 @@ class Run:
         Versions that were released more than once stay so. Who has taken part more often than the
         cap, at a rate of its own below the task's, isn't held by it: then only T was fixed.
         """
-        again = {m: n for m, n in (self.counts or {}).items() if m}
-        least = max(self.participations or 0, sum(again.values()))
+        again = sum(n for m, n in (self.counts or {}).items() if m)
+        least = max(self.participations or 0, again)
         cap = min(cap, self.rounds) if least <= cap else self.rounds
-        counts = again | {0: cap - sum(again.values())} if again else None
+        counts = self._counts_of(cap) if again else None
         return replace(self, participations=cap, counts=counts, basis=Basis.CAP)
+
+    def _counts_of(self, versions: int) -> ReleaseCounts:
+        """So many versions, those among them that were released again as they were."""
+        again = {m: n for m, n in (self.counts or {}).items() if m}
+        return again | {0: versions - sum(again.values())}
 
     def events(self, adversary: Adversary) -> tuple[SampledGaussian, ...]:
         """What ``adversary`` sees of the run.
@@ -229,8 +230,7 @@ class Run:
         if adversary is Adversary.CLIENT_LEVEL:
             if not self.cover_uploads:
                 one = replace(one, rate=1.0, participation=one.rate)
-            again = {m: n for m, n in (self.counts or {}).items() if m}
-            counts: ReleaseCounts = again | {0: self.rounds - sum(again.values())}
+            counts = self._counts_of(self.rounds)
         else:
             counts = {0: one.count} if self.counts is None else self.counts
         return steps_of(one, counts) or (one.times(0),)

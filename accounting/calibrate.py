@@ -26,12 +26,8 @@ _LARGEST = 1e12
 
 def accountant_named(name: AccountantName) -> Accountant:
     """A fresh accountant."""
-    made: dict[AccountantName, Callable[[], Accountant]] = {
-        AccountantName.EXACT: ExactAccountant,
-        AccountantName.RDP: RdpAccountant,
-        AccountantName.GDP_CLT: GdpCltAccountant,
-    }
-    return made[name]()
+    kinds: tuple[Callable[[], Accountant], ...] = ExactAccountant, RdpAccountant, GdpCltAccountant
+    return next(made for kind in kinds if (made := kind()).name is name)
 
 
 def spent(
@@ -54,8 +50,7 @@ def least_noise_multiplier(
 
     About ``PRECISION`` (relative) above it; 0.02 where that suffices.
 
-    Raises:
-        Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
+    Raises Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
     """
     checks.epsilon(epsilon)
     checks.inside_unit_interval("delta", delta)

@@ -27,15 +27,7 @@ from scipy.fft import next_fast_len
 from scipy.optimize import brentq
 
 from precad.accounting.convolution import OUTSIDE, SUMMED, Composed, Tilted, convolved, dense
-from precad.accounting.losses import (
-    UNIT,
-    Floats,
-    Losses,
-    Round,
-    log_affinity,
-    one_round,
-    summed,
-)
+from precad.accounting.losses import UNIT, Floats, Losses, Round, log_affinity, one_round, summed
 
 # Of the wanted δ, what may be left out.
 _TAIL_SHARE = 1e-9
@@ -103,7 +95,7 @@ def _delta(rounds: Rounds, epsilon: float, *, reverse: bool) -> float:
     for _ in range(2):
         direction = _Direction(rounds, reverse, log_delta)
         order = direction.saddle_point(epsilon)
-        log_delta = min(0.0, direction.summed(order)[0] - order * epsilon)
+        log_delta = min(0.0, _summed(direction.first_look(), order)[0] - order * epsilon)
         log_delta = max(log_delta, _LEAST_LOG_DELTA)
     scale = epsilon * _SCALE if epsilon else math.inf
     return direction.tilted(order, scale).delta(epsilon)
@@ -127,12 +119,9 @@ def _epsilon(rounds: Rounds, delta: float, *, reverse: bool) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rounds of one kind in one direction, on one lattice.
+    """``count`` rounds of one kind in one direction, on one lattice.
 
-    Attributes:
-        losses: of one of them.
-        count: how many.
-        infinite: probability that one of them has infinite loss, or one left out.
+    ``infinite`` is the probability that one of them has infinite loss, or one left out.
     """
 
     losses: Losses
@@ -185,15 +174,7 @@ class _Part:
         large = Losses(found[kept], np.log(together[kept]), 0.0, wide)
         relative = losses.log_masses[:cut] - math.log(share) + 8 * UNIT
         small = Losses(losses.points[:cut], relative, 0.0, losses.cell)
-        return [
-            _Part(small, self.count, self.infinite),
-            *_Part(large, self.count, 0.0).levels(),
-        ]
-
-    def tilted(self, order: float) -> tuple[float, float, float]:
-        """K(λ), K'(λ), K''(λ) of all rounds together."""
-        moment, mean, variance = self.losses.tilted(order)
-        return self.count * moment, self.count * mean, self.count * variance
+        return [_Part(small, self.count, self.infinite), *_Part(large, self.count, 0.0).levels()]
 
     def log_moments(self, orders: Floats) -> Floats:
         """K at every order."""
@@ -298,16 +279,12 @@ class _Direction:
             return math.exp(high)
         return math.exp(float(brentq(slope, low, high, xtol=1e-3)))
 
-    def summed(self, order: float) -> tuple[float, float, float]:
-        """K(λ), K'(λ), K''(λ) of everything, at a first look."""
-        return _summed(self.first_look(), order)
-
     def tilted(self, order: float, scale: float) -> "Tilted":
         """Everything, composed under the tilt λ = ``order``, on lattices fine against ``scale``."""
         parts = self.parts()
         # Where all losses are one, a cell is as fine as anything.
         finest = min(part.losses.cell for part in parts)
-        deviation = max(math.sqrt(self.summed(order)[2]), finest)
+        deviation = max(math.sqrt(_summed(self.first_look(), order)[2]), finest)
         scale = min(max(scale, deviation * _LEAST_SCALE), deviation)
         window = _Window(order, scale, math.log(self.tail))
         levels: list[_Part] = []
@@ -354,7 +331,8 @@ def _largest(parts: Sequence[_Part]) -> float:
 
 
 def _summed(parts: Sequence[_Part], order: float) -> tuple[float, float, float]:
-    each = [part.tilted(order) for part in parts]
+    """K(λ), K'(λ), K''(λ) of all rounds together."""
+    each = [[part.count * value for value in part.losses.tilted(order)] for part in parts]
     moment, mean, variance = (math.fsum(column) for column in zip(*each, strict=True))
     return moment, mean, max(variance, _LEAST_VARIANCE)
 

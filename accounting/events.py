@@ -7,10 +7,11 @@ raises before anything has changed.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
-from typing import Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -81,16 +82,12 @@ class SampledGaussian:
     ``participation · rate`` would be too good (PRECAD Lemma 7 as printed).
 
     Attributes:
-        sampling: how a step draws its records (or clients).
-        adjacency: which data sets are neighbours.
         rate: sampling rate of a step, in [0, 1].
         noise_multiplier: standard deviation of the noise over the clipping bound.
         sensitivity: the most that a step's sum moves between neighbours when the differing
             record is drawn, in clipping bounds: 1 for add/remove under Poisson sampling, 2
             under replace-one (one clipped term leaves, another enters) and under fixed-size
             sampling (where one more term of one data set pushes out a term of the other).
-        denominator: what the noisy sum is divided by.
-        count: number of rounds.
         participation: probability of the step running in a round, in [0, 1]; 1 where every round
             counts.
     """
@@ -169,18 +166,12 @@ ReleaseCounts: TypeAlias = Mapping[int, int]
 def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
     """``counts`` as pairs (m, versions) in order of m, without those that never happened.
 
-    Raises:
-        Misconfiguration: an m or a number of versions isn't a count, or there is no mapping.
+    Raises Misconfiguration: an m or a number of versions isn't a count, or there is no mapping.
     """
     if not isinstance(counts, Mapping):
         raise Misconfiguration("counts", counts, "give a mapping from m to a number of versions")
     pairs = ((checks.count("m", m), checks.count("counts", n)) for m, n in counts.items())
     return tuple(sorted((m, n) for m, n in pairs if n))
-
-
-def versions_of(counts: ReleaseCounts) -> int:
-    """How many versions ``counts`` are of."""
-    return sum(n for _, n in checked_counts(counts))
 
 
 def steps_of(one: SampledGaussian, counts: ReleaseCounts) -> tuple[SampledGaussian, ...]:
@@ -206,29 +197,41 @@ class BeyondReach(Misconfiguration):
     """A right question that this accountant's arithmetic can't answer; another one may."""
 
 
-class Accountant(Protocol):
+class Accountant(ABC):
     """Composes events and says what they cost together."""
 
-    @property
-    def name(self) -> AccountantName:
-        """Which accountant this is."""
+    name: ClassVar[AccountantName]
 
     def compose(self, event: SampledGaussian) -> None:
         """Add ``event`` to what has been done.
 
-        Raises:
-            Misconfiguration: this accountant doesn't understand the event; nothing changed.
+        Raises Misconfiguration: this accountant doesn't understand the event; nothing changed.
         """
+        require_bound(event, self.name)
+        if not event.silent:
+            self._add(event)
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 for which all that was composed is (ε, ``delta``)-DP.
 
-        Raises:
-            Misconfiguration: δ outside (0, 1), or too small for this accountant.
+        Raises Misconfiguration: δ outside (0, 1), or too small for this accountant.
         """
+        checks.inside_unit_interval("delta", delta)
+        return self._epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
         """The least δ for which all that was composed is (``epsilon``, δ)-DP, in [0, 1]."""
+        checks.epsilon(epsilon)
+        return self._delta(epsilon)
+
+    @abstractmethod
+    def _add(self, event: SampledGaussian) -> None: ...
+
+    @abstractmethod
+    def _epsilon(self, delta: float) -> float: ...
+
+    @abstractmethod
+    def _delta(self, epsilon: float) -> float: ...
 
 
 POISSON = (Sampling.POISSON, Adjacency.ADD_REMOVE)
@@ -240,8 +243,7 @@ def require_bound(
 ) -> None:
     """Refuse an event of which ``who`` knows no bound.
 
-    Raises:
-        Misconfiguration: it isn't an event, or not under ``known`` sampling and adjacency.
+    Raises Misconfiguration: it isn't an event, or not under ``known`` sampling and adjacency.
     """
     if not isinstance(event, SampledGaussian):
         raise Misconfiguration("event", event, f"the {who} accountant takes a SampledGaussian")

@@ -8,6 +8,7 @@ that is the larger of the two record-level ones.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,23 +16,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from precad.accounting import gdp
-from precad.accounting.composition import (
-    Rounds,
-    delta_of_epsilon,
-    epsilon_of_delta,
-    profile,
-)
-from precad.accounting.events import (
-    AccountantName,
-    BeyondReach,
-    ReleaseCounts,
-    SampledGaussian,
-    checked_counts,
-    poisson_gaussian,
-    require_bound,
-    steps_of,
-)
+from precad.accounting import events, gdp
+from precad.accounting.composition import Rounds, delta_of_epsilon, epsilon_of_delta, profile
 from precad.accounting.losses import Floats, Round, log_affinity
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -44,32 +30,23 @@ _LEAST_NOISE = 0.01
 _TOLD_APART = math.log(1e-12)
 
 
-class ExactAccountant:
+class ExactAccountant(events.Accountant):
     """Pessimistic privacy-loss distributions of Poisson-sampled Gaussians and atom mixtures.
 
-    Rounds in which everyone is drawn (rate 1) are composed in closed form.
+    Rounds in which everyone is drawn (rate 1) are composed in closed form. ε is infinite where a
+    sampled step has σ below 0.01, and BeyondReach where this arithmetic can't tell δ from 0.
     """
 
-    name = AccountantName.EXACT
+    name = events.AccountantName.EXACT
 
     def __init__(self) -> None:
         self._rounds: Counter[Round] = Counter()
 
-    def compose(self, event: SampledGaussian) -> None:
-        """Add ``event``; see ``Accountant``."""
-        require_bound(event, self.name)
-        if not event.silent:
-            one = Round(event.rate, event.effective_noise_multiplier, event.participation)
-            self._rounds[one] += event.count
+    def _add(self, event: events.SampledGaussian) -> None:
+        one = Round(event.rate, event.effective_noise_multiplier, event.participation)
+        self._rounds[one] += event.count
 
-    def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0; see ``Accountant``. Infinite where a sampled step has σ below 0.01.
-
-        Raises:
-            Misconfiguration: δ outside (0, 1).
-            BeyondReach: δ is below what this arithmetic can tell from 0.
-        """
-        checks.inside_unit_interval("delta", delta)
+    def _epsilon(self, delta: float) -> float:
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.epsilon_of_delta(gaussian, delta)
@@ -77,16 +54,14 @@ class ExactAccountant:
             return math.inf
         epsilon = epsilon_of_delta(_counted(gaussian, sampled), delta)
         if math.isinf(epsilon):
-            raise BeyondReach(
+            raise events.BeyondReach(
                 "delta",
                 delta,
                 "too small for the exact accountant's arithmetic; raise it, or use the RDP one",
             )
         return epsilon
 
-    def delta(self, epsilon: float) -> float:
-        """The least δ, in [0, 1]; see ``Accountant``."""
-        checks.epsilon(epsilon)
+    def _delta(self, epsilon: float) -> float:
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.delta_of_epsilon(gaussian, epsilon)
@@ -130,7 +105,7 @@ Profile: TypeAlias = tuple[Floats, Floats]
 """ε, increasing, and an upper bound on δ(ε) at each; [n] float64 both."""
 
 
-def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile]:
+def group_profiles(event: events.SampledGaussian, group: int) -> tuple[Profile, Profile]:
     """All of ``event`` for a group of so many records, with‖without and without‖with.
 
     Where a step has so little noise that nothing is claimed, or so many records are told from none
@@ -154,21 +129,22 @@ def record_epsilon(
     noise_multiplier: float,
     delta: float,
     participations: int | None = None,
-    counts: ReleaseCounts | None = None,
+    counts: events.ReleaseCounts | None = None,
 ) -> float:
     """Exact ε of a record after so many participations; milliseconds, and cached.
 
     ``noise_multiplier`` is of the noise that the adversary can't remove: one server's. Either
     ``participations`` are given, each released once, or ``counts``. Never falls when they rise.
 
-    Raises:
-        Misconfiguration: a parameter is out of its range, or not one of the last two was given.
+    Raises Misconfiguration: a parameter is out of its range, or not one of the last two was given.
     """
     if (participations is None) == (counts is None):
         raise Misconfiguration(
             "participations", participations, "give either participations or counts by m"
         )
-    by_m = checked_counts({0: participations} if participations is not None else counts or {})
+    by_m = events.checked_counts(
+        {0: participations} if participations is not None else counts or {}
+    )
     return _record_epsilon(record_rate, noise_multiplier, delta, by_m)
 
 
@@ -177,8 +153,8 @@ def _record_epsilon(
     record_rate: float, noise_multiplier: float, delta: float, by_m: tuple[tuple[int, int], ...]
 ) -> float:
     accountant = ExactAccountant()
-    one = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    for event in steps_of(one, dict(by_m)):
+    one = events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    for event in events.steps_of(one, dict(by_m)):
         accountant.compose(event)
     return accountant.epsilon(delta)
 
@@ -190,7 +166,7 @@ def most_participations(
     delta: float,
     epsilon_limit: float,
     ceiling: int,
-    again: ReleaseCounts | None = None,
+    again: events.ReleaseCounts | None = None,
 ) -> int:
     """The most participations, up to ``ceiling``, that keep a record's exact ε within a limit.
 
@@ -200,8 +176,8 @@ def most_participations(
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
     # A wrong rate or σ is refused here, whatever the ceiling.
-    poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    repeated = {m: count for m, count in checked_counts(again or {}) if m}
+    events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    repeated = {m: count for m, count in events.checked_counts(again or {}) if m}
 
     def within(participations: int) -> bool:
         once = max(0, participations - sum(repeated.values()))
@@ -222,11 +198,5 @@ def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
     within, beyond = 0, 1
     while beyond <= ceiling and allowed(beyond):
         within, beyond = beyond, beyond * 2
-    beyond = min(beyond, ceiling + 1)
-    while beyond - within > 1:
-        middle = (within + beyond) // 2
-        if allowed(middle):
-            within = middle
-        else:
-            beyond = middle
-    return within
+    between = range(within + 1, min(beyond, ceiling + 1))
+    return within + bisect_left(between, x=True, key=lambda n: not allowed(n))

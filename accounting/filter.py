@@ -22,15 +22,11 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class RenyiLimit:
-    """What an account promises, fixed when it opens. Store all three; they never change.
+    """What an account promises, fixed when it opens: (ε, δ), and α, which ``order_for`` picks.
 
-    Attributes:
-        epsilon: ε, above 0.
-        delta: δ, in (0, 1).
-        order: α, above 1. ``order_for`` picks one.
+    Store all three; they never change.
 
-    Raises:
-        Misconfiguration: a parameter is out of its range, or no budget is left at this order.
+    Raises Misconfiguration: a parameter is out of its range, or no budget is left at this order.
     """
 
     epsilon: float
@@ -62,9 +58,8 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
     That is a step like those that the account is for: its first task's. Choose it by parameters
     alone, never by records.
 
-    Raises:
-        Misconfiguration: a parameter is out of its range, the step touches nobody's data, or ε is
-            so small that no order leaves anything to spend.
+    Raises Misconfiguration: a parameter is out of its range, the step touches nobody's data, or ε
+    is so small that no order leaves anything to spend.
     """
     # NumPy and SciPy load here: a process that asks for no ε does without them.
     from precad.accounting.rdp import ORDERS  # noqa: PLC0415

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from precad.accounting.events import AccountantName, SampledGaussian, require_bound
+from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
@@ -113,7 +113,7 @@ def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
     return math.sqrt(2 * math.log1p((mu / client_rate) ** 2 / rounds))
 
 
-class GdpCltAccountant:
+class GdpCltAccountant(Accountant):
     """μ² added over events; ε from the sum.
 
     For an atom mixture the limit is that of the rounds in which the step runs:
@@ -123,25 +123,15 @@ class GdpCltAccountant:
     name = AccountantName.GDP_CLT
 
     def __init__(self) -> None:
-        self._mu = 0.0
+        self.mu = 0.0
+        """Of all that was composed; infinite where it leaves floating point."""
 
-    @property
-    def mu(self) -> float:
-        """μ of all that was composed; infinite where it leaves floating point."""
-        return self._mu
+    def _add(self, event: SampledGaussian) -> None:
+        mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)
+        self.mu = composed_mu([self.mu, math.sqrt(event.participation) * mu])
 
-    def compose(self, event: SampledGaussian) -> None:
-        """Add ``event``; see ``Accountant``."""
-        require_bound(event, self.name)
-        if not event.silent:
-            mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)
-            self._mu = composed_mu([self._mu, math.sqrt(event.participation) * mu])
+    def _epsilon(self, delta: float) -> float:
+        return epsilon_of_delta(self.mu, delta)
 
-    def epsilon(self, delta: float) -> float:
-        """ε of the limit; see ``Accountant``."""
-        return epsilon_of_delta(self._mu, delta)
-
-    def delta(self, epsilon: float) -> float:
-        """δ of the limit, in [0, 1]; see ``Accountant``."""
-        checks.epsilon(epsilon)
-        return delta_of_epsilon(self._mu, epsilon)
+    def _delta(self, epsilon: float) -> float:
+        return delta_of_epsilon(self.mu, epsilon)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,7 @@ from precad.accounting.gdp import GdpCltAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import HALF_WIDTHS
-from precad.common.task import TAU
-
-if TYPE_CHECKING:
-    from precad.common.task import Task
+from precad.common.task import TAU, Task
 
 LOG_WORK = 64
 """The adversary computes AES 2^64 times in all: 600 years of one core at 10^9 a second."""
@@ -56,10 +53,9 @@ def advantages(epsilon: float, run: Run) -> float:
     """
     if run.attempts is None:
         raise ValueError("how many attempts?")
-    if not checks.count("attempts", run.attempts):
-        return 0.0
-    log_added = math.log(run.attempts * USES * 2.0**LOG_ADVANTAGE)
-    return math.exp(min(0.0, log_added + float(np.logaddexp(0.0, epsilon))))
+    return _on_both_sides(
+        epsilon, checks.count("attempts", run.attempts) * USES * 2.0**LOG_ADVANTAGE
+    )
 
 
 def honest_rejection(epsilon: float, run: Run) -> float:
@@ -73,15 +69,16 @@ def honest_rejection(epsilon: float, run: Run) -> float:
     if run.attempts is None or run.projections is None:
         raise ValueError("how often was it tested?")
     tests = 2 * checks.count("projections", run.projections)
-    if not (tests := tests * checks.count("attempts", run.attempts)):
-        return 0.0
+    tests *= checks.count("attempts", run.attempts)
     width = HALF_WIDTHS if run.malicious_server else TAU
-    log_added = math.log(tests) - width**2 + float(np.logaddexp(0.0, epsilon))
-    return math.exp(min(0.0, log_added))
+    return _on_both_sides(epsilon, tests * math.exp(-(width**2)))
 
 
-Adding: TypeAlias = Callable[[float, Run], float]
-"""What something adds to δ, of ε and a run."""
+def _on_both_sides(epsilon: float, chance: float) -> float:
+    """(1 + e^ε)·``chance``, at most 1; without overflow."""
+    if chance == 0:
+        return 0.0
+    return math.exp(min(0.0, math.log(chance) + float(np.logaddexp(0.0, epsilon))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +86,12 @@ class PrivacyStatement:
     """One (ε, δ), of one run or of several together, with everything that it means.
 
     Attributes:
-        adversary: against whom, in every run.
         accountant: where ε comes from; ``gdp-clt`` is asymptotic, not a guarantee.
-        runs: how many.
         record_rate: the task's p; None of several runs, as the next two.
-        client_rate: the task's q.
         noise_multiplier: standard deviation of the noise that this adversary can't remove,
             over the sensitivity: σ, √2·σ or √2·σ·R'/C.
         compositions: number of steps (participations) or rounds composed.
         basis: what they are: planned where one is, else the cap where one is at its, else counted.
-        delta: δ, in (0, 1).
         rejection_delta: what honest rejection adds to δ; None where it isn't known how often the
             range test was made.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.
@@ -153,8 +146,7 @@ def guarantees(
     By default against all, at the client level only where every run knows R'/C. An accountant that
     can't answer at so small a δ of the whole has an infinite ε, and the others stand beside it.
 
-    Raises:
-        Misconfiguration: no run, or a parameter is out of its range.
+    Raises Misconfiguration: no run, or a parameter is out of its range.
     """
     checks.inside_unit_interval("delta", delta)
     every = (runs,) if isinstance(runs, Run) else tuple(runs)
@@ -171,10 +163,7 @@ def _statement(
     runs: tuple[Run, ...], delta: float, adversary: Adversary, name: AccountantName
 ) -> PrivacyStatement:
     events = tuple(event for run in runs for event in run.events(adversary))
-    epsilon = _epsilon(events, delta, name)
-    limit = GdpCltAccountant()
-    for event in events if name is AccountantName.GDP_CLT else ():
-        limit.compose(event)
+    epsilon, mu = _epsilon_and_mu(events, delta, name)
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
     alone = runs[0] if len(runs) == 1 else None
@@ -190,13 +179,15 @@ def _statement(
         delta=delta,
         rejection_delta=_added(honest_rejection, runs, epsilon),
         epsilon=epsilon,
-        mu=limit.mu if name is AccountantName.GDP_CLT else None,
+        mu=mu,
         malicious_server=malicious,
         advantage_delta=_added(advantages, runs, epsilon) if malicious else None,
     )
 
 
-def _added(term: Adding, runs: tuple[Run, ...], epsilon: float) -> float | None:
+def _added(
+    term: Callable[[float, Run], float], runs: tuple[Run, ...], epsilon: float
+) -> float | None:
     """What ``term`` adds to δ over all runs; None where one doesn't say how often it was tested."""
     total = 0.0
     for run in runs:
@@ -207,18 +198,21 @@ def _added(term: Adding, runs: tuple[Run, ...], epsilon: float) -> float | None:
 
 
 @lru_cache(maxsize=32)
-def _epsilon(events: tuple[SampledGaussian, ...], delta: float, name: AccountantName) -> float:
-    """ε of all events; kept, since runs at their caps often are what was planned."""
+def _epsilon_and_mu(
+    events: tuple[SampledGaussian, ...], delta: float, name: AccountantName
+) -> tuple[float, float | None]:
+    """Of all events; kept, since runs at their caps often are what was planned."""
     accountant = accountant_named(name)
     for event in events:
         accountant.compose(event)
+    mu = accountant.mu if isinstance(accountant, GdpCltAccountant) else None
     try:
-        return accountant.epsilon(delta)
+        return accountant.epsilon(delta), mu
     except BeyondReach:
-        return math.inf
+        return math.inf, mu
 
 
-def cap_of(task: "Task", again: ReleaseCounts | None = None) -> int:
+def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
     """Return the most participations at the task's p that its limit lets count, or T.
 
     ``again`` are versions that were released 1 + m times, by m.
@@ -236,7 +230,7 @@ def cap_of(task: "Task", again: ReleaseCounts | None = None) -> int:
     )
 
 
-def planned_guarantees(task: "Task") -> tuple[PrivacyStatement, ...]:
+def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
     """Return a task's exact guarantees at its δ, before a run.
 
     Where norms are proved, the last is a record's at the cap: a server that cheats

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from precad.accounting.events import AccountantName, SampledGaussian, require_bound
+from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.accounting.losses import UNIT, log_mixed
-from precad.common import checks
 
 ORDERS: tuple[float, ...] = (
     *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),
@@ -33,7 +32,7 @@ _SMALL, _LARGE, _LEAST = 0.25, 30.0, 1e-300
 _SERIES = [*(1 / math.factorial(k + 1) for k in range(13, 0, -1)), 0.0]
 
 
-class RdpAccountant:
+class RdpAccountant(Accountant):
     """Rényi divergences of Poisson-sampled Gaussians and of atom mixtures; orders ascend."""
 
     name = AccountantName.RDP
@@ -44,33 +43,19 @@ class RdpAccountant:
         self.divergence = np.zeros(len(orders))
         """[n] float64: ρ(α) of all that was composed, nats."""
 
-    def compose(self, event: SampledGaussian) -> None:
-        """Add ``event``; see ``Accountant``."""
-        require_bound(event, self.name)
+    def _add(self, event: SampledGaussian) -> None:
         orders = tuple(self.orders.tolist())
         step = sampled_gaussian_rdp(event.rate, event.effective_noise_multiplier, orders)
         once = mixture_rdp(step, event.participation, orders)
         self.divergence = self.divergence + event.count * once
 
-    def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0 over the orders; see ``Accountant``."""
-        return self.epsilon_and_order(delta)[0]
+    def _epsilon(self, delta: float) -> float:
+        if not self.divergence.any() or _total_variation(self.divergence) < delta:
+            return 0.0
+        epsilons = self.divergence + (self._gain() - math.log(delta)) / (self.orders - 1)
+        return max(0.0, float(epsilons.min()))
 
-    def epsilon_and_order(self, delta: float) -> tuple[float, float]:
-        """ε and the order α that gives it."""
-        checks.inside_unit_interval("delta", delta)
-        alpha, divergence = self.orders, self.divergence
-        if not divergence.any():
-            return 0.0, float(alpha[-1])
-        epsilons = divergence + (self._gain() - math.log(delta)) / (alpha - 1)
-        if _total_variation(divergence) < delta:
-            epsilons[np.argmin(divergence)] = 0.0
-        best = int(np.argmin(epsilons))
-        return max(0.0, float(epsilons[best])), float(alpha[best])
-
-    def delta(self, epsilon: float) -> float:
-        """The least δ over the orders, in [0, 1]; see ``Accountant``."""
-        checks.epsilon(epsilon)
+    def _delta(self, epsilon: float) -> float:
         if not self.divergence.any():
             return 0.0
         log_delta = (self.orders - 1) * (self.divergence - epsilon) + self._gain()

@@ -5,6 +5,7 @@ is p on the clean data, the expectation p' after the change obeys ``lower(p) ≤
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,8 +24,7 @@ _LEAST_SCORE = 1e-12
 def probabilities(field: str, values: npt.ArrayLike) -> Floats:
     """``values`` as a float64 array of the same shape, each in [0, 1].
 
-    Raises:
-        Misconfiguration: an entry is NaN or outside [0, 1].
+    Raises Misconfiguration: an entry is NaN or outside [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
     if np.isnan(array).any():
@@ -99,14 +99,15 @@ class Best(Curves):
 
 
 @dataclass(frozen=True, slots=True)
-class InTurn(Curves):
-    """One change after another: D → D' → D''. The later curves apply to the earlier bounds."""
+class Moved(Curves):
+    """Bounds after one change, moved by what comes on top of it: D → D' → D''."""
 
     first: Curves
-    then: Curves
+    up: Callable[[Floats], Floats]
+    down: Callable[[Floats], Floats]
 
     def _upper(self, p: Floats) -> Floats:
-        return self.then.upper(self.first.upper(p))
+        return self.up(self.first.upper(p))
 
     def _lower(self, p: Floats) -> Floats:
-        return self.then.lower(self.first.lower(p))
+        return self.down(self.first.lower(p))

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, assert_never
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import MOST_ROUNDS, AccountantName, SampledGaussian
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.certify.curves import Floats, Integers
 from precad.certify.intervals import votes_of
-from precad.common.checks import refusal
+from precad.common.checks import parsed
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
 from precad.common.task_schema import Positive
@@ -137,8 +137,6 @@ class FinishedRun:
     """One run's folder.
 
     Attributes:
-        folder: where it lies.
-        inputs: from its summary.
         predictions: [points] int64 on the public test set, or None.
         losses: [points] float64 in [0, 1], or None.
     """
@@ -152,8 +150,7 @@ class FinishedRun:
     def read(cls, folder: Path) -> "FinishedRun":
         """Reads ``summary.json`` and, where there, ``predictions.npy`` and ``losses.npy``.
 
-        Raises:
-            Misconfiguration: the folder isn't a finished run, or a file is malformed.
+        Raises Misconfiguration: the folder isn't a finished run, or a file is malformed.
         """
         path = folder / "summary.json"
         try:
@@ -167,10 +164,8 @@ class FinishedRun:
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
         if not isinstance(given, dict):
             raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
-        try:
-            inputs = CertificateInputs.model_validate(given)
-        except ValidationError as error:
-            raise refusal(error, {"missing": f"{path} lacks it; use a newer run"}) from None
+        remedies = {"missing": f"{path} lacks it; use a newer run"}
+        inputs = parsed(CertificateInputs, given, remedies)
         predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
         if predictions is not None and predictions.dtype.kind not in "iu":
             raise Misconfiguration("predictions", str(predictions.dtype), "give int64 labels")
@@ -193,11 +188,7 @@ def _array(path: Path) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """M independent runs of one task.
-
-    Attributes:
-        runs: at least one, all with the same certificate inputs but for redrawn coins.
-    """
+    """M ≥ 1 independent runs of one task, alike in all certificate inputs but redrawn coins."""
 
     runs: tuple[FinishedRun, ...]
 
@@ -227,8 +218,7 @@ class Ensemble:
     def votes(self, classes: int | None = None) -> Integers:
         """[points, classes] int64, one vote a run.
 
-        Raises:
-            Misconfiguration: a single run, one without predictions, or another number of points.
+        Raises Misconfiguration: a single run, one without predictions, or another number of points.
         """
         if len(self.runs) == 1:
             raise Misconfiguration(
@@ -244,8 +234,7 @@ class Ensemble:
     def mean_losses(self) -> Floats:
         """[runs] float64: each run's mean loss on the public test set.
 
-        Raises:
-            Misconfiguration: a run without losses, or a loss outside [0, 1].
+        Raises Misconfiguration: a run without losses, or a loss outside [0, 1].
         """
         each = self._of_each("losses")
         for run, losses in zip(self.runs, each, strict=True):
@@ -272,9 +261,7 @@ class Ensemble:
         given, total = self.inputs, len(self.runs) * self.inputs.rounds
         tests = len(self.runs) * given.most_attempts
         run = replace(
-            given.run(total),
-            attempts=tests,
-            projections=given.malicious_submission_soundness_bits,
+            given.run(total), attempts=tests, projections=given.malicious_submission_soundness_bits
         )
         exact = (AccountantName.EXACT,)
         one, *others = Adversary

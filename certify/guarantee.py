@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from precad.accounting.gdp import shifted
-from precad.certify.curves import Best, Curves, Floats, Identity, InTurn, probabilities
+from precad.certify.curves import Best, Curves, Floats, Identity, Moved, probabilities
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import P
@@ -83,7 +83,8 @@ def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
     """
     add = guarantee.curves(additions, Direction.ADDITIONS)
     delete = guarantee.curves(deletions, Direction.DELETIONS)
-    return Best((InTurn(add, delete), InTurn(delete, add)))
+    orders = (add, delete), (delete, add)
+    return Best(tuple(Moved(first, then.upper, then.lower) for first, then in orders))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +148,8 @@ class Redrawn(Derived):
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         inner = self.base.curves(k, direction)
-        return _Chosen(inner, 2.0**self.redraws) if self.redraws else inner
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen(Curves):
-    inner: Curves
-    times: float
-
-    def _upper(self, p: Floats) -> Floats:
-        return self.inner.upper(p) * self.times
-
-    def _lower(self, p: Floats) -> Floats:
-        return 1 - (1 - self.inner.lower(p)) * self.times
+        times = 2.0**self.redraws
+        return Moved(inner, lambda p: p * times, lambda p: 1 - (1 - p) * times)
 
 
 HASHES = 2.0**60
@@ -194,11 +184,6 @@ class ValidationAllowance(Derived):
 
     Where clients prove their norms they can try hashes, and every bound moves by more
     (``chance_to_pass``; part 4).
-
-    Attributes:
-        attempts: how often one client may have submitted.
-        soundness_bits: of the range test.
-        proof_points: N, the order of the proofs' roots of unity; None where there are no proofs.
     """
 
     attempts: int
@@ -214,26 +199,13 @@ class ValidationAllowance(Derived):
         if direction is Direction.DELETIONS:
             return inner
         by = chance_to_pass(k * self.attempts, self.soundness_bits, self.proof_points)
-        return _Widened(inner, by)
-
-
-@dataclass(frozen=True, slots=True)
-class _Widened(Curves):
-    inner: Curves
-    by: float
-
-    def _upper(self, p: Floats) -> Floats:
-        return self.inner.upper(p) + self.by
-
-    def _lower(self, p: Floats) -> Floats:
-        return self.inner.lower(p) - self.by
+        return Moved(inner, lambda p: p + by, lambda p: p - by)
 
 
 def require_guarantee(value: object) -> Guarantee:
     """``value``, if it may be turned into a certificate.
 
-    Raises:
-        Misconfiguration: it is a reproduction of a printed bound, or something else.
+    Raises Misconfiguration: it is a reproduction of a printed bound, or something else.
     """
     if not isinstance(value, Guarantee):
         raise Misconfiguration(
@@ -325,19 +297,6 @@ class ApproximateCurves(Curves):
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianCurves(Curves):
-    """Upper Φ(Φ⁻¹(p) + shift), lower Φ(Φ⁻¹(p) − shift)."""
-
-    shift: float
-
-    def _upper(self, p: Floats) -> Floats:
-        return shifted(p, self.shift)
-
-    def _lower(self, p: Floats) -> Floats:
-        return shifted(p, -self.shift)
-
-
-@dataclass(frozen=True, slots=True)
 class GaussianDP(Guarantee):
     """μ-GDP of one record or client; groups of k are kμ-GDP (Dong, Roth, Su 2022).
 
@@ -359,7 +318,9 @@ class GaussianDP(Guarantee):
         return "GDP-CLT (asymptotic)" if self.asymptotic else "GDP"
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
-        return GaussianCurves(k * self.mu)
+        """Upper Φ(Φ⁻¹(p) + kμ), lower Φ(Φ⁻¹(p) − kμ)."""
+        by = k * self.mu
+        return Moved(Identity(), lambda p: shifted(p, by), lambda p: shifted(p, -by))
 
     def radius(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Floats:
         """K = (Φ⁻¹(p_A) − Φ⁻¹(p_B))/(2μ): the prediction holds for every k < K.

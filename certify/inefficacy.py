@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from precad.accounting.exact import largest_count
 from precad.certify.curves import Floats, probabilities
-from precad.certify.guarantee import BOTH, Direction, GaussianDP, Guarantee, require_guarantee
+from precad.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
 from precad.certify.intervals import ScoreBound, mean_half_width
 from precad.certify.prediction import LARGEST_GROUP
 from precad.common.checks import count, positive
@@ -46,8 +46,7 @@ def attack_bounds(
 
     ``value`` lies in [0, bound], or in [−bound, 0] where ``negative`` (Xie Thm 3's second case).
 
-    Raises:
-        Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
+    Raises Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
     """
     require_guarantee(guarantee)
     p = _scaled(value, bound, negative=negative)
@@ -55,15 +54,6 @@ def attack_bounds(
     lower = bound * np.min([curve.lower(p) for curve in curves], axis=0)
     upper = bound * np.max([curve.upper(p) for curve in curves], axis=0)
     return ScoreBounds(-upper, -lower) if negative else ScoreBounds(lower, upper)
-
-
-def theorem_2(loss: npt.ArrayLike, bound: float, attackers: int, mu: float) -> ScoreBounds:
-    """B·Φ(Φ⁻¹(L/B) ± Kμ): PRECAD (6), (7) with the infimum over all real ε, in closed form.
-
-    The paper restricts ε to at least 0, which is loose or vacuous for large L (L = 0.9, B = 1,
-    Kμ = 0.3 gives 1.019; here 0.943).
-    """
-    return attack_bounds(loss, bound, GaussianDP(mu), attackers, (Direction.ADDITIONS,))
 
 
 def fewest_attackers(
@@ -122,8 +112,7 @@ def expected_loss(
 
     ``losses`` are [runs], or [runs, points] of which each run's mean counts.
 
-    Raises:
-        Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
+    Raises Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
     """
     array = np.asarray(losses, dtype=np.float64)
     if array.ndim not in (1, 2) or not array.size:

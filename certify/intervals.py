@@ -131,8 +131,7 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
 def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     """Counts [points, classes] from each model's predicted label [points, models].
 
-    Raises:
-        Misconfiguration: wrong shape, or a label that isn't a class index below ``classes``.
+    Raises Misconfiguration: wrong shape, or a label that isn't a class index below ``classes``.
     """
     array = np.asarray(labels)
     if array.ndim != _MATRIX or 0 in array.shape:
@@ -170,8 +169,7 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None =
 
     The second-most-voted class has the largest upper bound of all other classes.
 
-    Raises:
-        Misconfiguration: bad counts (`vote_counts`), or another number of classes than budgeted.
+    Raises Misconfiguration: bad counts (`vote_counts`), or another number of classes than budgeted.
     """
     array = vote_counts(counts, models)
     budget.require_classes(array.shape[1])
@@ -226,8 +224,7 @@ def score_intervals(
 
     ``scores`` are [points, models, classes] in [0, 1].
 
-    Raises:
-        Misconfiguration: wrong shape, NaN, a score outside [0, 1], another number of classes.
+    Raises Misconfiguration: wrong shape, NaN, a score outside [0, 1], another number of classes.
     """
     array = np.asarray(scores)
     if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:

@@ -10,19 +10,14 @@ certificates by randomised smoothing (Cohen et al. 2019; DP-CERT eq. 6, 14) say 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from precad.certify.curves import Booleans, Floats, Integers, probabilities
 from precad.certify.guarantee import BOTH, Direction, GaussianDP, Guarantee, require_guarantee
-from precad.certify.intervals import (
-    ConfidenceBudget,
-    Intervals,
-    clopper_pearson_lower,
-    vote_counts,
-)
+from precad.certify.intervals import ConfidenceBudget, Intervals, clopper_pearson_lower, vote_counts
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
@@ -57,6 +52,15 @@ class Abstained:
 Result: TypeAlias = Certified | Abstained
 
 
+def _results(reason: str, certified: Booleans, *columns: npt.NDArray[Any]) -> list[Result]:
+    """Each point's row of ``columns`` where it is certified; where not, why."""
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [
+        Certified(*row) if ok else Abstained(reason)
+        for row, ok in zip(rows, certified, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class PredictionCertificates:
     """Certificates of many points, as arrays; `results` gives them one by one.
@@ -81,14 +85,9 @@ class PredictionCertificates:
     def results(self) -> list[Result]:
         """One `Certified` or `Abstained` a point, in order."""
         absent = np.full(len(self.labels), None)
-        columns = (self.labels, self.radius, *(self.radii.get(d, absent) for d in BOTH))
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [
-            Certified(*row)
-            if ok
-            else Abstained("the confidence bounds do not separate the top label from the next")
-            for row, ok in zip(rows, self.certified, strict=True)
-        ]
+        by_direction = (self.radii.get(direction, absent) for direction in BOTH)
+        reason = "the confidence bounds do not separate the top label from the next"
+        return _results(reason, self.certified, self.labels, self.radius, *by_direction)
 
 
 def largest_group(
@@ -128,8 +127,7 @@ def certify_predictions(
 ) -> PredictionCertificates:
     """The certified radius of every point under one guarantee.
 
-    Raises:
-        Misconfiguration: the guarantee is a reproduction, or no direction was given.
+    Raises Misconfiguration: the guarantee is a reproduction, or no direction was given.
     """
     require_guarantee(guarantee)
     if not directions:
@@ -150,19 +148,10 @@ def certify_predictions(
     return PredictionCertificates(guarantee.name, intervals.labels, certified, radii)
 
 
-def certify_prediction(
-    p_a: float, p_b: float, label: int, guarantee: Guarantee, limit: int = LARGEST_GROUP
-) -> Result:
-    """One point from known bounds on its scores; see `certify_predictions`."""
-    one = Intervals(np.array([label]), np.array([p_a], dtype=float), np.array([p_b], dtype=float))
-    return certify_predictions(one, guarantee, limit=limit).results()[0]
-
-
 def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
     """[counted points] float64: the radii where the mask ``counted`` holds.
 
-    Raises:
-        Misconfiguration: the mask has another shape, or there are no points.
+    Raises Misconfiguration: the mask has another shape, or there are no points.
     """
     radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
     if radius.shape != counted.shape or not radius.size:
@@ -201,12 +190,8 @@ class SmoothingCertificates:
 
     def results(self) -> list[Result]:
         """One `Certified` or `Abstained` a point, in order."""
-        return [
-            Certified(int(label), float(radius))
-            if ok
-            else Abstained("the top class isn't more likely than all others together")
-            for label, ok, radius in zip(self.labels, self.certified, self.radius, strict=True)
-        ]
+        reason = "the top class isn't more likely than all others together"
+        return _results(reason, self.certified, self.labels, self.radius)
 
 
 def cohen_radius(p_a: npt.ArrayLike, noise: float) -> Floats:
@@ -229,8 +214,7 @@ def certify_smoothing(
             label comes from the same votes and every class pays (α/L).
         selection: [points, classes], other, independent predictions that choose the label.
 
-    Raises:
-        Misconfiguration: bad counts, other shapes, σ not above 0.
+    Raises Misconfiguration: bad counts, other shapes, σ not above 0.
     """
     array = vote_counts(counts)
     total = int(array[0].sum())

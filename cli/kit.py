@@ -15,10 +15,10 @@ from string import Template
 from typing import Annotated, Any, Self
 
 import click
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from precad.cli.options import ARGUMENT, with_options
-from precad.common.checks import read_toml, refusal
+from precad.common.checks import parsed_toml
 from precad.common.errors import Misconfiguration
 from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
 from precad.common.identifiers import Digest, Role
@@ -149,15 +149,7 @@ class Consortium(BaseModel):
     @classmethod
     def load(cls, path: Path) -> Self:
         """The consortium from a TOML file. Raises Misconfiguration naming file, field, remedy."""
-        data = read_toml("consortium", path)
-        try:
-            found = cls.model_validate(data)
-        except ValidationError as error:
-            remedies = {
-                "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
-                "missing": f"is required in {path}",
-            }
-            raise refusal(error, remedies) from None
+        found = parsed_toml(cls, "consortium", path)
         taken = sorted(set(found.owners) & set(_WRITTEN))
         if taken:
             remedy = f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"

@@ -7,7 +7,7 @@ needs one names it in the settings, and what looks at a connection goes the same
 import base64
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 from urllib.parse import unquote
 
@@ -58,7 +58,7 @@ class HttpProxy:
     """A proxy that connects callers to a host and port: HTTP's CONNECT."""
 
     address: str
-    authorization: Secret | None = field(default=None)
+    authorization: Secret | None = None
     """User and password, as a header's value."""
 
     @classmethod

@@ -9,12 +9,14 @@ import tomllib
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from precad.common.errors import Misconfiguration
 from precad.common.files import read_regular
 
+Model = TypeVar("Model", bound=BaseModel)
 _CONFIDENTIAL = ("database", "proxy", "token")
 """Settings that no error repeats: logs and tickets have other readers."""
 _LARGEST = 2**53
@@ -90,6 +92,23 @@ def read_toml(field: str, path: Path) -> dict[str, object]:
     except (OSError, ValueError, RecursionError) as error:
         # Integers of thousands of digits are a plain ValueError.
         raise Misconfiguration(field, str(path), f"can't be read: {error}") from None
+
+
+def parsed(model: type[Model], values: object, remedies: Mapping[str, str]) -> Model:
+    """Return plain values as a pydantic model. Raises Misconfiguration as ``refusal`` has it."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise refusal(error, remedies) from None
+
+
+def parsed_toml(model: type[Model], field: str, path: Path) -> Model:
+    """Return a TOML file as a pydantic model. Raises Misconfiguration, which names the file."""
+    remedies = {
+        "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
+        "missing": f"is required in {path}",
+    }
+    return parsed(model, read_toml(field, path), remedies)
 
 
 def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfiguration:

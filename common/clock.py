@@ -13,48 +13,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
 
-class Condition(AbstractContextManager[object], Protocol):
-    """As ``threading.Condition``."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Let the lock go until somebody notifies; False after ``timeout`` seconds."""
-
-    def notify_all(self) -> None:
-        """Wake everybody who waits."""
-
-
-class Clock(Protocol):
-    """What passes time, in seconds."""
-
-    def now(self) -> float:
-        """Return monotonic seconds."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-    def condition(self) -> Condition:
-        """Return a new condition whose waits pass this clock's time."""
-
-    def jitter(self) -> float:
-        """Return a random factor from 0.5 to 1.5, which spreads waits that would end together."""
-
-    def start_thread(self, name: str, target: Callable[[], None]) -> None:
-        """Start a thread that ends with the process."""
-
-
-def wall() -> datetime:
-    """Return the time of day as this machine has it, which may be wrong for a while."""
-    return datetime.now(UTC)
-
-
-class SystemClock:
-    """The operating system's clock and threads."""
+class Clock:
+    """What passes time, in seconds: the operating system's clock and threads."""
 
     def now(self) -> float:
         """Return monotonic seconds."""
@@ -64,20 +28,25 @@ class SystemClock:
         """Wait."""
         time.sleep(seconds)
 
-    def condition(self) -> Condition:
-        """Return a new condition."""
+    def condition(self) -> threading.Condition:
+        """Return a new condition whose waits pass this clock's time."""
         return threading.Condition()
 
     def jitter(self) -> float:
-        """Return a uniform factor from 0.5 to 1.5."""
+        """Return a random factor from 0.5 to 1.5, which spreads waits that would end together."""
         return 0.5 + random.random()  # noqa: S311 -- not a secret
 
     def start_thread(self, name: str, target: Callable[[], None]) -> None:
-        """Start a daemon thread."""
+        """Start a thread that ends with the process."""
         threading.Thread(target=target, name=name, daemon=True).start()
 
 
-CLOCK = SystemClock()
+def wall() -> datetime:
+    """Return the time of day as this machine has it, which may be wrong for a while."""
+    return datetime.now(UTC)
+
+
+CLOCK = Clock()
 STOP_S = 3.0
 """How long a part that was told to end may take: 5 s with all that it has started."""
 
@@ -85,12 +54,7 @@ STOP_S = 3.0
 def end_within(seconds: float, status: int, last: Callable[[], object] = lambda: None) -> None:
     """End this process after so long, whatever still waits in it: it was told to end.
 
-    What it had begun is lost as by a crash, which every part outlasts.
-
-    Args:
-        seconds: for an orderly end.
-        status: the exit status.
-        last: called before.
+    What it had begun is lost as by a crash, which every part outlasts. ``last`` is called before.
     """
 
     def end() -> None:

@@ -211,11 +211,9 @@ class MissingPackage(PrecadError, ImportError):
 def missing(
     error: ModuleNotFoundError, what: str, extra: str | None = None
 ) -> MissingPackage | None:
-    """Return the error for a failed import; None where no extra brings the package.
+    """Return the error for a failed import that ``what`` needs; None where no extra brings it.
 
-    Args:
-        what: needs it, as whoever reads this calls it.
-        extra: brings all that it needs; by default the least extra with the package.
+    By default ``extra`` is the least one with the package.
     """
     package = (error.name or "").partition(".")[0]
     if package not in LEAST_EXTRA:

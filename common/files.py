@@ -85,13 +85,13 @@ def _put(path: Path, data: Iterable[bytes | memoryview], mode: int, *, replace: 
         draft.unlink(missing_ok=True)
 
 
-def append_line(path: Path, line: str, *, mode: int = PRIVATE_MODE) -> None:
+def append_line(path: Path, line: str) -> None:
     """Append ``line`` and its end to ``path``, which is created where it doesn't exist.
 
     A line that a crash cut short lacks its end: whoever reads drops it.
     """
     new = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
     # The same bytes on every system.
     with os.fdopen(descriptor, "a", encoding="utf-8", newline="\n") as file:
         file.write(f"{line}\n")
@@ -109,22 +109,25 @@ def remove_drafts(path: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Make the folder's entries durable; Windows can't open a folder, and needs no such call."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+    if os.name != "nt":
+        with _opened(folder, os.O_RDONLY) as descriptor:
+            os.fsync(descriptor)
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags, PRIVATE_MODE)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
 @contextmanager
 def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
-    """Lock ``folder`` for the block; a second process waits until it ends.
+    """Lock ``folder`` for the block, and write nothing to it; a second process waits.
 
-    Args:
-        folder: exists; nothing is written to it.
-        elsewhere: what to do on a system without such locks, for the error.
+    ``elsewhere``: what to do on a system without such locks, for the error.
 
     Raises Misconfiguration: the system has no such locks.
     """
@@ -133,12 +136,9 @@ def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
     # Here, because `precad keys request` on a data owner's machine needs no Unix.
     import fcntl  # noqa: PLC0415
 
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with _opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -162,8 +162,7 @@ def state_lock(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_MODE)
-    try:
+    with _opened(folder / "lock", os.O_RDWR | os.O_CREAT) as descriptor:
         try:
             _lock(descriptor)
         except OSError:
@@ -174,8 +173,6 @@ def state_lock(folder: Path | None) -> Iterator[None]:
                 "task a folder of its own",
             ) from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> None:

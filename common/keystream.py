@@ -8,7 +8,7 @@ import struct
 import sys
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -40,12 +40,7 @@ def derive(key: Secret, purpose: str, *context: bytes | int) -> Secret:
 
 
 class Keystream:
-    """A sequential reader of AES-256-CTR(derive(key, purpose, *context)).
-
-    Args:
-        purpose: what the stream is for; part of the derivation.
-        context: what it is bound to; ints are encoded as 8 bytes little-endian.
-    """
+    """A sequential reader of AES-256-CTR(derive(key, purpose, *context))."""
 
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:
         stream_key = derive(key, purpose, *context).reveal()
@@ -61,11 +56,7 @@ class Keystream:
         return self.words_into(np.empty(count, dtype=np.int64))
 
     def words_into(self, out: RingVector) -> RingVector:
-        """As ``words``: the next uniform ring elements, as many as ``out`` has, which is returned.
-
-        Args:
-            out: ``[n] int64``, contiguous; whatever is in it is lost.
-        """
+        """As ``words``, in place of what is in ``out``, ``[n] int64``, contiguous: returned."""
         self.read_into(out.data.cast("B"))
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
@@ -73,7 +64,12 @@ class Keystream:
 
     def read_into(self, out: memoryview) -> memoryview:
         """The next bytes, as many as ``out`` has; a writable view of bytes, which is returned."""
-        for start in range(0, len(out), len(_ZEROS)):
-            size = min(len(_ZEROS), len(out) - start)
-            self._encryptor.update_into(_ZEROS[:size], out[start : start + size])
-        return out
+        return fill(out, self._encryptor)
+
+
+def fill(out: memoryview, encryptor: CipherContext) -> memoryview:
+    """The cipher's next bytes, as many as ``out`` has, which is returned."""
+    for start in range(0, len(out), len(_ZEROS)):
+        size = min(len(_ZEROS), len(out) - start)
+        encryptor.update_into(_ZEROS[:size], out[start : start + size])
+    return out

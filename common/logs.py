@@ -61,13 +61,9 @@ def start_log(
 ) -> None:
     """Begin this process's log, on standard error unless ``handler`` is given.
 
-    Args:
-        level: the least that is written.
-        handler: where to.
-        people: a line's format for people.
+    ``people`` is a line's format for people.
 
-    Raises:
-        Misconfiguration: the environment asks for a format that there isn't.
+    Raises Misconfiguration: the environment asks for a format that there isn't.
     """
     wanted = os.environ.get(VARIABLE, "people")
     if wanted not in ("people", "json"):

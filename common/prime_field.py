@@ -9,14 +9,14 @@ without it (``common/kernel``).
 import ctypes
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from precad.common.kernel import NUMPY, built_library, kernel_in_use
-from precad.common.keystream import derive
+from precad.common.keystream import derive, fill
 from precad.common.proof_shape import P
 from precad.common.secret import Secret
 
@@ -31,44 +31,6 @@ _FOLD = np.uint64(2**32 - 1)
 _HALF = np.uint64(32)
 _AT_ONCE = 1 << 16
 """Words of a matrix that are multiplied together: they stay in the cache."""
-
-
-class Arithmetic(Protocol):
-    """What both implementations compute. Vectors are contiguous ``[n] uint64``, words below p."""
-
-    def add(self, a: FieldVector, b: FieldVector) -> FieldVector:
-        """A + b, elementwise; so are the next two."""
-
-    def subtract(self, a: FieldVector, b: FieldVector) -> FieldVector:
-        """A − b."""
-
-    def multiply(self, a: FieldVector, b: FieldVector) -> FieldVector:
-        """a·b."""
-
-    def dot(self, a: FieldVector, b: FieldVector) -> int:
-        """⟨a, b⟩, in [0, p)."""
-
-    def combine(self, rows: FieldVector, weights: FieldVector, out: FieldVector) -> None:
-        """Add Σ_m weights[m]·rows[m] to ``out``: ``[m, c]``, ``[m]`` and ``[c]``."""
-
-    def squares(self, rows: FieldVector, out: FieldVector) -> None:
-        """Add ⟨rows[m], rows[m]⟩ to ``out[m]``: ``[m, c]`` and ``[m]``."""
-
-    def shift(self, rows: FieldVector, by: int) -> None:
-        """Columns' values at the n-th roots of unity become those at ``by`` times these roots.
-
-        Args:
-            rows: ``[n, c]``, changed in place; row k stands at ω^k, n a power of two.
-            by: the shift, not 0.
-        """
-
-    def lagrange(self, n: int, t: int) -> FieldVector:
-        """The weights ``[n]`` with Σ_k weights[k]·f(ω^k) = f(t), ω of order n, deg f < n.
-
-        Args:
-            n: a power of two.
-            t: no n-th root of unity.
-        """
 
 
 def root_of_unity(order: int) -> int:
@@ -105,46 +67,33 @@ def first_not_below(words: NDArray[np.uint64]) -> int | None:
 
 
 @cache
-def arithmetic() -> Arithmetic:
-    """The implementation in use."""
-    found = arithmetics(built_library())
-    return found[NUMPY if kernel_in_use() == NUMPY else next(iter(found))]
-
-
-def arithmetics(library: Path | None) -> dict[str, Arithmetic]:
-    """All that this machine can run, the best first; NumPy's is the last."""
-    found: dict[str, Arithmetic] = {}
-    if library is not None:
-        try:
-            found["c"] = _Compiled(ctypes.CDLL(str(library)))
-        except (OSError, AttributeError):
-            # Built for another machine, or by a precad that had no field.
-            found = {}
-    return {**found, NUMPY: _Numpy()}
-
-
-@cache
 def _transform(n: int, by: int) -> tuple[FieldVector, FieldVector, FieldVector]:
     """ω^j and ω^−j for j < n/2, and by^j/n for the coefficients in bit-reversed order."""
     omega, bits = root_of_unity(n), n.bit_length() - 1
     order = [int(f"{j:0{bits}b}"[::-1], 2) if bits else 0 for j in range(n)]
     inverse = np.full(n, pow(n, -1, P), dtype=np.uint64)
-    scale = _Numpy().multiply(powers(by, n)[order], inverse)
+    scale = Arithmetic().multiply(powers(by, n)[order], inverse)
     return powers(omega, n // 2), powers(pow(omega, -1, P), n // 2), scale
 
 
-class _Numpy:
-    """The reference: halves of 32 bits, so that no product or sum leaves 64."""
+class Arithmetic:
+    """NumPy's, the reference: halves of 32 bits, so that no product or sum leaves 64.
+
+    Vectors are contiguous ``[n] uint64``, words below p.
+    """
 
     def add(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        """A + b, elementwise; so are the next two."""
         total = a + b
         total += np.where(total < a, _FOLD, np.uint64(0))
         return np.where(total >= _P, total - _P, total)
 
     def subtract(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        """A − b."""
         return a - b - np.where(a < b, _FOLD, np.uint64(0))
 
     def multiply(self, a: FieldVector, b: FieldVector) -> FieldVector:
+        """a·b."""
         a_low, a_high, b_low, b_high = a & _FOLD, a >> _HALF, b & _FOLD, b >> _HALF
         lowest = a_low * b_low
         middle = a_high * b_low + (lowest >> _HALF)
@@ -153,9 +102,11 @@ class _Numpy:
         return self._reduced(low, a_high * b_high + (middle >> _HALF) + (other >> _HALF))
 
     def dot(self, a: FieldVector, b: FieldVector) -> int:
+        """⟨a, b⟩, in [0, p)."""
         return int(self._sum(self.multiply(a, b)[:, None])[0])
 
     def combine(self, rows: FieldVector, weights: FieldVector, out: FieldVector) -> None:
+        """Add Σ_m weights[m]·rows[m] to ``out``: ``[m, c]``, ``[m]`` and ``[c]``."""
         step = max(1, _AT_ONCE // rows.shape[1])
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
@@ -163,9 +114,16 @@ class _Numpy:
             out[:] = self.add(out, self._sum(products))
 
     def squares(self, rows: FieldVector, out: FieldVector) -> None:
+        """Add ⟨rows[m], rows[m]⟩ to ``out[m]``: ``[m, c]`` and ``[m]``."""
         out[:] = self.add(out, self._sum(self.multiply(rows, rows).T))
 
     def shift(self, rows: FieldVector, by: int) -> None:
+        """Columns' values at the n-th roots of unity become those at ``by`` times these roots.
+
+        Args:
+            rows: ``[n, c]``, changed in place; row k stands at ω^k, n a power of two.
+            by: the shift, not 0.
+        """
         n = len(rows)
         roots, inverses, scale = _transform(n, by)
         half, step = n // 2, 1
@@ -186,6 +144,12 @@ class _Numpy:
             half, step = half * 2, step // 2
 
     def lagrange(self, n: int, t: int) -> FieldVector:
+        """The weights ``[n]`` with Σ_k weights[k]·f(ω^k) = f(t), ω of order n, deg f < n.
+
+        Args:
+            n: a power of two.
+            t: no n-th root of unity.
+        """
         omega, point = root_of_unity(n), 1
         factor = (pow(t, n, P) - 1) * pow(n, -1, P) % P
         found = []
@@ -210,7 +174,7 @@ class _Numpy:
         return np.where(total >= _P, total - _P, total)
 
 
-class _Compiled:
+class _Compiled(Arithmetic):
     """``field.c``; it can't check lengths, so this does."""
 
     def __init__(self, library: Any) -> None:
@@ -287,9 +251,26 @@ def _require(
         raise ValueError("the output must be writeable")
 
 
-# Random elements: what keystream.py is for the ring.
+@cache
+def arithmetic() -> Arithmetic:
+    """The implementation in use."""
+    found = arithmetics(built_library())
+    return found[NUMPY if kernel_in_use() == NUMPY else next(iter(found))]
 
-_ZEROS = memoryview(bytes(1 << 18))
+
+def arithmetics(library: Path | None) -> dict[str, Arithmetic]:
+    """All that this machine can run, the best first; NumPy's is the last."""
+    found: dict[str, Arithmetic] = {}
+    if library is not None:
+        try:
+            found["c"] = _Compiled(ctypes.CDLL(str(library)))
+        except (OSError, AttributeError):
+            # Built for another machine, or by a precad that had no field.
+            found = {}
+    return {**found, NUMPY: Arithmetic()}
+
+
+# Random elements: what keystream.py is for the ring.
 
 
 class FieldKeystream:
@@ -298,11 +279,6 @@ class FieldKeystream:
     Word i is the first below p of W_0[i], W_1[i] …; W_r are the words of AES-256-CTR under
     derive(key, purpose, *context) from the counter r·2^64 on. Reducing mod p instead would give
     small words twice the chance of others: 2^−32 a word, that is .8 % over 10^6 of them.
-
-    Args:
-        key: 32 secret bytes.
-        purpose: what the stream is for; part of the derivation.
-        context: what it is bound to; ints are encoded as 8 bytes little-endian.
     """
 
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:
@@ -325,8 +301,5 @@ class FieldKeystream:
         counter = (again << 64) + start // 2
         encryptor = Cipher(self._cipher, modes.CTR(counter.to_bytes(16, "big"))).encryptor()
         words = np.empty(odd + count, dtype="<u8")
-        out = words.data.cast("B")
-        for at in range(0, len(out), len(_ZEROS)):
-            size = min(len(_ZEROS), len(out) - at)
-            encryptor.update_into(_ZEROS[:size], out[at : at + size])
+        fill(words.data.cast("B"), encryptor)
         return words[odd:].astype(np.uint64, copy=False)

@@ -58,11 +58,7 @@ def let_go_of_loaded() -> None:
 
 
 def unchanged_libraries(smaps: str) -> list[tuple[int, int]]:
-    """From and to which address libraries are mapped with nothing changed.
-
-    Args:
-        smaps: as proc(5) describes /proc/pid/smaps.
-    """
+    """From and to which address libraries are mapped with nothing changed, by /proc/pid/smaps."""
     found = []
     for block in re.split(r"^(?=[0-9a-f]+-)", smaps, flags=re.MULTILINE):
         if mapping := _MAPPING.match(block):

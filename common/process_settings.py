@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from precad.common.addresses import address_fault, by_proxy
-from precad.common.checks import read_toml, refusal
+from precad.common.checks import parsed_toml
 from precad.common.errors import Misconfiguration
 
 
@@ -35,14 +35,7 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
-        try:
-            settings = cls.model_validate(read_toml("config", path))
-        except ValidationError as error:
-            remedies = {
-                "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
-                "missing": f"is required in {path}",
-            }
-            raise refusal(error, remedies) from None
+        settings = parsed_toml(cls, "config", path)
         paths = {name: value for name, value in settings if isinstance(value, Path)}
         for name, value in paths.items():
             if "\0" in str(value):
@@ -65,10 +58,6 @@ class DiallingSettings(Settings):
     def load(cls, path: Path) -> Self:
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
         settings = super().load(path)
-        given = {name: getattr(settings, name) for name in cls.DIALS}
-        dialled = {
-            name: by_proxy(address, settings.proxy)
-            for name, address in given.items()
-            if address is not None
-        }
+        given = ((name, getattr(settings, name)) for name in cls.DIALS)
+        dialled = {name: by_proxy(at, settings.proxy) for name, at in given if at is not None}
         return settings.model_copy(update=dialled)

@@ -4,6 +4,7 @@ docs/soundness.md, part 4: rows of c_w words stand at roots of unity of order N.
 ``validation = "proof"`` has these in its digest.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,8 +25,7 @@ _COLUMNS = 8
 class ProofShape:
     """The sizes that client and servers use alike.
 
-    Raises:
-        Misconfiguration: no such proof is sound, or exact in the field.
+    Raises Misconfiguration: no such proof is sound, or exact in the field.
     """
 
     dimension: int
@@ -130,12 +130,10 @@ class ProofShape:
 
     def _least_columns(self, points: int) -> int:
         """The least c_w, a multiple of 8, with which all rows fit beside the masking one."""
-        low, high = 0, -(-max(self.dimension, self.bits) // _COLUMNS)
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self._rows_of(middle * _COLUMNS) < points
-            low, high = (low, middle) if fits else (middle, high)
-        return high * _COLUMNS
 
-    def _rows_of(self, columns: int) -> int:
-        return -(-self.dimension // columns) + 2 * -(-self.bits // columns)
+        def fits(width: int) -> bool:
+            columns = width * _COLUMNS
+            return -(-self.dimension // columns) + 2 * -(-self.bits // columns) < points
+
+        most = -(-max(self.dimension, self.bits) // _COLUMNS)
+        return _COLUMNS * (1 + bisect_left(range(1, most), x=True, key=fits))

@@ -43,26 +43,19 @@ def on_grid(task: Task, record_rate: float) -> float:
 
     Raises Misconfiguration: below the grid's floor, or above the task's p.
     """
-    _check_bounds(task, record_rate)
+    grid, most = rate_grid(task), task.privacy.record_rate
+    if not 0 < record_rate <= most:
+        remedy = f"must be above 0 and at most the task's {most}"
+        raise Misconfiguration("record_rate", record_rate, remedy)
+    if record_rate < grid[-1]:
+        raise Misconfiguration(
+            "record_rate",
+            record_rate,
+            f"must be at least {grid[-1]!r}, 1/{2**GRID_OCTAVES} of the task's rate: claim that, "
+            "or hold fewer records",
+        )
     # What a person writes, 0.1 for 0.3/3, may miss its own float by a rounding.
-    return next(rate for rate in rate_grid(task) if rate <= record_rate * (1 + 1e-9))
-
-
-def _check_bounds(task: Task, record_rate: float) -> None:
-    if not 0 < record_rate <= task.privacy.record_rate:
-        raise Misconfiguration(
-            "record_rate",
-            record_rate,
-            f"must be above 0 and at most the task's {task.privacy.record_rate}",
-        )
-    floor = rate_grid(task)[-1]
-    if record_rate < floor:
-        raise Misconfiguration(
-            "record_rate",
-            record_rate,
-            f"must be at least {floor!r}, 1/{2**GRID_OCTAVES} of the task's rate: claim that, or "
-            "hold fewer records",
-        )
+    return next(rate for rate in grid if rate <= record_rate * (1 + 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +197,7 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     A bad owner sends C in every round. An honest one's update is as long as its sample at most, and
     empty in all rounds in which it samples nothing.
 
-    Args:
-        task: the task.
-        records: how many the largest owner holds; what the task admits unless given.
+    ``records``: how many the largest owner holds; what the task admits unless given.
     """
     privacy = task.privacy
     if records is None:

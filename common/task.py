@@ -9,26 +9,17 @@ import json
 import math
 from collections.abc import Callable
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from precad.common.checks import read_toml, refusal
+from precad.common import task_schema as schema
+from precad.common.checks import parsed, read_toml
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
-from precad.common.task_schema import (
-    MAX_FRACTIONAL_BITS,
-    DataSection,
-    DeadlineSection,
-    EnrolmentSection,
-    ModelSection,
-    ObjectiveSection,
-    PrivacySection,
-    Section,
-    TrainingSection,
-)
 
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""
@@ -46,16 +37,16 @@ RANGE_LIMIT = 2**63
 _REMEDIES = {"extra_forbidden": "unknown key; remove it or mend its name", "missing": "is required"}
 
 
-class Task(Section):
+class Task(schema.Section):
     """A training that data owners, two servers and, where it has one, a dealer agree on."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
     """What people call it: small letters, digits and hyphens."""
-    model: ModelSection
-    privacy: PrivacySection
-    training: TrainingSection
-    enrolment: EnrolmentSection
-    fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
+    model: schema.ModelSection
+    privacy: schema.PrivacySection
+    training: schema.TrainingSection
+    enrolment: schema.EnrolmentSection
+    fractional_bits: Annotated[int, Field(ge=1, le=schema.MAX_FRACTIONAL_BITS)] = 20
     """f: an update's unit in the last place is 2^−f."""
     validation: Literal["crypten", "proof"] = "crypten"
     """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons, with a dealer;
@@ -63,19 +54,16 @@ class Task(Section):
     projections: Annotated[int, Field(ge=40, le=256)] = 40
     """k: rows of the range test; soundness error 2^−k a submission, or a hash that an owner tries:
     at least 100 of them, and 100 unless given, under `proof`."""
-    deadlines: DeadlineSection = DeadlineSection()
-    objective: ObjectiveSection | None = None
+    deadlines: schema.DeadlineSection = schema.DeadlineSection()
+    objective: schema.ObjectiveSection | None = None
     """What a record's gradient is of, alike for all owners; the owners' plain loss without it."""
-    data: DataSection | None = None
+    data: schema.DataSection | None = None
     """How tables become numbers, where owners bring tables: a public constant."""
 
     @classmethod
     def parse(cls, data: dict[str, object]) -> Self:
         """From plain values. Raises Misconfiguration: the field, the value and what would fit."""
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise refusal(error, _REMEDIES) from None
+        return parsed(cls, data, _REMEDIES)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -103,7 +91,8 @@ class Task(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if wrong := _wrong_together(self):
-            raise wrong
+            field, remedy, *other = wrong
+            raise Misconfiguration(field, other[0] if other else attrgetter(field)(self), remedy)
         return self
 
     @cached_property
@@ -185,7 +174,7 @@ def require_dealer(task: Task, address: str | None) -> None:
         )
 
 
-def with_objective(task: Task, objective: ObjectiveSection | str) -> Task:
+def with_objective(task: Task, objective: schema.ObjectiveSection | str) -> Task:
     """The same task with another record objective, by its name or in full.
 
     Raises Misconfiguration: there is none of this name.
@@ -211,50 +200,38 @@ def _clip_units(task: Task) -> float:
     return math.ldexp(task.effective_record_clip, task.fractional_bits)
 
 
-def _wrong_together(task: Task) -> Misconfiguration | None:
-    """The first rule that no field decides alone and that is broken, and what would fit."""
+_Wrong = tuple[str, str] | tuple[str, str, object]
+"""A field, what would fit, and what is wrong where that isn't the field's value."""
+
+
+def _wrong_together(task: Task) -> _Wrong | None:
+    """The first rule that no field decides alone and that is broken."""
     privacy, enrolment, deadlines = task.privacy, task.enrolment, task.deadlines
     names = [parameter.name for parameter in task.model.parameters]
     most = MAX_CLIP_RATIO * privacy.record_clip
     if privacy.record_clip > privacy.client_clip:
-        return Misconfiguration(
-            "privacy.record_clip",
-            privacy.record_clip,
-            f"must be at most privacy.client_clip = {privacy.client_clip}",
-        )
+        return "privacy.record_clip", f"must be at most privacy.client_clip = {privacy.client_clip}"
     if enrolment.min_clients > enrolment.clients:
-        return Misconfiguration(
-            "enrolment.min_clients",
-            enrolment.min_clients,
-            f"must be at most enrolment.clients = {enrolment.clients}",
-        )
+        return "enrolment.min_clients", f"must be at most enrolment.clients = {enrolment.clients}"
     if deadlines.work >= deadlines.collect:
-        return Misconfiguration(
-            "deadlines.work",
-            deadlines.work,
+        return "deadlines.work", (
             f"must be below deadlines.collect = {deadlines.collect}: uploads begin then, and "
-            "have to arrive",
+            "have to arrive"
         )
     if task.validation == "proof" and task.projections < LEAST_ROWS:
-        return Misconfiguration(
-            "projections",
-            task.projections,
+        return "projections", (
             f'must be at least {LEAST_ROWS} under validation = "proof", and is so unless given: '
-            "owners can try hashes for rows that suit them",
+            "owners can try hashes for rows that suit them"
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        return Misconfiguration(
-            "model.parameters", twice, "names two parameters; each needs its own name"
-        )
+        return "model.parameters", "names two parameters; each needs its own name", twice
     if (broken := _headroom(task)) is not None:
-        return _REFUSALS[broken](task)
+        return _REMEDIES_OF[broken](task)
     if privacy.client_clip > most:
-        return Misconfiguration(
-            "privacy.client_clip",
-            privacy.client_clip,
+        return "privacy.client_clip", (
             f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
-            "rounding of a client's clip has to stay far below one record",
+            "rounding of a client's clip has to stay far below one record"
         )
     return None
 
@@ -283,64 +260,52 @@ def _headroom(task: Task) -> _Rule | None:
     return None if task.enrolment.clients * task.bound < room else "sum"
 
 
-def _of_bound(task: Task) -> Misconfiguration:
+def _of_bound(task: Task) -> _Wrong:
     fitting = _fitting_bits(task, "range", "noise", "sum")
     if not fitting:
-        return Misconfiguration(
-            "privacy.client_clip",
-            task.privacy.client_clip,
+        return "privacy.client_clip", (
             "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
-            f"that: use a clip from 2^-{MAX_FRACTIONAL_BITS} to 2^24",
+            f"that: use a clip from 2^-{schema.MAX_FRACTIONAL_BITS} to 2^24"
         )
     rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {MAX_BOUND}"
-    return Misconfiguration(
-        "fractional_bits", task.fractional_bits, f"{rule}; {_use(task, fitting)}"
-    )
+    return "fractional_bits", f"{rule}; {_use(task, fitting)}"
 
 
-def _of_range(task: Task) -> Misconfiguration:
+def _of_range(task: Task) -> _Wrong:
     most = (RANGE_LIMIT - 1) // (_widths(task) * task.bound)
-    return Misconfiguration(
-        "model.parameters",
-        f"d = {task.dimension}",
+    remedy = (
         f"{_widths(task)}·βd must be below 2^63; with β = {task.bound} at most d = {most} fits: "
-        "use fewer fractional_bits or a smaller model",
+        "use fewer fractional_bits or a smaller model"
     )
+    return "model.parameters", remedy, f"d = {task.dimension}"
 
 
-def _of_noise(task: Task) -> Misconfiguration:
+def _of_noise(task: Task) -> _Wrong:
     rule = (
         f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
         f"place and must be at least {MIN_NOISE_UNITS:g}"
     )
     if fitting := _fitting_bits(task):
-        return Misconfiguration(
-            "fractional_bits",
-            task.fractional_bits,
-            f"{rule}; {_use(task, fitting)}, or a larger privacy.noise_multiplier",
-        )
+        use = f"{_use(task, fitting)}, or a larger privacy.noise_multiplier"
+        return "fractional_bits", f"{rule}; {use}"
     least = MIN_NOISE_UNITS / _clip_units(task)
-    return Misconfiguration(
-        "privacy.noise_multiplier",
-        task.privacy.noise_multiplier,
+    return "privacy.noise_multiplier", (
         f"{rule}, which no number of fractional_bits gives; with {task.fractional_bits} of them "
-        f"use a multiplier of at least {_four_digits(least, up=True)}",
+        f"use a multiplier of at least {_four_digits(least, up=True)}"
     )
 
 
-def _of_sum(task: Task) -> Misconfiguration:
+def _of_sum(task: Task) -> _Wrong:
     # n·β alone is always far below 2^62: n and β are limited themselves.
     room = SUM_LIMIT - task.enrolment.clients * task.bound
     most = room / (2 * NOISE_DEVIATIONS * _clip_units(task))
-    return Misconfiguration(
-        "privacy.noise_multiplier",
-        task.privacy.noise_multiplier,
+    return "privacy.noise_multiplier", (
         f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be "
-        f"below 2^62; use a multiplier of at most {_four_digits(most, up=False)}",
+        f"below 2^62; use a multiplier of at most {_four_digits(most, up=False)}"
     )
 
 
-_REFUSALS: dict[_Rule, Callable[[Task], Misconfiguration]] = {
+_REMEDIES_OF: dict[_Rule, Callable[[Task], _Wrong]] = {
     "bound": _of_bound,
     "range": _of_range,
     "noise": _of_noise,
@@ -354,7 +319,7 @@ def _fitting_bits(task: Task, *others: _Rule) -> list[int]:
     # Made without checks, or a number that doesn't fit would be refused in its turn.
     broken = {
         bits: _headroom(Task.model_construct(**values | {"fractional_bits": bits}))
-        for bits in range(1, MAX_FRACTIONAL_BITS + 1)
+        for bits in range(1, schema.MAX_FRACTIONAL_BITS + 1)
     }
     whole = [bits for bits, rule in broken.items() if rule is None]
     return whole or [bits for bits, rule in broken.items() if rule in others]

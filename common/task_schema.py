@@ -18,6 +18,10 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Upto1000 = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 MAX_FRACTIONAL_BITS = 52
 
 
@@ -32,7 +36,7 @@ class Section(BaseModel):
 class Parameter(Section):
     """One tensor of the model, as `named_parameters()` names it."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     """As the module's `named_parameters()` has it."""
     shape: Annotated[tuple[Count, ...], Field(strict=False, max_length=8)]
     """Its extents; an empty list is a single number."""
@@ -46,9 +50,9 @@ class Parameter(Section):
 class Buffer(Section):
     """A tensor of the model that isn't trained, alike for all owners."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     """As the module's `named_buffers()` has it, or the attribute's."""
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    digest: Sha256
     """SHA-256 of its numbers, kind and shape."""
 
 
@@ -72,7 +76,7 @@ class ModelSection(Section):
     initial_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """`file`: safetensors with these parameters, relative to the task's file. Everybody has it; its
     place is in no digest."""
-    initial_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    initial_digest: Sha256 | None = None
     """`file`: SHA-256 of the weights as float64, in the parameters' order; checked whenever they
     are read."""
     buffers: Annotated[tuple[Buffer, ...], Field(strict=False, max_length=10_000)] = ()
@@ -109,23 +113,20 @@ _WITH_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
 class Column(Section):
     """One column of the owners' tables."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     """As it stands above the column."""
     kind: Literal["numeric", "categorical"] = "numeric"
     """`numeric`: one input, (value − centre)/scale; `categorical`: one input for each level, 1 at
     the record's own, and a last one for every level that isn't listed."""
-    centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    centre: Finite = 0.0
     """Numeric: what is subtracted; a constant from public knowledge."""
     scale: Positive = 1.0
     """Numeric: what the rest is divided by; a constant from public knowledge."""
-    fill: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    fill: Finite | None = None
     """Numeric: what a missing value counts as, before centre and scale; refused without it."""
-    levels: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=200)], ...],
-        Field(strict=False, max_length=10_000),
-    ] = ()
+    levels: Annotated[tuple[Name, ...], Field(strict=False, max_length=10_000)] = ()
     """Categorical: the levels that have an input, or a class, of their own, in this order."""
-    fill_level: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    fill_level: Name | None = None
     """Categorical: the level that a missing value counts as; refused without it."""
 
     @property
@@ -225,7 +226,7 @@ class ObjectiveSection(Section):
     """`plain`: the owners' loss of the record; `dp-gaussian`: its mean over the record and noisy
     copies; `dp-smoothadv`: copies around an adversarial one; the others add a regulariser to
     `dp-gaussian`. All for models that are smoothed when they are used: docs/robustness.md."""
-    noise: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.25
+    noise: Upto1000 = 0.25
     """Standard deviation of a copy's Gaussian noise, in the inputs' units; the smoothing's too."""
     copies: Annotated[int, Field(ge=1, le=256)] = 2
     """K: noisy copies of each record; more than two don't help and cost their work."""
@@ -233,16 +234,16 @@ class ObjectiveSection(Section):
     """Whether the record itself counts beside its copies."""
     weight: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 2.0
     """Of the regulariser of `dp-stability`, `dp-macer` and `dp-consistency`."""
-    margin: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 8.0
+    margin: Upto1000 = 8.0
     """`dp-macer`: the hinge's γ."""
-    attack_radius: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.5
+    attack_radius: Upto1000 = 0.5
     """`dp-smoothadv`: how far in L2 the adversarial record may lie."""
     attack_steps: Annotated[int, Field(ge=1, le=100)] = 4
     """`dp-smoothadv`: steps to it, each a gradient of K copies."""
     clipping: Literal["flat", "psac"] = "flat"
     """`flat`: a gradient longer than R is scaled to R; `psac`: every gradient g is scaled to
     R·g/(‖g‖ + s/(‖g‖ + s)), below R too."""
-    stabiliser: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.1
+    stabiliser: Upto1000 = 0.1
     """`psac`: its s (r in the paper)."""
 
 

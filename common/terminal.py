@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from decimal import ROUND_CEILING, Context
-from typing import Self, TextIO
+from typing import TextIO
 
 from rich import progress
 from rich.console import Console, RenderableType
@@ -108,9 +108,7 @@ class Bar(progress.Progress):
     What others print meanwhile goes above, and at the end bar and lines are gone. It lasts once.
 
     Args:
-        what: its name.
         total: of its steps; None where nobody knows.
-        out: where to.
         done: steps that are done before.
         beneath: what stands there now; asked again and again.
     """
@@ -143,10 +141,6 @@ class Bar(progress.Progress):
             disable=not redraws(out),
         )
         self._steps = self.add_task(what, total=total, completed=done, note="")
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        return self
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield what is drawn, for rich."""

@@ -64,8 +64,10 @@ def make_request(
     return _as_party(x509.CertificateSigningRequestBuilder(), principal).sign(key, hashes.SHA256())
 
 
-def read_request(pem: bytes, expected: Principal, *, source: str) -> ec.EllipticCurvePublicKey:
-    """The public key of a request, once it is proven to be whole and for the expected party.
+def read_request(
+    pem: bytes, expected: Principal | None, *, source: str
+) -> tuple[Principal, ec.EllipticCurvePublicKey]:
+    """Who asks in a request, and its public key; whole, and for the expected party if there is one.
 
     Raises Misconfiguration: malformed, another party's, not signed by its own key, or not P-256.
     """
@@ -78,11 +80,11 @@ def read_request(pem: bytes, expected: Principal, *, source: str) -> ec.Elliptic
     if not whole:
         raise Misconfiguration("request", source, "its signature doesn't match its key")
     asked = Principal.from_dns_names(certificates.dns_names(request))
-    if asked != expected:
+    if expected is not None and asked != expected:
         raise Misconfiguration("request", source, f"is for {asked}, not {expected}")
     certificates.check_algorithm(key, source=source)
     assert isinstance(key, ec.EllipticCurvePublicKey)
-    return key
+    return asked, key
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ def accept(folder: Path, offered: Path) -> Identity:
         folder: of the party; holds its key and, from its kit, the root that was read out.
         offered: ca.pem, cert.pem and crl.pem, as ``precad keys issue`` makes them.
 
-    Raises:
-        Misconfiguration: the certificate is of another key, another party than was asked for,
-            or another root than the folder has; or it doesn't count.
+    Raises Misconfiguration: the certificate is of another key, another party than was asked for, or
+    another root than the folder has; or it doesn't count.
     """
     key = Secret(
         certificates.read_pem(
@@ -36,32 +35,27 @@ def accept(folder: Path, offered: Path) -> Identity:
         )
     )
     remedy = "give the folder that precad keys issue made"
+    root, lists, certificate = (offered / name for name in _FILES)
     files = {name: certificates.read_pem(offered / name, "offered", remedy) for name in _FILES}
-    source = str(offered / credentials.CERTIFICATE_FILE)
-    chain = certificates.read_certificates(files[credentials.CERTIFICATE_FILE], source=source)
-    certificates.own_key(key, chain[0], source=source)
-    known = folder / credentials.CA_FILE
-    if (
-        known.exists()
-        and certificates.read_pem(known, "folder", remedy) != files[credentials.CA_FILE]
-    ):
+    chain = certificates.read_certificates(files[certificate.name], source=str(certificate))
+    certificates.own_key(key, chain[0], source=str(certificate))
+    known, present = folder / root.name, folder / lists.name
+    if known.exists() and certificates.read_pem(known, "folder", remedy) != files[root.name]:
         raise Misconfiguration(
             "offered",
-            str(offered / credentials.CA_FILE),
+            str(root),
             f"is another root than {known}, which was read out to you: ask who sent it",
         )
-    roots = certificates.read_certificates(
-        files[credentials.CA_FILE], source=str(offered / credentials.CA_FILE)
-    )
+    roots = certificates.read_certificates(files[root.name], source=str(root))
     # An older list than the folder's, an operator's mix-up or a thief's, brings nobody back.
-    lists = folder / credentials.REVOCATION_FILE
-    for path in (lists, offered / credentials.REVOCATION_FILE):
+    for path in (present, lists):
+        revocations = RevocationList(path, roots)
         principal = credentials.check_certificate(
-            chain, roots, RevocationList(path, roots), source=source
+            chain, roots, revocations, source=str(certificate)
         )
-    if lists.exists():
-        present = certificates.read_pem(lists, "folder", remedy)
-        files[lists.name] = newest_lists(present, files[lists.name])
+    if present.exists():
+        held = certificates.read_pem(present, "folder", remedy)
+        files[lists.name] = newest_lists(held, files[lists.name])
     request = folder / REQUEST_FILE
     if request.exists():
         # The party that was asked for: the root may have been talked into another.
@@ -77,22 +71,15 @@ def create_request(
 ) -> Path:
     """Make a new key in the folder, and a signing request for it, whose path is returned.
 
-    Args:
-        folder: the party's.
-        principal: who it is.
-        replace: over a key that is there.
-        renew: the party's present folder, which stays as it is: the root and, of a server, the
-            coin keys are taken over from it.
+    ``renew`` is the party's present folder, which stays as it is: the root and, of a server, the
+    coin keys are taken over from it.
 
-    Raises:
-        Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another party's
-            folder, this one, or lacks a server's coin key.
+    Raises Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another
+    party's folder, this one, or lacks a server's coin key.
     """
     if renew is not None:
-        _check_old(renew, folder, principal)
-    make_folder(folder)
-    if renew is not None:
         _take_over(renew, folder, principal)
+    make_folder(folder)
     key = authority.new_key()
     write_key(folder, key, replace=replace)
     if principal.role in DRAWING_ROLES:
@@ -102,7 +89,8 @@ def create_request(
     return path
 
 
-def _check_old(old: Path, folder: Path, principal: Principal) -> None:
+def _take_over(old: Path, folder: Path, principal: Principal) -> None:
+    """Put the old folder's root and coin keys into the new one, which it makes."""
     if old.resolve() == folder.resolve():
         raise Misconfiguration(
             "--renew", str(old), "the new key needs a folder of its own, until its certificate came"
@@ -111,12 +99,10 @@ def _check_old(old: Path, folder: Path, principal: Principal) -> None:
     held = certificates.certificates_in(old / credentials.CERTIFICATE_FILE, "--renew", remedy)
     if (whose := certificates.principal_of(held[0])) != principal:
         raise Misconfiguration("--renew", str(old), f"is {whose}'s, not {principal}'s")
-
-
-def _take_over(old: Path, folder: Path, principal: Principal) -> None:
     root = certificates.read_pem(
         old / credentials.CA_FILE, "--renew", "put the root's certificate back there"
     )
+    make_folder(folder)
     try:
         if principal.role in DRAWING_ROLES:
             take_over_coin_key(old, folder)

@@ -50,13 +50,9 @@ def take_over_coin_key(old: Path, folder: Path) -> None:
 def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
     """A task's own coin key, or that of all tasks; a fresh one is written where there is none yet.
 
-    Args:
-        identity: the folder with the server's certificate and signing key.
-        journal: the folder of the task's journal.
-        task: whose coins are drawn with it.
+    ``identity`` and ``journal`` are folders: the server's, and that of the task's journal.
 
-    Raises:
-        Misconfiguration: the file isn't a key, or there is none and none can be written.
+    Raises Misconfiguration: the file isn't a key, or there is none and none can be written.
     """
     path, field = _own(journal, task), "journal"
     earlier = _own(identity, task)

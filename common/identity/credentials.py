@@ -47,7 +47,7 @@ class Identity:
     """Read anew when the file changes."""
 
     @classmethod
-    def load(cls, folder: Path | str, *, now: datetime | None = None) -> Self:
+    def load(cls, folder: Path | str) -> Self:
         """Read and check a folder that ``precad keys`` made or the operator's own authority filled.
 
         Raises Misconfiguration: a file is missing, malformed or readable by others; the certificate
@@ -55,28 +55,24 @@ class Identity:
         names no precad party. Names the file and the remedy.
         """
         path = Path(folder)
-        ca = certificates.read_pem(path / CA_FILE, "identity", _MAKE_ONE)
-        cert = certificates.read_pem(path / CERTIFICATE_FILE, "identity", _MAKE_ONE)
-        key = _read_key(path / KEY_FILE)
-        authorities = certificates.read_certificates(ca, source=str(path / CA_FILE))
+        ca, cert, key = (path / name for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE))
+        authorities = certificates.certificates_in(ca, "identity", _MAKE_ONE)
         if not all(certificates.is_authority(each) for each in authorities):
-            raise Misconfiguration("ca", str(path / CA_FILE), "holds a certificate of no authority")
-        source = str(path / CERTIFICATE_FILE)
-        chain = certificates.read_certificates(cert, source=source)
-        own = certificates.own_key(key, chain[0], source=str(path / KEY_FILE))
+            raise Misconfiguration("ca", str(ca), "holds a certificate of no authority")
+        chain = certificates.certificates_in(cert, "identity", _MAKE_ONE)
+        own = certificates.own_key(_read_key(key), chain[0], source=str(key))
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
-        principal = check_certificate(chain, authorities, revocations, source=source, now=now)
+        principal = check_certificate(chain, authorities, revocations, source=str(cert))
         # Written anew: gRPC reads PEM more narrowly, and says nothing where it can't.
-        ca, cert = (b"".join(map(to_pem, each)) for each in (authorities, chain))
-        return cls(path, principal, ca, cert, key_to_pem(own), revocations)
+        believed, shown = (b"".join(map(to_pem, each)) for each in (authorities, chain))
+        return cls(path, principal, believed, shown, key_to_pem(own), revocations)
 
     def check_time(self) -> None:
         """Look whether the own certificate holds now.
 
         Before a server begins anything: while its clock is wrong it believes nobody.
 
-        Raises:
-            PeerUnavailable: it doesn't, by this machine's clock.
+        Raises PeerUnavailable: it doesn't, by this machine's clock.
         """
         own = certificates.read_certificates(self.cert, source=str(self.path))[0]
         if (fault := certificates.validity_fault(own)) is not None:

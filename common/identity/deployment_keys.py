@@ -108,7 +108,7 @@ class Deployment:
                 pem = certificates.read_pem(
                     request, "request", "give what precad keys request made"
                 )
-                public = read_request(pem, principal, source=str(request))
+                _, public = read_request(pem, principal, source=str(request))
                 _refuse_another_key(folder, public)
                 certificate = self._certify(principal, public, days)
                 # No key is in it, and whoever carries it may be somebody else.
@@ -158,8 +158,7 @@ class Deployment:
         Returns:
             The lists that were written, the root's own first. Servers elsewhere need a copy.
 
-        Raises:
-            Misconfiguration: no serial number, or one that this root never issued.
+        Raises Misconfiguration: no serial number, or one that this root never issued.
         """
         wanted = set(serials)
         known = {certificate.serial_number for certificate in self.issued()}
@@ -265,13 +264,10 @@ def create_local_keys(
 def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None:
     """A certificate beside a key that isn't its own would look valid and serve nobody."""
     path = folder / KEY_FILE
-    if (
-        path.exists()
-        and certificates.private_key(
-            Secret(certificates.read_pem(path, "out", _READ)), str(path)
-        ).public_key()
-        != public
-    ):
+    if not path.exists():
+        return
+    held = certificates.private_key(Secret(certificates.read_pem(path, "out", _READ)), str(path))
+    if held.public_key() != public:
         raise Misconfiguration(
             "out",
             str(folder),
@@ -306,7 +302,7 @@ class CertificateSummary:
         return asdict(self) | times
 
 
-def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSummary]:
+def summarise(path: Path) -> list[CertificateSummary]:
     """The certificates of a deployment's directory, of one party's folder, or of one PEM file.
 
     Raises Misconfiguration: nothing of the kind there, or damaged.
@@ -315,12 +311,12 @@ def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSum
     if (root / CA_FILE).exists():
         roots = _read(root / CA_FILE)
         lists = RevocationList(root / REVOCATION_FILE, roots)
-        return [_summary(each, lists, now) for each in (*roots, *Deployment.open(path).issued())]
+        return [_summary(each, lists) for each in (*roots, *Deployment.open(path).issued())]
     if not (path / CERTIFICATE_FILE).exists():
-        return [_summary(each, None, now) for each in _read(path)]
+        return [_summary(each, None) for each in _read(path)]
     roots, chain = _read(path / CA_FILE), _read(path / CERTIFICATE_FILE)
     lists = RevocationList(path / REVOCATION_FILE, roots)
-    found = [_summary(each, lists, now) for each in (*chain, *roots)]
+    found = [_summary(each, lists) for each in (*chain, *roots)]
     if (path / KEY_FILE).exists():
         try:
             key = Secret(certificates.read_pem(path / KEY_FILE, "path", _READ))
@@ -337,11 +333,7 @@ def request_summary(path: Path) -> tuple[str, str] | None:
     """
     if not path.is_file() or _REQUEST not in (pem := certificates.read_pem(path, "path", _READ)):
         return None
-    try:
-        party = Principal.from_dns_names(certificates.dns_names(x509.load_pem_x509_csr(pem)))
-    except certificates.MALFORMED as error:
-        raise Misconfiguration("request", str(path), f"not a PEM request ({error})") from None
-    key = read_request(pem, party, source=str(path))
+    party, key = read_request(pem, None, source=str(path))
     public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return str(party), str(Digest.of(public))
 
@@ -351,21 +343,16 @@ def _read(path: Path) -> list[x509.Certificate]:
     return certificates.certificates_in(path, "path", remedy)
 
 
-def _summary(
-    certificate: x509.Certificate, lists: RevocationList | None, now: datetime | None
-) -> CertificateSummary:
+def _summary(certificate: x509.Certificate, lists: RevocationList | None) -> CertificateSummary:
     try:
-        party = (
-            "root"
-            if certificates.is_authority(certificate)
-            else str(certificates.principal_of(certificate))
-        )
+        root = certificates.is_authority(certificate)
+        party = "root" if root else str(certificates.principal_of(certificate))
     except Misconfiguration:
         party = "no precad party"
     revoked = lists is not None and lists.revokes(certificate)
     return CertificateSummary(
         party=party,
-        state="revoked" if revoked else certificates.validity_fault(certificate, now) or "valid",
+        state="revoked" if revoked else certificates.validity_fault(certificate) or "valid",
         serial=f"{certificate.serial_number:x}",
         starts=certificate.not_valid_before_utc,
         ends=certificate.not_valid_after_utc,

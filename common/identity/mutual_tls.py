@@ -4,7 +4,6 @@ import os
 import re
 import socket
 import ssl
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -122,9 +121,8 @@ def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Iden
     Returns:
         The port; where the address has port 0 a free one.
 
-    Raises:
-        Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address that
-            can't be bound.
+    Raises Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address
+    that can't be bound.
     """
     certificates.check_serving(identity.principal.role)
     # gRPC takes a port beyond the last one for another.
@@ -148,9 +146,7 @@ def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Iden
 Context = grpc.ServicerContext | grpc.aio.ServicerContext[Any, Any]
 
 
-def require(
-    context: Context, identity: Identity, *roles: Role, now: datetime | None = None
-) -> Principal:
+def require(context: Context, identity: Identity, *roles: Role) -> Principal:
     """The party at the other end of a call, from its certificate and never from a message.
 
     The handshake checked the certificate when the connection began; connections live for weeks,
@@ -162,10 +158,10 @@ def require(
     certificate, principal = of_connection(context)
     if principal is None:
         raise AccessDenied("the certificate names no single precad party", Denial.MALFORMED_NAME)
-    fault = certificates.validity_fault(certificate, now)
+    fault = certificates.validity_fault(certificate)
     if fault is not None:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
-        by = f"by the clock there, {now or clock.wall():%Y-%m-%d %H:%M} UTC"
+        by = f"by the clock there, {clock.wall():%Y-%m-%d %H:%M} UTC"
         raise AccessDenied(f"the certificate of {principal} is {fault} {by}", denial)
     if identity.revocations.revokes(certificate):
         raise AccessDenied(f"the certificate of {principal} was revoked", Denial.REVOKED)

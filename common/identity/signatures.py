@@ -57,12 +57,12 @@ class CertificateVerifier:
         )
         self._revocations = identity.revocations
 
-    def admit(self, signature: Signature, client: ClientId, *, now: datetime | None = None) -> None:
+    def admit(self, signature: Signature, client: ClientId) -> None:
         """The certificate is ``client``'s, of our authorities, valid now, and not revoked.
 
         Raises RejectedSubmission: BAD_SIGNATURE, with what is wrong.
         """
-        principal = self._principal(signature, now)
+        principal = self._principal(signature)
         if principal != Principal.client(client.name):
             _refuse(f"the certificate is {principal}'s, the submission is client {client}'s")
 
@@ -92,15 +92,10 @@ class CertificateVerifier:
         if principal != Principal.service(role):
             raise PeerViolation(f"what {role.value} is to have signed was signed by {principal}")
 
-    def _principal(self, signature: Signature, now: datetime | None) -> Principal:
+    def _principal(self, signature: Signature, now: datetime | None = None) -> Principal:
+        chain, believed = certificates_of(signature), (self._authorities, self._revocations)
         try:
-            return check_certificate(
-                certificates_of(signature),
-                self._authorities,
-                self._revocations,
-                source="signature",
-                now=now,
-            )
+            return check_certificate(chain, *believed, source="signature", now=now)
         except Misconfiguration as error:
             _refuse(f"the certificate can't be used: {error}")
 

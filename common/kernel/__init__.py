@@ -52,11 +52,13 @@ def built_library(folder: Path = Path(__file__).parent) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+@cache
 def kernels(library: Path | None) -> dict[str, Projection]:
     """All kernels of a library that this processor can run, best first; NumPy is the last."""
     return {**_found(library, "halves", _projection), NUMPY: project_blocks}
 
 
+@cache
 def sharings(library: Path | None) -> dict[str, Sharing]:
     """As ``kernels``, for the pass that makes shares."""
     return {**_found(library, "share", _sharing), NUMPY: share_words}
@@ -76,27 +78,17 @@ def chosen(available: Collection[str], wanted: str) -> str:
 @cache
 def kernel_in_use() -> str:
     """``avx512-vnni``, ``avx2``, ``c`` or ``numpy``; settled when first asked."""
-    return chosen(_built_kernels(), os.environ.get(VARIABLE, ""))
+    return chosen(kernels(built_library()), os.environ.get(VARIABLE, ""))
 
 
 def projection_in_use() -> Projection:
     """The kernel of that name."""
-    return _built_kernels()[kernel_in_use()]
+    return kernels(built_library())[kernel_in_use()]
 
 
 def sharing_in_use() -> Sharing:
     """The pass that makes shares, of the same name."""
-    return _built_sharings()[kernel_in_use()]
-
-
-@cache
-def _built_kernels() -> dict[str, Projection]:
-    return kernels(built_library())
-
-
-@cache
-def _built_sharings() -> dict[str, Sharing]:
-    return sharings(built_library())
+    return sharings(built_library())[kernel_in_use()]
 
 
 def _found(library: Path | None, what: str, wrap: Callable[[Any], _T]) -> dict[str, _T]:
@@ -128,8 +120,9 @@ def _projection(function: Any) -> Projection:
         n, k, each = masks.shape
         if each != MASKS or words.shape != (n * BLOCK,) or z.shape != (k, 2):
             raise ValueError(f"masks of {masks.shape} for {words.shape} words and {z.shape} rows")
-        _require(words=(words, _WORD), masks=(masks, _MASK), z=(z, _WORD))
-        _require_writeable(z=z)
+        _require("words", words)
+        _require("masks", masks, _MASK)
+        _require("z", z, written=True)
         # The other threads go on: ctypes gives the interpreter's lock back.
         function(words.ctypes.data, masks.ctypes.data, n, k, z.ctypes.data)
 
@@ -147,13 +140,11 @@ def _sharing(function: Any) -> Sharing:
     ) -> tuple[int, int]:
         if a.shape != b.shape or b.ndim != 1 or (total is not None and total.shape != b.shape):
             raise ValueError(f"b of {b.shape}, a mask of {a.shape}, another total")
-        _require(b=(b, _WORD), a=(a, _WORD))
-        _require_writeable(a=a)
-        into = None
+        _require("b", b)
+        _require("a", a, written=True)
         if total is not None:
-            _require(total=(total, _WORD))
-            _require_writeable(total=total)
-            into = total.ctypes.data
+            _require("total", total, written=True)
+        into = None if total is None else total.ctypes.data
         sums = (ctypes.c_int64 * 2)()
         function(b.ctypes.data, a.ctypes.data, b.size, adds_b, into, sums)
         return sums[0], sums[1]
@@ -161,17 +152,14 @@ def _sharing(function: Any) -> Sharing:
     return share
 
 
-def _require_writeable(**arrays: NDArray[Any]) -> None:
+def _require(
+    name: str, array: NDArray[Any], dtype: np.dtype[Any] = _WORD, *, written: bool = False
+) -> None:
     """C wouldn't ask, and words are read as a whole there."""
-    for name, array in arrays.items():
-        if not (array.flags.writeable and array.flags.aligned):
-            raise ValueError(f"{name} is written to: it must be writeable and aligned")
-
-
-def _require(**arrays: tuple[NDArray[Any], np.dtype[Any]]) -> None:
-    for name, (array, dtype) in arrays.items():
-        if array.dtype != dtype or not array.flags.c_contiguous:
-            raise ValueError(f"{name} must be contiguous and of 64 bits, not {array.dtype}")
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        raise ValueError(f"{name} must be contiguous and of 64 bits, not {array.dtype}")
+    if written and not (array.flags.writeable and array.flags.aligned):
+        raise ValueError(f"{name} is written to: it must be writeable and aligned")
 
 
 BLOCK = 64

@@ -117,12 +117,7 @@ class Submission:
         return self.role is Role.SERVER_B
 
     def body_hash(self, prefix: Secret, _shape: ProofShape | None = None) -> "BodyHash":
-        """Takes a body's words as they come, behind their prefix, and says whether they are right.
-
-        Args:
-            prefix: salt_h.
-            _shape: of a proof's body alone.
-        """
+        """Takes a body's words as they come, behind salt_h, and says whether they are right."""
         return BodyHash(self.header, prefix)
 
     def mask(self) -> Keystream:
@@ -168,11 +163,6 @@ def shard(
     Seeds and salts are fresh from the CSPRNG, and so is a new context's nonce: a second call with
     the same x has nothing in common with the first. Call it once per attempt, and keep the result
     for retries.
-
-    Args:
-        x: the update.
-        context: what the submission is bound to.
-        signer: signs with this client's key.
     """
     ctx = context.digest
     seed_a, seed_b = Secret.random(SEED_BYTES), Secret.random(SEED_BYTES)

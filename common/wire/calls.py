@@ -9,18 +9,8 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import (
-    NOT_IN_TIME,
-    AccessDenied,
-    Misidentified,
-    NameInUse,
-    NotOnOffer,
-    PeerUnavailable,
-    PeerViolation,
-    PrecadError,
-    one_line,
-)
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
@@ -35,47 +25,49 @@ _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
 _ITS_OWN_WORDS = (LINKED, NOT_NOW)
-_TIMES = tuple(f"{reason.value}: " for reason in NOT_IN_TIME)
+_TIMES = tuple(f"{reason.value}: " for reason in errors.NOT_IN_TIME)
 
 
-def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
+def error_of(who: str, address: str, error: grpc.RpcError) -> errors.PrecadError:
     """What went wrong on a call, for the side that can act."""
     code = error.code()
-    detail = one_line(error.details() or "")
+    detail = errors.one_line(error.details() or "")
     if code is grpc.StatusCode.UNAVAILABLE and any(words in detail for words in _WRONG_NAME):
-        return Misidentified(
+        return errors.Misidentified(
             f"{who} isn't at {address}: whoever answers there has another party's certificate; "
             "mend the address"
         )
     if code is grpc.StatusCode.UNAVAILABLE and detail in _ITS_OWN_WORDS:
-        return PeerUnavailable(f"{who} at {address}: {detail}")
+        return errors.PeerUnavailable(f"{who} at {address}: {detail}")
     if code is grpc.StatusCode.UNAVAILABLE and detail.startswith(_TIMES):
-        return PeerUnavailable(
+        return errors.PeerUnavailable(
             f"{who} at {address} refuses for now: {detail}; both sides look at their clocks, and a "
             "certificate that has expired is renewed (precad keys renew)"
         )
     if code is grpc.StatusCode.UNAVAILABLE:
-        return PeerUnavailable(
+        return errors.PeerUnavailable(
             f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its "
             "address, and that both sides use TLS with the same root certificate"
         )
     if code is grpc.StatusCode.CANCELLED:
         # What a server that is being stopped does to the calls in flight.
-        return PeerUnavailable(f"{who} at {address} broke the call off; it may be restarting")
+        return errors.PeerUnavailable(
+            f"{who} at {address} broke the call off; it may be restarting"
+        )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return PeerUnavailable(
+        return errors.PeerUnavailable(
             f"{who} at {address} didn't answer within the deadline; "
             "check that it runs, its address, and the network between"
         )
     if code is grpc.StatusCode.NOT_FOUND:
-        return NotOnOffer(f"{who} at {address}: {detail}")
+        return errors.NotOnOffer(f"{who} at {address}: {detail}")
     if code is grpc.StatusCode.ALREADY_EXISTS:
-        return NameInUse(f"{who} at {address}: {detail}")
+        return errors.NameInUse(f"{who} at {address}: {detail}")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return PeerUnavailable(f"{who} at {address} has no room for this call now: {detail}")
+        return errors.PeerUnavailable(f"{who} at {address} has no room for this call now: {detail}")
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-        return AccessDenied(f"{who} at {address} refuses: {detail}")
-    return PeerViolation(f"{who} at {address}: {detail or code.name}")
+        return errors.AccessDenied(f"{who} at {address} refuses: {detail}")
+    return errors.PeerViolation(f"{who} at {address}: {detail or code.name}")
 
 
 @contextmanager
@@ -98,7 +90,7 @@ def call_with_retries(
     within_s: float,
     clock: Clock = CLOCK,
     *,
-    why: Callable[[], PeerUnavailable | None] = lambda: None,
+    why: Callable[[], errors.PeerUnavailable | None] = lambda: None,
     waiting: Callable[[float], object] = lambda _: None,
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.
@@ -129,16 +121,13 @@ def call_with_retries(
             unreachable = error
             if clock.now() >= look_at:
                 look_at = clock.now() + LOOK_S
-                _say(why(), retries)
+                if isinstance(cause := why(), errors.Misidentified):
+                    raise cause from None
+                if cause is not None:
+                    left = max(0.0, retries.remaining())
+                    log.warning("%s; trying again for %.0f s", cause, left)
             waiting(retries.remaining())
             retries.wait(error)
-
-
-def _say(cause: PeerUnavailable | None, retries: Retries) -> None:
-    if isinstance(cause, Misidentified):
-        raise cause
-    if cause is not None:
-        log.warning("%s; trying again for %.0f s", cause, max(0.0, retries.remaining()))
 
 
 def is_serving(address: str, role: Role, identity: Identity, *, timeout_s: float) -> bool:

@@ -16,10 +16,9 @@ import grpc.aio
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import TooManyCalls
-from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity.party_certificate import SERVING_ROLES, Principal
 from precad.common.wire.connections import Caller, Connections, connections_for
 from precad.common.wire.serving import SERVER_OPTIONS, Refusing
 from precad.common.wire.version import RefusingOtherVersions
@@ -37,7 +36,6 @@ UNFINISHED = 8
 REQUEST_S = 10.0
 """How long a message may take to come whole."""
 _REMEMBERED = 10_000
-_SERVERS = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
 
 
 class CallRate:
@@ -115,7 +113,7 @@ class Guard(grpc.aio.ServerInterceptor):
         return handler._replace(**{"request_streaming": True, kind: None} | begins)
 
     async def _in_its_rate(self, caller: Caller | None, context: Any) -> None:
-        if caller is None or (isinstance(caller, Principal) and caller.role in _SERVERS):
+        if caller is None or (isinstance(caller, Principal) and caller.role in SERVING_ROLES):
             return
         if not (beyond := self._rate.begin(caller)):
             return
@@ -152,20 +150,13 @@ async def _unknown(_requests: object, context: Any) -> None:
 
 
 class GuardedPort:
-    """One port: services are added to ``server``, then it listens.
+    """One port of ``who``, such as "server B": services are added to ``server``, then it listens.
 
-    Args:
-        who: whose port it is, such as "server B".
-        identity: what it is opened with.
-        clients: how many have business there.
+    So many ``clients`` have business there.
     """
 
     def __init__(
-        self,
-        who: str,
-        identity: Identity,
-        clients: int = 0,
-        rate: CallRate | None = None,
+        self, who: str, identity: Identity, clients: int = 0, rate: CallRate | None = None
     ) -> None:
         self._identity = identity
         most = connections_for(clients)

@@ -138,11 +138,9 @@ class _Page(Collector):
 def metrics_page(
     collect: Callable[[], Iterable[Metric]], address: str, clock: Clock = CLOCK
 ) -> Iterator[None]:
-    """Show metrics at ``http://address/metrics`` until the block ends.
+    """Show metrics at ``http://address/metrics`` until the block ends; port 0 takes a free one.
 
-    Args:
-        collect: the present values; called in threads.
-        address: ``host:port``; port 0 takes a free one, which the log says.
+    ``collect`` gives the present values, in threads.
 
     Raises Misconfiguration: nothing can listen there.
     """

@@ -117,10 +117,7 @@ class OperatorConnection:
         return ServerStatus(**_shown(values_of(reply)))
 
     def allow(self, word: str, version: int) -> int:
-        """Give the operators' word for the version that waits.
-
-        Returns:
-            The newest attempt that the word reaches to.
+        """Give the operators' word for the version that waits; the newest attempt that it reaches.
 
         Raises PeerViolation: there is no such word, or another version is open.
         """

@@ -118,11 +118,9 @@ class _Health(HealthServicer):  # type: ignore[misc]
 
 
 def add_health(server: grpc.aio.Server, identity: Identity, serves: Callable[[], bool]) -> None:
-    """Answer ``Check`` on a server's port.
+    """Answer ``Check`` on a server's port, also to whoever has its own certificate.
 
-    Args:
-        identity: what its port is opened with; the same certificate may ask.
-        serves: False once the part is stopping or has stopped its work.
+    ``serves`` is False once the part is stopping or has stopped its work.
     """
     add_HealthServicer_to_server(_Health(identity, serves), server)
 

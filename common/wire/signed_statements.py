@@ -56,18 +56,10 @@ class Statement:
 
 def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
     """``body``, signed by the server ``role``."""
-    sealed = sign_as_server(
-        signer, role, _KINDS[type(body)], body.SerializeToString(deterministic=True)
-    )
-    return signed_to_wire(sealed)
-
-
-def signed_to_wire(sealed: ServerSigned) -> pb.Signed:
-    """A seal as a message."""
+    data = body.SerializeToString(deterministic=True)
+    sealed = sign_as_server(signer, role, _KINDS[type(body)], data)
     signature = sealed.signature
-    message = pb.Signed(
-        body=sealed.body, signature=signature.value, certificates=signature.certificates
-    )
+    message = pb.Signed(body=data, signature=signature.value, certificates=signature.certificates)
     padding = -(message.ByteSize() + _PADDING_HEADER) % _BLOCK
     message.padding = bytes(padding if padding >= _LEAST else padding + _BLOCK)
     return message
@@ -75,12 +67,12 @@ def signed_to_wire(sealed: ServerSigned) -> pb.Signed:
 
 def read_opening(message: bytes) -> Opening:
     """Return what a Signed says of an attempt, unchecked. Raises DecodeError."""
-    return Opening(**_values(pb.OpeningBody, pb.Signed.FromString(message).body))
+    return Opening(**values_of(pb.OpeningBody.FromString(pb.Signed.FromString(message).body)))
 
 
 def read_statement(message: bytes) -> Statement:
     """Return what a Signed says of an account, unchecked. Raises DecodeError."""
-    return Statement(**_values(pb.StatementBody, pb.Signed.FromString(message).body))
+    return Statement(**values_of(pb.StatementBody.FromString(pb.Signed.FromString(message).body)))
 
 
 def check_opening(
@@ -104,12 +96,8 @@ def _checked(
         signed = pb.Signed.FromString(message)
         sealed = ServerSigned(signed.body, Signature(signed.signature, tuple(signed.certificates)))
         checked = check_server_signed(verifier, role, _KINDS[body], sealed, kept=kept)
-        return _values(body, checked)
+        return values_of(body.FromString(checked))
     except RejectedSubmission as error:
         raise PeerViolation(f"what {role.value} is to have signed: {error.detail}") from None
     except DecodeError:
         raise PeerViolation(f"{role.value} signed what is no statement") from None
-
-
-def _values(body: type[Body], data: bytes) -> dict[str, Any]:
-    return values_of(body.FromString(data))

@@ -50,11 +50,7 @@ def check_version(who: str, theirs: int) -> None:
 
 
 class RefusingOtherVersions(grpc.aio.ServerInterceptor):
-    """Refuses every call of another version, but for gRPC's own health protocol.
-
-    Args:
-        who: whose port it is, such as "server B".
-    """
+    """Refuses every call of another version to a port, but for gRPC's own health protocol."""
 
     def __init__(self, who: str) -> None:
         self._who = who

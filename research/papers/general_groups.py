@@ -5,7 +5,7 @@ from functools import reduce
 
 import numpy as np
 
-from precad.certify.curves import Curves, InTurn
+from precad.certify.curves import Curves, Moved
 from precad.certify.guarantee import Derived, Direction, Guarantee
 from precad.certify.renyi import RenyiCurves
 from precad.common.errors import Misconfiguration
@@ -21,7 +21,8 @@ class Iterated(Derived):
     mark = ", iterated"
 
     def _curves(self, k: int, direction: Direction) -> Curves:
-        return reduce(InTurn, [self.base.curves(1, direction)] * k)
+        once = self.base.curves(1, direction)
+        return reduce(lambda so_far, _: Moved(so_far, once.upper, once.lower), range(1, k), once)
 
 
 @dataclass(frozen=True, slots=True)

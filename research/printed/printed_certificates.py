@@ -170,7 +170,7 @@ def precad_theorem_2_printed(
     upper = bound * float(ndtr(quantile + m)) if -quantile >= m / 2 else loss + bound * at_zero
     lower = bound * float(ndtr(quantile - m)) if quantile <= m / 2 else loss - bound * at_zero
     return Reproduction(
-        "PRECAD Thm 2 as printed", (lower, upper), "sound but loose, or vacuous: use theorem_2"
+        "PRECAD Thm 2 as printed", (lower, upper), "sound but loose, or vacuous: use GaussianDP"
     )
 
 

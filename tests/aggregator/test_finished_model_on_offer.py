@@ -14,13 +14,13 @@ from precad.aggregator.rpc import process
 from precad.aggregator.rpc.process import LATE, leaves_at, stay
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.model_store import ModelStore
-from precad.common.clock import SystemClock
+from precad.common.clock import Clock
 from precad.common.identifiers import ClientId
 
 ONE, OTHER = ClientId("one"), ClientId("other")
 
 
-class Hands(SystemClock):
+class Hands(Clock):
     """A clock that is set by hand."""
 
     time = 0.0

@@ -22,7 +22,7 @@ from precad.aggregator.rounds.privacy_cap import SPARE_CHARGES, PrivacyCap
 from precad.aggregator.rounds.start_attempt import propose
 from precad.aggregator.server_messages import Cohort, Fact, Verdict
 from precad.aggregator.store import Store, open_store
-from precad.common.clock import SystemClock
+from precad.common.clock import Clock
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.roster import Enrolment, Roster
@@ -191,7 +191,7 @@ def test_a_version_released_again_is_charged_before_the_release(
         store.close()
 
 
-class AtOnce(SystemClock):
+class AtOnce(Clock):
     """Threads that are over when they have started."""
 
     def start_thread(self, name: str, target: Callable[[], None]) -> None:

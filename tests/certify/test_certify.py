@@ -33,6 +33,7 @@ from research.printed.printed_privacy import (
     xie_proposition_1,
     xie_table,
 )
+from tests.rig.certified import certify_prediction
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
 from precad.accounting.guarantees import PrivacyStatement
@@ -62,7 +63,6 @@ from precad.certify.prediction import (
     Certified,
     PredictionCertificates,
     SmoothingCertificates,
-    certify_prediction,
     certify_predictions,
     certify_smoothing,
 )

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.rig.keys import company_authority
 
+from precad.common import clock
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
@@ -175,10 +176,11 @@ def test_on_windows_a_files_mode_says_nothing_and_the_key_is_read(
     ],
 )
 def test_a_certificate_outside_its_days_is_refused(
-    folder: Path, later: timedelta, complaint: str
+    folder: Path, later: timedelta, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(clock, "wall", lambda: datetime.now(UTC) + later)
     with pytest.raises(Misconfiguration, match=complaint):
-        Identity.load(folder, now=datetime.now(UTC) + later)
+        Identity.load(folder)
 
 
 def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
+from typing import Any
 
 import greenlet
+
+from precad.common.clock import Clock
 
 
 class Killed(BaseException):
@@ -185,7 +188,7 @@ def _always() -> bool:
     return True
 
 
-class TurnsClock:
+class TurnsClock(Clock):
     """Each party's own monotonic clock, and what waits on it."""
 
     def __init__(self, turns: Turns, seed: int) -> None:
@@ -198,7 +201,7 @@ class TurnsClock:
     def sleep(self, seconds: float) -> None:
         self._turns.sleep(seconds)
 
-    def condition(self) -> "TurnsCondition":
+    def condition(self) -> Any:
         return TurnsCondition(self._turns)
 
     def jitter(self) -> float:

@@ -16,7 +16,6 @@ from precad.certify.guarantee import (
     BOTH,
     ApproximateDP,
     Direction,
-    GaussianCurves,
     GaussianDP,
     Guarantee,
     Replacements,
@@ -136,7 +135,7 @@ def test_closed_form_is_the_infimum_over_all_real_epsilon(p: float, mu: float) -
     epsilons = np.linspace(-12 * mu - 3 * mu**2, 12 * mu + 3 * mu**2, 20_001)
     numeric_upper = (np.exp(epsilons) * p + gdp_delta(epsilons, mu)).min()
     numeric_lower = (np.exp(-epsilons) * (p - gdp_delta(epsilons, mu))).max()
-    curves = GaussianCurves(mu)
+    curves = GaussianDP(mu).curves(1, Direction.ADDITIONS)
     assert float(curves.upper(p)) == pytest.approx(numeric_upper, abs=1e-6)
     assert float(curves.lower(p)) == pytest.approx(numeric_lower, abs=1e-6)
     # Restricted to ε ≥ 0, as PRECAD prints it, the bound is never better.
@@ -165,7 +164,7 @@ def test_without_sampling_the_exact_curve_is_gaussian(
 ) -> None:
     m = poisson_gaussian(rate=1.0, noise_multiplier=noise, count=rounds)
     exact = ExactGroups(m).curves(k, direction)
-    closed = GaussianCurves(k * math.sqrt(rounds) / noise)
+    closed = GaussianDP(math.sqrt(rounds) / noise).curves(k, Direction.ADDITIONS)
     # Losses beyond 45 count as infinite, which shows at the very ends only.
     inner = SCORES[1:-1]
     assert exact.upper(inner) == pytest.approx(closed.upper(inner), abs=GRID)

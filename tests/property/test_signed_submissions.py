@@ -21,6 +21,7 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.states import Matched, Opened
+from precad.common import clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.authority import Authority, new_key
@@ -137,11 +138,15 @@ def test_another_roots_certificate_is_refused(tmp_path: Path, server: Certificat
 
 @pytest.mark.parametrize(("days", "fault"), [(400, "expired"), (-1, "not yet valid")])
 def test_a_certificate_counts_while_it_is_valid(
-    one: CertificateSigner, server: CertificateVerifier, days: int, fault: str
+    one: CertificateSigner,
+    server: CertificateVerifier,
+    days: int,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = datetime.now(UTC) + timedelta(days=days)
+    monkeypatch.setattr(clock, "wall", lambda: datetime.now(UTC) + timedelta(days=days))
     with pytest.raises(RejectedSubmission, match=fault if days > 0 else "authority|not yet"):
-        server.admit(one.sign(b""), ONE, now=now)
+        server.admit(one.sign(b""), ONE)
 
 
 def test_a_revoked_certificate_is_refused_at_once(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from precad.common.clock import SystemClock
+from precad.common.clock import Clock
 
 
-class LeapingClock(SystemClock):
+class LeapingClock(Clock):
     """Time passes by sleeping alone."""
 
     def __init__(self, start: float = 1000.0) -> None:

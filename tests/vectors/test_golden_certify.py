@@ -13,6 +13,7 @@ from research.papers.general_groups import Iterated, RenyiDP
 from research.printed import printed_certificates
 from research.printed.printed_certificates import xie_theorem_2
 from research.printed.printed_privacy import xie_table
+from tests.rig.certified import certify_prediction, theorem_2
 
 from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
@@ -20,7 +21,7 @@ from precad.accounting.gdp import clt_mu, delta_of_epsilon, largest_clip_ratio, 
 from precad.accounting.losses import Shift, group_shift, log_binomial
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee
-from precad.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
+from precad.certify.inefficacy import attack_bounds, fewest_attackers
 from precad.certify.intervals import (
     ConfidenceBudget,
     bernstein_half_width,
@@ -33,7 +34,6 @@ from precad.certify.prediction import (
     Certified,
     average_certified_radius,
     certified_accuracy,
-    certify_prediction,
     certify_smoothing,
 )
 from precad.certify.renyi import (
