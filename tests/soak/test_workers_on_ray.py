@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.integration.workers.test_servers_with_workers import reached
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, deployed, until, up, version
 from tests.rig.waiting import until as wait_until
 
@@ -120,5 +121,5 @@ def test_servers_whose_cluster_is_gone_end_and_go_on_with_the_next_one(
                 file = deployment.folder / f"{name}.toml"
                 file.write_text(file.read_text().replace(cluster.address, another.address))
             deployment.start_servers()
-            until(deployment, lambda: version(deployment) >= 3)
+            until(deployment, lambda: reached(deployment, 3))
             until(deployment, lambda: up(deployment) == [1, 1])
