@@ -326,6 +326,8 @@ class RosterProposal(Message):
     entries: tuple[EnrolmentEntry, ...]
     signed: SignedMessage | None = None
     """B's word on just these, where they are frozen: B may have lost them."""
+    least: Number = 0
+    """With fewer that both hold alike A still waits for more."""
 
 
 class RosterAnswer(Message):
@@ -335,6 +337,8 @@ class RosterAnswer(Message):
     signed: SignedMessage | None = None
     """A's word on just these, where they are frozen: A may have lost them."""
     refusal: str = ""
+    waits: bool = False
+    """One of the two waits for more: nothing is frozen, and A proposes again."""
 
 
 class Cohort(Message):

@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     values = task_values(64)
-    for name, value in (CHANGES | {"validation": "proof"}).items():
+    for name, value in (CHANGES | {"validation": "crypten"}).items():
         section, _, field = name.rpartition(".")
         (values.setdefault(section, {}) if section else values)[field] = value
     task = Task.parse(values)

@@ -2205,6 +2205,8 @@ class RosterProposal(_message.Message):
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     SIGNED_FIELD_NUMBER: _builtins.int
+    LEAST_FIELD_NUMBER: _builtins.int
+    least: _builtins.int
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolmentEntry]: ...
     @_builtins.property
@@ -2214,10 +2216,11 @@ class RosterProposal(_message.Message):
         *,
         entries: _abc.Iterable[Global___EnrolmentEntry] | None = ...,
         signed: Global___SignedMessage | None = ...,
+        least: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "signed", b"signed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "least", b"least", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2230,7 +2233,9 @@ class RosterAnswer(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     SIGNED_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
+    waits: _builtins.bool
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolmentEntry]: ...
     @_builtins.property
@@ -2241,10 +2246,11 @@ class RosterAnswer(_message.Message):
         entries: _abc.Iterable[Global___EnrolmentEntry] | None = ...,
         signed: Global___SignedMessage | None = ...,
         refusal: _builtins.str = ...,
+        waits: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "refusal", b"refusal", "signed", b"signed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "refusal", b"refusal", "signed", b"signed", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

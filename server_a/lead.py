@@ -9,7 +9,7 @@ from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.client_lists import HeldList
 from precad.aggregator.rounds.joint_coin import draw
-from precad.aggregator.rounds.start_attempt import propose, require_enough, say_over
+from precad.aggregator.rounds.start_attempt import propose, say_over
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.event_log import RoundOpened
 from precad.aggregator.training.session import Phase, Session
@@ -40,20 +40,20 @@ class Leader:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._enrolment_ends = session.started + session.enrolling.seconds
 
     def agree_roster(self, link: PeerLink) -> None:
-        """Wait for everybody or the deadline; freeze those whom B holds too."""
-        session, ends = self._session, self._enrolment_ends
-        least = session.task.enrolment.min_clients
-        if not (session.register.frozen or session.progress.frozen_there):
-            session.progress.phase = Phase.ENROLLING
-            enough = session.enrolling.enough
-            while session.clock.now() < ends and len(session.register.roster()) < enough:
-                session.register.wait_for(enough, min(ends, session.clock.now() + _LOOK_S))
+        """Wait for everybody or both servers' deadlines; freeze those whom B holds too."""
+        session, register = self._session, self._session.register
+        roster = None
+        while roster is None:
+            while len(register.roster()) < (least := session.awaited()):
+                session.progress.phase = Phase.ENROLLING
+                register.wait_for(least, session.clock.now() + _LOOK_S)
                 link.require_alive()
-            require_enough(session.register.roster(), least)
-        roster = propose_roster(link, session.register, session.task, session.signatures)
+            roster = propose_roster(link, register, session.task, session.signatures, least)
+            if roster is None:
+                session.clock.sleep(_LOOK_S)
+                link.require_alive()
         log.info("roster is frozen with %d clients", len(roster))
 
     def open(self, aggregator: Aggregator) -> Opened | None:

@@ -64,9 +64,17 @@ class Helper:
     def agree_roster(self, link: PeerLink) -> None:
         """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
         session, deadlines = self._session, self._session.task.deadlines
-        left = session.started + session.enrolling.seconds - session.clock.now()
-        patience = max(deadlines.enrol, left) + deadlines.peer
-        accept_roster(link, session.register, session.task, session.signatures, patience)
+        agreed = False
+        while not agreed:
+            left = session.started + session.enrolling.seconds - session.clock.now()
+            agreed = accept_roster(
+                link,
+                session.register,
+                session.task,
+                session.signatures,
+                timeout_s=max(deadlines.enrol, left) + deadlines.peer,
+                least=session.awaited(),
+            )
 
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Check A's proposal. Raises PeerViolation, also when A ends the training early."""

@@ -52,13 +52,27 @@ def agree_nonces(link: PeerLink, role: Role) -> bytes:
 
 
 def propose_roster(
-    link: PeerLink, register: Register, task: Task, signatures: ServerSignatures
-) -> Roster:
+    link: PeerLink,
+    register: Register,
+    task: Task,
+    signatures: ServerSignatures,
+    least: int = 0,
+) -> Roster | None:
     """A's part: its enrolments; the roster is those of them that B holds alike.
 
     A client that enrolled at one server only, or with other claims at the other, is left out: that
     is its own doing, and costs nobody else the training. A frozen roster is final: a server that
     lost it takes it back, on its own signature.
+
+    Args:
+        link: to B.
+        register: A's enrolments.
+        task: gives the least number of clients.
+        signatures: A's.
+        least: with fewer held alike A waits; 0 where its enrolment is over.
+
+    Returns:
+        The frozen roster; None where a server waits for more clients.
 
     Raises:
         PeerViolation: B refuses, or answers with somebody who wasn't proposed.
@@ -67,10 +81,13 @@ def propose_roster(
     own = register.roster()
     frozen = register.frozen
     signed = register.signature() if frozen else None
-    link.send("roster", RosterProposal(entries=_entries(own), signed=signed).to_bytes())
+    proposal = RosterProposal(entries=_entries(own), signed=signed, least=least)
+    link.send("roster", proposal.to_bytes())
     answer = RosterAnswer.from_bytes(link.receive("roster"))
     if answer.refusal:
         raise PeerViolation(f"server B refused the roster: {answer.refusal}")
+    if answer.waits and not frozen:
+        return None
     roster = _roster(answer.entries)
     if not frozen and _is_own(signatures, answer.signed, roster):
         log.warning("this server had lost the frozen roster: it has it back from server B")
@@ -86,9 +103,17 @@ def propose_roster(
 
 
 def accept_roster(
-    link: PeerLink, register: Register, task: Task, signatures: ServerSignatures, timeout_s: float
-) -> None:
+    link: PeerLink,
+    register: Register,
+    task: Task,
+    signatures: ServerSignatures,
+    timeout_s: float,
+    least: int = 0,
+) -> bool:
     """B's part: freeze whom A proposes and B holds alike, then say who that is.
+
+    Who enrolled at one server alone is none of those whom the servers wait for: else a few such
+    clients would close enrolment before the others have come.
 
     Args:
         link: to A.
@@ -97,6 +122,10 @@ def accept_roster(
         task: gives the caps and the least number of clients.
         signatures: B's.
         timeout_s: how long A may take.
+        least: with fewer held alike B waits; 0 where its enrolment is over.
+
+    Returns:
+        Whether a roster is frozen; else A proposes again.
 
     Raises:
         PeerViolation: A names a client twice, or no longer somebody of the frozen roster.
@@ -119,6 +148,9 @@ def accept_roster(
             # A claim that the task doesn't allow, however it got here, costs that client alone.
             held = [claim for claim in proposed.values() if known.get(claim.client) == claim]
             roster = Roster({claim.client: claim for claim in held if _fits(claim, task)})
+            if len(roster) < max(least, proposal.least):
+                link.send("roster", RosterAnswer(waits=True).to_bytes())
+                return False
             _say_who_is_left_out(proposed, roster)
             require_enough(roster, task.enrolment.min_clients)
             register.freeze(roster)
@@ -129,6 +161,7 @@ def accept_roster(
         raise
     link.send("roster", RosterAnswer(entries=_entries(roster), signed=signed).to_bytes())
     _exchange_signatures(link, register, signatures, roster)
+    return True
 
 
 def _exchange_signatures(

@@ -50,9 +50,11 @@ class Register:
             if self.admits(enrolment, token):
                 # A token isn't spent on a claim that is refused for something else.
                 self._admission(enrolment, token)
-                self._store.enrolment.claim(enrolment)
-                self._enrolments[enrolment.client] = enrolment
+                kept = self._store.enrolment.claim(enrolment)
+                self._enrolments[kept.client] = kept
                 self._changed.notify_all()
+                # Another one where the database's answer to an earlier claim was lost.
+                self.admits(enrolment, token)
             return len(self._enrolments)
 
     def admits(self, enrolment: Enrolment, token: str) -> bool:

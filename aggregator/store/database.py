@@ -1,12 +1,10 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default)."""
 
 import fcntl
-import hashlib
 import os
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Connection, Engine, event, insert, select
+from sqlalchemy import Connection, Engine, insert, select
 
 from precad.aggregator.store import schema
 from precad.aggregator.store.attempts import Attempts
@@ -14,6 +12,7 @@ from precad.aggregator.store.enrolment import Enrolments
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
 from precad.aggregator.store.ledger import Ledger, ledger_start
 from precad.aggregator.store.migrate import migrate
+from precad.aggregator.store.postgres import STOP_IT_FIRST, hold_session, require_own_tables
 from precad.aggregator.store.statements import Statements
 from precad.aggregator.store.transaction import (
     Transaction,
@@ -26,7 +25,6 @@ from precad.aggregator.store.transaction import (
     writing_engine,
 )
 from precad.aggregator.store.versions import Versions
-from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.task import Task
@@ -61,6 +59,7 @@ class Store:
                 # Nothing older can be in it; whoever plays rounds in one process opens many.
                 schema.metadata.create_all(connection)
             else:
+                require_own_tables(connection)
                 migrate(connection)
             self._claim(connection)
             self.attempts.take_back()
@@ -120,12 +119,6 @@ def open_store(url: str, task: Task, role: Role, journal_file: Path | None = Non
 # servers on one state would release one round twice, each with a noise of its own.
 
 
-_REMEDY = "stop it first, or give this server a state of its own"
-
-_PATIENCE_S, _WAITS = 1.0, RetryPolicy(0.1, 0.1)
-"""PostgreSQL takes a moment to see that a process was killed, and then ends its session."""
-
-
 class FileLock:
     """An exclusive lock on the file ``<database>.lock`` beside an SQLite database; the file stays.
 
@@ -147,7 +140,7 @@ class FileLock:
             raise Misconfiguration(
                 "state",
                 str(database),
-                f"process {holder or 'unknown'} works with this database; {_REMEDY}",
+                f"process {holder or 'unknown'} works with this database; {STOP_IT_FIRST}",
             ) from None
         # For whoever finds the database locked; the lock itself doesn't depend on it.
         os.ftruncate(self._descriptor, 0)
@@ -163,9 +156,8 @@ class FileLock:
 def lock_database(engine: Engine) -> FileLock | None:
     """Make ``engine`` the only one that writes to its database.
 
-    An SQLite file gets a FileLock. On PostgreSQL every connection of the engine takes the
-    session's advisory lock before it does anything: a connection that broke and comes back
-    finds out whether somebody else moved in meanwhile. A database in memory needs none.
+    An SQLite file gets a FileLock, PostgreSQL a session (``hold_session``); a database in memory
+    needs none.
 
     Raises:
         Misconfiguration: somebody has the database open.
@@ -173,30 +165,5 @@ def lock_database(engine: Engine) -> FileLock | None:
     if (path := file_of(engine.url)) is not None:
         return FileLock(path)
     if engine.dialect.name == "postgresql":
-        event.listen(engine, "connect", _advisory_lock)
+        hold_session(engine)
     return None
-
-
-def _advisory_lock(connection: Any, _record: object) -> None:
-    with connection.cursor() as cursor:
-        # Advisory locks are the database's; states in two schemas don't disturb each other.
-        cursor.execute("SELECT current_schema()")
-        (schema,) = cursor.fetchone()
-        digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
-        key = int.from_bytes(digest[:8], "big", signed=True)
-        taken = Misconfiguration(
-            "state",
-            connection.info.dbname,
-            f"another process works with this database; {_REMEDY}",
-        )
-        patience = Retries(_PATIENCE_S, _WAITS, counted_from_now=True)
-        while True:
-            cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
-            if cursor.fetchone() == (True,):
-                break
-            try:
-                patience.wait(taken)
-            except Misconfiguration:
-                connection.close()
-                raise
-    connection.commit()

@@ -25,10 +25,14 @@ class Enrolments:
         """Return everybody who has enrolled here, in the frozen roster or not."""
         return _roster(self._transaction.rows(_ALL))
 
-    def claim(self, enrolment: Enrolment) -> None:
-        """Keep one client's claim."""
+    def claim(self, enrolment: Enrolment) -> Enrolment:
+        """Keep one client's claim, and return it, or the one that is kept: nobody heard of it."""
         with self._transaction.write() as connection:
+            same = schema.enrolment.c.client == enrolment.client
+            if kept := _roster(connection.execute(_ALL.where(same))):
+                return kept[enrolment.client]
             connection.execute(insert(schema.enrolment), _row(enrolment))
+            return enrolment
 
     def roster(self) -> Roster | None:
         """Return the frozen roster, or None before round 0."""

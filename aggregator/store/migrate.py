@@ -111,5 +111,5 @@ def revision(connection: Connection) -> str | None:
 
 
 def _name_of(connection: Connection) -> str:
-    """The database, as its operator knows it."""
-    return connection.engine.url.render_as_string(hide_password=True)
+    """The database, as its operator knows it, but for options: they may hold a password."""
+    return connection.engine.url.set(query={}).render_as_string(hide_password=True)

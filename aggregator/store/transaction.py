@@ -22,6 +22,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from precad.aggregator.store.postgres import connection_options
 from precad.common.addresses import address_fault
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, StorageFailure
@@ -254,9 +255,9 @@ def _engine(url: URL, **options: Any) -> Engine:
             # Python's module would keep statements with what was bound to them: a noisy share.
             options["connect_args"] = {"cached_statements": 0}
         else:
-            # A database that was made without a locale is SQL_ASCII: its text would come as bytes.
-            options["connect_args"] = {"client_encoding": "utf8"}
-        return create_engine(url, **options)
+            options["connect_args"] = connection_options(url)
+        # What is bound to a statement may be a share: no error shows it.
+        return create_engine(url, hide_parameters=True, **options)
     except ModuleNotFoundError as missing:
         remedy = f"needs the package {missing.name}: pip install 'precad[postgres]'"
         raise Misconfiguration("database", url.get_backend_name(), remedy) from None

@@ -125,6 +125,13 @@ class Session:
         """How long enrolment is open, from this server's start."""
         return self.window or window_of(self.task)
 
+    def awaited(self) -> int:
+        """Return how many owners enrolment still waits for; 0 once it is over."""
+        if self.register.frozen or self.progress.frozen_there:
+            return 0
+        over = self.clock.now() >= self.started + self.enrolling.seconds
+        return 0 if over else self.enrolling.enough
+
     @property
     def signatures(self) -> ServerSignatures:
         """What this server signs, and how it checks what either has signed."""

@@ -33,6 +33,7 @@ from precad.aggregator.workers.worker_placement import (
     WorkerPool,
     WorkerStart,
 )
+from precad.common.addresses import HttpProxy
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import (
     BodyUnreadable,
@@ -413,7 +414,9 @@ class ValidationWorkers:
     Args:
         other_server: at A: server B's address.
 
-    Raises Misconfiguration: the ports aren't there, or Ray isn't installed.
+    Raises:
+        Misconfiguration: the ports aren't there, or Ray isn't installed or would show a secret.
+        PeerUnavailable: Ray's cluster isn't there.
     """
 
     def __init__(self, session: Session, settings: ServerSettings, other_server: str = "") -> None:
@@ -426,8 +429,9 @@ class ValidationWorkers:
             session.progress.workers = up
 
         host, _ = _split(settings.worker_listen)
+        starts = _starts(session, settings)
         place = RayCluster(settings.ray) if settings.workers_on == "ray" else ThisMachine()
-        pool = WorkerPool(place, _starts(session, settings), changed)
+        pool = WorkerPool(place, starts, changed)
         self._own = OwnWorkers(
             pool,
             session.identity,
@@ -456,6 +460,10 @@ class ValidationWorkers:
 
 def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
     host, port = _split(settings.worker_listen)
+    secret = settings.proxy is not None and HttpProxy.parse(settings.proxy).authorization
+    if secret and settings.workers_on == "ray":
+        why = "Ray would keep its password: give workers on Ray a proxy that asks for none"
+        raise Misconfiguration("proxy", "…", why)
     if port and port + settings.workers > _PORTS:
         raise Misconfiguration("worker_listen", settings.worker_listen, "too few ports follow it")
     return [

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -123,8 +124,15 @@ class RayCluster:
     the servers' own links, with the server's identity at both ends, which lies in the same folder
     on every node. Nothing of a round is ever an argument or an object of Ray's.
 
+    Whoever may submit to the cluster runs programs on its nodes, and so reads that identity's key:
+    Ray must ask for a token, which it doesn't by itself.
+
     Args:
         start_s: the longest wait for a worker to listen.
+
+    Raises:
+        Misconfiguration: Ray isn't installed, or lets in whoever reaches its ports.
+        PeerUnavailable: the cluster isn't there, or doesn't let this server in.
     """
 
     same_disk = False
@@ -132,9 +140,21 @@ class RayCluster:
     def __init__(
         self, address: str, resources: dict[str, Any] | None = None, start_s: float = 120.0
     ) -> None:
+        if (mode := os.environ.get("RAY_AUTH_MODE", "")) != "token":
+            raise Misconfiguration(
+                "RAY_AUTH_MODE",
+                mode,
+                "whoever reaches Ray's ports could read this server's key: set it to token for "
+                "this server and for all nodes, with one token (ray get-auth-token --generate)",
+            )
         ray = _ray()
         if not ray.is_initialized():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            except (ConnectionError, ray.exceptions.RayError) as error:
+                raise PeerUnavailable(
+                    f"Ray's cluster at {address} isn't there, or has another token: {error}"
+                ) from None
         self._resources = {"num_cpus": 1} if resources is None else resources
         self._start_s = start_s
 

@@ -20,7 +20,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
 from precad.common.identity.party_certificate import SERVING_ROLES, Principal
 from precad.common.wire.connections import Caller, Connections, connections_for
-from precad.common.wire.serving import SERVER_OPTIONS, Refusing
+from precad.common.wire.serving import SERVER_OPTIONS, Refusing, end_call
 from precad.common.wire.version import RefusingOtherVersions
 
 BURST = 200
@@ -136,9 +136,9 @@ class Guard(grpc.aio.ServerInterceptor):
                 return await anext(requests)
         except TimeoutError:
             text = f"the call's message didn't come whole within {REQUEST_S:g} s"
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+            await end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, text)
         except StopAsyncIteration:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call holds no message")
+            await end_call(context, grpc.StatusCode.INVALID_ARGUMENT, "the call holds no message")
         finally:
             self._unfinished[caller] -= 1
             if not self._unfinished[caller]:
@@ -146,7 +146,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
 
 async def _unknown(_requests: object, context: Any) -> None:
-    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+    await end_call(context, grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
 class GuardedPort:

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
@@ -70,6 +71,18 @@ def told(error: PrecadError) -> str:
     return str(error) if type(error) in _CODES else NOT_NOW
 
 
+async def end_call(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
+    """End a call with this status; one that is over, as by a message too long, ends in silence.
+
+    gRPC would log a trace of each, and a caller mustn't fill the log.
+    """
+    try:
+        await context.abort(code, text)
+    except (grpc.aio.InternalError, grpc.aio.UsageError):
+        raise asyncio.CancelledError from None
+    raise AssertionError("abort raises")
+
+
 class Refusing:
     """Around a call: what precad refuses inside ends it with its text, the rest without one."""
 
@@ -82,12 +95,16 @@ class Refusing:
     async def __aexit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         """End the call."""
         if isinstance(error, PrecadError) and type(error) in _CODES:
-            await self._context.abort(status_of(error), told(error))
+            await end_call(self._context, status_of(error), told(error))
+        if isinstance(error, DecodeError):
+            # Any caller can send such bytes, without end: no line of it.
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            await end_call(self._context, code, "the message can't be read as this call's")
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
             # What precad itself refuses is nobody's bug: a caller mustn't fill the log with traces.
             trace = None if isinstance(error, PrecadError) else error
             logging.getLogger("precad").error("a call failed: %r", error, exc_info=trace)
-            await self._context.abort(grpc.StatusCode.UNAVAILABLE, NOT_NOW)
+            await end_call(self._context, grpc.StatusCode.UNAVAILABLE, NOT_NOW)
 
 
 def check_task(task: Task, digest: bytes) -> None:

@@ -1,11 +1,11 @@
 """Before round 0: the row secret, the nonces, and the roster that both must hold."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,20 +216,27 @@ def as_register(books: Any) -> Any:
     return books
 
 
-def agreed_by(task: Task, at_a: Any, at_b: Any) -> tuple[Any, Any]:
-    """What A and B end with; who is done leaves, and nobody waits for it."""
+def agreed_by(
+    task: Task, at_a: Any, at_b: Any, least: Mapping[Role, int] = MappingProxyType({})
+) -> tuple[Any, Any]:
+    """What A and B end with; who is done leaves, and nobody waits for it.
+
+    Args:
+        task: the task.
+        at_a, at_b: their enrolments.
+        least: how many each still waits for.
+    """
     ends = [Breaking(end) for end in memory_pair()]
     a, b = linked(task, ends)
 
-    def propose() -> Roster:
+    def propose() -> Roster | None:
         try:
-            return propose_roster(a, at_a, task, signatures(task.digest, A))
+            return propose_roster(a, at_a, task, signatures(task.digest, A), least.get(A, 0))
         finally:
             ends[0].hang_up()
 
-    return both(
-        propose, lambda: accept_roster(b, at_b, task, signatures(task.digest, B), timeout_s=LONG_S)
-    )
+    own = signatures(task.digest, B)
+    return both(propose, lambda: accept_roster(b, at_b, task, own, LONG_S, least.get(B, 0)))
 
 
 def proposed(task: Task, at_a: Roster, at_b: Roster) -> tuple[Any, Any, list[Roster]]:
@@ -259,7 +266,7 @@ def test_the_roster_is_what_both_servers_hold_alike(
 ) -> None:
     """One client that enrols at one server only, or differently, stops nobody else."""
     a, b, frozen = proposed(task, at_a, at_b)
-    assert b is None
+    assert b is True
     assert a.digest() == frozen[0].digest() == agreed.digest()
 
 
@@ -272,11 +279,37 @@ def test_a_server_that_lost_the_frozen_roster_takes_it_back_on_its_own_signature
     agreed_by(task, books[A], books[B])
     books[loser] = Books(lost)
     a, b = agreed_by(task, books[A], books[B])
-    assert b is None
+    assert b is True
     assert a.digest() == OWN.digest()
     assert books[loser].enrolled.digest() == OWN.digest()
     assert books[loser].taken_back
     assert books[loser].signed is not None
+
+
+@pytest.mark.parametrize("whose", [A, B])
+def test_clients_at_one_server_alone_are_none_of_those_whom_enrolment_waits_for(
+    task: Task, whose: Role
+) -> None:
+    """A has three, one of them at A alone: a quorum of three isn't there, whoever asks for it."""
+    books = {A: Books(OWN), B: Books(FEWER)}
+    a, b = agreed_by(task, books[A], books[B], {whose: 3})
+    assert (a, b) == (None, False)
+    assert not books[A].frozen
+    assert not books[B].frozen
+    # The third comes to B.
+    books[B] = Books(OWN)
+    a, b = agreed_by(task, books[A], books[B], {whose: 3})
+    assert (a.digest(), b) == (OWN.digest(), True)
+
+
+@pytest.mark.parametrize("frozen", [A, B])
+def test_a_frozen_roster_waits_for_nobody(task: Task, frozen: Role) -> None:
+    """Whatever the settings say after a restart."""
+    books = {A: Books(FEWER), B: Books(FEWER)}
+    agreed_by(task, books[A], books[B])
+    books[A if frozen is B else B].frozen = False
+    a, b = agreed_by(task, books[A], books[B], {A: 3, B: 3} if frozen is B else {})
+    assert (a.digest(), b) == (FEWER.digest(), True)
 
 
 def test_nobody_is_put_on_a_roster_that_its_server_never_signed(task: Task) -> None:
@@ -315,7 +348,7 @@ def test_a_claim_that_the_task_does_not_allow_costs_its_client_alone(
     """However it got into both servers' stores: an older version's, or a meddled one's."""
     held = roster(("a", *claim), ("b", 50, 0.2))
     a, b, frozen = proposed(task, held, held)
-    assert b is None
+    assert b is True
     assert a.digest() == frozen[0].digest() == roster(("b", 50, 0.2)).digest()
 
 

@@ -161,7 +161,7 @@ def test_those_on_the_operators_list_are_missing_until_they_enrol(tmp_path: Path
     entry = '[[clients]]\nclient = "ward-{}"\nrecords = 10\nrecord_rate = 0.2\n'
     listed.write_text("".join(entry.format(number) for number in (1, 2, 3)))
     roster = Roster.load(listed, TASK)
-    empty = SimpleNamespace(roster=lambda: None, claims=dict, claim=lambda _claim: None)
+    empty = SimpleNamespace(roster=lambda: None, claims=dict, claim=lambda claim: claim)
     kept: Any = SimpleNamespace(enrolment=empty)
     register = Register(TASK, kept, Listed(roster))
     one, two, three = (ClientId(f"ward-{number}") for number in (1, 2, 3))

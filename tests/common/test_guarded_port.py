@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import grpc
@@ -21,7 +22,7 @@ from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.party_certificate import Principal
 from precad.common.wire import guarded_port
 from precad.common.wire.guarded_port import REFUSED, UNFINISHED, CallRate, GuardedPort
-from precad.common.wire.serving import add_health
+from precad.common.wire.serving import MAX_REQUEST_BYTES, add_health
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 DEALER, OPERATOR = Principal.service(Role.DEALER), Principal.service(Role.OPERATOR)
@@ -103,6 +104,27 @@ def test_calls_are_counted_when_they_begin_and_not_when_their_message_is_there(
         until(lambda: all(call.done() for call in calls), "their end")
         assert {call.code() for call in calls} == {Code.UNIMPLEMENTED}
         ended.set()
+
+
+def test_a_message_that_is_no_message_is_refused_and_fills_no_log(
+    start: Callable[..., Port], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trace of each would be gigabytes a day, of any certificate's holder."""
+    port = start()
+    channel = port.channel(ONE)
+    for body in (bytes(500_000), b"\xff" * 10):
+        with pytest.raises(grpc.RpcError) as refused:
+            streamed(channel, CHECK)(iter([body]), timeout=WAIT_S)
+        assert refused.value.code() is Code.INVALID_ARGUMENT
+        assert "can't be read" in str(refused.value.details())
+    # Longer than messages may be: the call is over before anybody looks at it.
+    too_long = bytes(MAX_REQUEST_BYTES + 1)
+    for _ in range(3):
+        code = code_of(partial(streamed(channel, CHECK), iter([too_long]), timeout=WAIT_S))
+        assert code is Code.RESOURCE_EXHAUSTED
+    assert port.serves()
+    assert "Traceback" not in caplog.text
+    assert "a call failed" not in caplog.text
 
 
 def test_a_message_that_does_not_come_ends_its_call(

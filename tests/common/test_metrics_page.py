@@ -18,7 +18,15 @@ from tests.rig.waiting import until
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration
-from precad.common.wire.metrics_page import AT_ONCE, FRESH_S, about, counter, gauge, metrics_page
+from precad.common.wire.metrics_page import (
+    AT_ONCE,
+    FRESH_S,
+    PACE_S,
+    about,
+    counter,
+    gauge,
+    metrics_page,
+)
 
 WAIT_S = 60.0
 
@@ -80,6 +88,24 @@ def test_who_stays_silent_keeps_nobody_from_reading(caplog: pytest.LogCaptureFix
         until(lambda: threading.active_count() <= before + AT_ONCE + 2, "their threads end")
 
 
+@pytest.mark.parametrize(
+    "said", [b"GET /metr", b"GET /metrics HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\nHost: a\r\n"]
+)
+def test_who_never_ends_a_request_keeps_nobody_from_reading(
+    caplog: pytest.LogCaptureFixture, said: bytes
+) -> None:
+    """However far it comes: what counts is a request that is whole."""
+    with (
+        shown(caplog, lambda: [gauge("rounds_done", "Versions released.", 3)]) as address,
+        contextlib.ExitStack() as stack,
+    ):
+        where = "127.0.0.1", int(address.rpartition(":")[2].partition("/")[0])
+        for _ in range(2 * AT_ONCE):
+            each = stack.enter_context(socket.create_connection(where))
+            each.sendall(said)
+        assert "precad_rounds_done 3.0" in read(address)
+
+
 def test_who_asks_without_end_gets_what_was_computed(caplog: pytest.LogCaptureFixture) -> None:
     asked: list[int] = []
 
@@ -92,6 +118,18 @@ def test_who_asks_without_end_gets_what_was_computed(caplog: pytest.LogCaptureFi
         assert [("rounds_done 1.0" in read(address)) for _ in range(5)] == [True] * 5
         clock.sleep(FRESH_S + 0.1)
         assert "rounds_done 2.0" in read(address)
+
+
+def test_connections_are_taken_one_after_the_other_at_a_pace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever reaches the port could take most of a core of a server with 800 a second."""
+    clock = LeapingClock()
+    with shown(caplog, list, clock) as address:
+        began = clock.now()
+        for _ in range(5):
+            read(address)
+        assert clock.now() - began >= 4 * PACE_S
 
 
 def test_what_fails_is_said_in_the_log_and_not_to_the_caller(

@@ -17,9 +17,10 @@ from tests.faults.turns import Killed, Life
 from tests.faults.world import World
 from tests.rig.submissions import body_of
 
+from precad.aggregator.enrol.admission import Window
 from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.training.event_log import Event, RoundDone
-from precad.aggregator.training.session import Phase
+from precad.aggregator.training.session import Phase, Session
 from precad.aggregator.training.training_loop import in_process
 from precad.aggregator.validate.check_with_dealer import WithDealer
 from precad.client.pending_update import Pair
@@ -247,6 +248,36 @@ def test_who_enrols_at_one_server_or_otherwise_at_the_other_is_left_out_also_aft
     for done in world.done.values():
         assert done.opened.cohort == tuple(world.clients[1:])
         assert done.valid == set(world.clients[1:])
+
+
+class WithALateOne(Troubled):
+    """The last client starts when the quorum would be there, if one at server A alone counted."""
+
+    def _start_client(self, client: ClientId) -> None:
+        def main() -> None:
+            self.turns.sleep(10.0)
+            World._start_client(self, client)
+
+        if client == self.clients[-1]:
+            self.turns.spawn(f"{client}: late", Life(client.name), main)
+        else:
+            super()._start_client(client)
+
+
+def test_who_enrols_at_one_server_alone_is_none_of_the_quorum(
+    make_task: Callable[..., Task], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would close enrolment before the others have come, who are too few then."""
+
+    def at_a_alone(client: Failing) -> None:
+        claim = Enrolment(client.client, RECORDS, client.world.task.privacy.record_rate)
+        client._until_answered(A, lambda server: server.session.register.enrol(claim))
+
+    monkeypatch.setattr(Session, "enrolling", Window(3600.0, 3))
+    task = changed(make_task, **{"enrolment.min_clients": 3})
+    world = WithALateOne(task, folder, at_a_alone)
+    world.play()
+    assert {done.valid for done in world.done.values()} == {frozenset(world.clients[1:])}
 
 
 class Unmanned(WithDealer):

@@ -99,7 +99,8 @@ def test_with_a_database_a_server_has_the_same_settings_besides(server: str) -> 
     differ = {name for name in plain if str(plain[name]) != str(operating[name])}
     paths = {"task", "identity", "state", "journal"}
     assert differ - paths == {"database", "metrics"}
-    assert operating["database"] == f"postgresql+psycopg://precad@database_{server}/precad"
+    own = f"postgresql+psycopg://precad@database_{server}/precad?sslmode=disable"
+    assert operating["database"] == own
     for path in paths:
         assert operating[path].name == plain[path].name
 

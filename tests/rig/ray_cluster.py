@@ -1,4 +1,6 @@
-"""A Ray cluster of two nodes on this machine: says its address, kills a node for each line read.
+"""A Ray cluster of two nodes on this machine: says its address, kills a node for "kill".
+
+After "end" nothing of it is left, and its head's address is where nobody listens.
 
 A process of its own: what Ray leaves behind in it is nobody else's.
 """
@@ -16,9 +18,12 @@ def main() -> None:
     nodes = [cluster.add_node(**each)]
     sys.stdout.write(f"{cluster.address}\n")
     sys.stdout.flush()
-    for _ in sys.stdin:
-        cluster.remove_node(nodes.pop(), allow_graceful=False)
-        sys.stdout.write("killed\n")
+    for line in sys.stdin:
+        if line == "kill\n":
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+        else:
+            cluster.shutdown()
+        sys.stdout.write("done\n")
         sys.stdout.flush()
     cluster.shutdown()
 

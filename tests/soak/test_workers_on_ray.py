@@ -1,13 +1,17 @@
-"""Workers on the nodes of a Ray cluster, one of which dies in mid-round: the training goes on."""
+"""Workers on the nodes of a Ray cluster: a node dies, all of it does, strangers try to get in."""
 
+import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, deployed, until, up, version
+from tests.rig.waiting import until as wait_until
 
 from precad.common.task import Task
 
@@ -21,17 +25,17 @@ class Cluster:
     process: "subprocess.Popen[str]"
     address: str
 
-    def kill_a_node(self) -> None:
-        """With all that runs there."""
+    def told(self, what: str) -> None:
+        """Have it kill a node with all that runs there, or end."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write("kill\n")
+        self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
-        assert self.process.stdout.readline() == "killed\n"
+        assert self.process.stdout.readline() == "done\n"
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
+@contextmanager
+def clustered() -> Iterator[Cluster]:
     """Each node has room for all workers of both servers."""
     command = [sys.executable, "-m", "tests.rig.ray_cluster", str(2 * WORKERS)]
     with subprocess.Popen(
@@ -39,6 +43,15 @@ def cluster() -> Iterator[Cluster]:
     ) as process:
         assert process.stdout is not None
         yield Cluster(process, process.stdout.readline().strip())
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Who has its token may submit."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
+    with clustered() as made:
+        yield made
 
 
 def test_a_node_of_the_cluster_dies_in_mid_round_and_the_training_goes_on(
@@ -55,7 +68,7 @@ def test_a_node_of_the_cluster_dies_in_mid_round_and_the_training_goes_on(
         until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
         # Everybody but one has uploaded, and waits for the last one.
         until(deployment, lambda: sum(v == 1 for v, _ in crowd.submitted) >= CLIENTS - 1)
-        cluster.kill_a_node()
+        cluster.told("kill")
         until(
             deployment,
             lambda: any("ended; it is started again" in deployment.log(name) for name in SERVERS),
@@ -65,3 +78,40 @@ def test_a_node_of_the_cluster_dies_in_mid_round_and_the_training_goes_on(
         until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
         for name in SERVERS:
             assert "a bug" not in deployment.log(name)
+
+
+SUBMIT = """
+import ray, sys
+ray.init(address=sys.argv[1], log_to_driver=False)
+print("in", ray.get(ray.remote(lambda: 1).remote()))
+"""
+
+
+@pytest.mark.parametrize("token", [None, "0" * 32])
+def test_whoever_reaches_the_clusters_ports_without_its_token_runs_nothing_there(
+    cluster: Cluster, token: str | None
+) -> None:
+    """A program there could read the servers' keys."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    if token is not None:
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    command = [sys.executable, "-c", SUBMIT, cluster.address]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "in 1" not in done.stdout
+
+
+def test_servers_whose_cluster_is_gone_end_as_by_a_failure(
+    tmp_path: Path, make_task: Callable[..., Task], cluster: Cluster
+) -> None:
+    """Ray ends whoever has lost its head for a minute; a unit starts a server again."""
+    settings = f'workers = 1\nworkers_on = "ray"\nray = "{cluster.address}"\n'
+    settings += 'worker_listen = "0.0.0.0:0"\n'
+    task = make_task(64, CHANGES | {"validation": "proof"})
+    with deployed(tmp_path, task, settings) as (deployment, crowd), crowd.at_work():
+        until(deployment, lambda: version(deployment) >= 1)
+        cluster.told("end")
+        processes = [deployment.processes[name] for name in SERVERS]
+        wait_until(lambda: all(each.poll() is not None for each in processes), "both to end")
+        # As any failure that a unit starts a server again after.
+        assert [each.returncode for each in processes] == [1, 1]

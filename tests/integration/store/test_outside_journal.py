@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import create_engine, event
 from tests.integration.store.conftest import NEXT, A, B, Bind, Opener, Prepare
 
+from precad.aggregator.store import schema
 from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import AlreadyReleased, Misconfiguration, PeerViolation, StorageFailure
 from precad.common.task import Task
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/state.db"
+def url(durable_url: str) -> str:
+    return durable_url
 
 
 @pytest.fixture
@@ -29,9 +30,14 @@ def old_copy(tmp_path: Path, url: str, opener: Opener, outside: Path) -> Callabl
     """Put the database back from before anything happened; the file outside stays."""
     outside.parent.mkdir()
     opener(url, outside=outside).close()
-    shutil.copy(tmp_path / "state.db", tmp_path / "copy.db")
+    postgres = url.startswith("postgresql")
+    if not postgres:
+        shutil.copy(tmp_path / "state.db", tmp_path / "copy.db")
 
     def put_back() -> str:
+        if postgres:
+            _drop_tables(url)
+            return url
         for file in tmp_path.glob("state.db*"):
             file.unlink()
         shutil.copy(tmp_path / "copy.db", tmp_path / "state.db")
@@ -40,8 +46,22 @@ def old_copy(tmp_path: Path, url: str, opener: Opener, outside: Path) -> Callabl
     return put_back
 
 
+def _drop_tables(url: str) -> None:
+    """As nothing had happened: the next start makes them."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        schema.metadata.drop_all(connection)
+        connection.exec_driver_sql("DROP TABLE alembic_version")
+    engine.dispose()
+
+
 def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
-    old_copy: Callable[[], str], opener: Opener, outside: Path, prepared: Prepare, bind: Bind
+    url: str,
+    old_copy: Callable[[], str],
+    opener: Opener,
+    outside: Path,
+    prepared: Prepare,
+    bind: Bind,
 ) -> None:
     store = opener(old_copy(), outside=outside)
     prepared(store, 2)
@@ -63,12 +83,17 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
         again.attempts.begin(5, 1, 3, NEXT)
     length = again.ledger.head().length
     again.close()
-    same = opener(f"sqlite:///{outside.parent.parent}/state.db", outside=outside)
+    same = opener(url, outside=outside)
     assert same.ledger.head().length == length
 
 
 def test_what_both_servers_voided_after_a_put_back_stays_voided(
-    old_copy: Callable[[], str], opener: Opener, outside: Path, prepared: Prepare, bind: Bind
+    url: str,
+    old_copy: Callable[[], str],
+    opener: Opener,
+    outside: Path,
+    prepared: Prepare,
+    bind: Bind,
 ) -> None:
     """The other server countersigned nothing, so nothing left, and its ledger has no charge."""
     store = opener(old_copy(), outside=outside)
@@ -80,7 +105,7 @@ def test_what_both_servers_voided_after_a_put_back_stays_voided(
     again.attempts.void(0, 2)
     again.close()
     # At the next start, and where the same old copy is put back once more.
-    started = opener(f"sqlite:///{outside.parent.parent}/state.db", outside=outside)
+    started = opener(url, outside=outside)
     assert started.attempts.states() == {2: AttemptState.VOIDED}
     assert started.ledger.participations() == {}
     started.close()

@@ -482,11 +482,9 @@ def test_randomness_is_spent_once_and_stays_spent_after_a_restart(
 
 
 def test_a_client_claims_once(each_store: Store) -> None:
-    each_store.enrolment.claim(Enrolment(A, 100, 0.1))
-    with pytest.raises(IntegrityError):
-        each_store.enrolment.claim(Enrolment(A, 200, 0.1))
-    assert each_store.enrolment.claims()[A].records == 100
-    assert each_store.enrolment.roster() is None
+    first, other = Enrolment(A, 100, 0.1), Enrolment(A, 200, 0.1)
+    assert [each_store.enrolment.claim(each) for each in (first, first, other)] == [first] * 3
+    assert each_store.enrolment.claims() == {A: first}
 
 
 def test_the_roster_is_frozen(store: Store, roster: Roster) -> None:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from tests.rig.crew import CHANGES, CLIENTS, SERVERS, Crowd, deployed, until, up
 from tests.rig.waiting import until as wait_until
 from tests.rig.warm import SOURCES, forked
 
+from precad.aggregator.workers import worker_placement
+from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.cli.local_deployment import LocalDeployment
-from precad.common.errors import PeerUnavailable
+from precad.common.errors import Misconfiguration, PeerUnavailable
+from precad.common.identifiers import Role
 from precad.common.task import Task
 from precad.common.wire.connections import SILENT
 
@@ -169,6 +173,42 @@ def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_num
     ):
         said = r"the worker at \S+ speaks wire version 1, this side 3: upgrade precad at the worker"
         until(deployment, lambda: re.search(said, deployment.log("server-a")))
+
+
+def test_a_ray_cluster_that_lets_anybody_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the server's key on each node, and by itself asks nobody who comes."""
+    monkeypatch.setattr(worker_placement, "_ray", lambda: pytest.fail("Ray was called"))
+    for mode in ("", "disabled"):
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        with pytest.raises(Misconfiguration, match=r"RAY_AUTH_MODE = .* set it to token"):
+            worker_placement.RayCluster("auto")
+
+
+def test_a_ray_cluster_that_is_not_there_is_said_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("failed to connect")
+
+    ray = SimpleNamespace(
+        init=init, is_initialized=bool, exceptions=SimpleNamespace(RayError=ValueError)
+    )
+    monkeypatch.setattr(worker_placement, "_ray", lambda: ray)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(PeerUnavailable, match=r"10\.0\.0\.4:6379 isn't there, or has"):
+        worker_placement.RayCluster("10.0.0.4:6379")
+
+
+def test_no_password_of_a_proxy_is_given_to_ray(tmp_path: Path) -> None:
+    """Whoever reads the cluster's state reads what actors were started with."""
+    settings: Any = SimpleNamespace(
+        workers=1, workers_on="ray", worker_listen="127.0.0.1:0", proxy="http://u:hunter2@proxy:1",
+        task=tmp_path, identity=tmp_path, dealer=None, ray="auto",
+    )  # fmt: skip
+    session: Any = SimpleNamespace(role=Role.SERVER_A)
+    with pytest.raises(Misconfiguration, match="Ray would keep its password") as refused:
+        ValidationWorkers(session, settings)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_nothing_of_a_round_is_given_to_ray() -> None:

@@ -1,0 +1,211 @@
+"""Databases that fail at the worst moment, or that others can reach: SQLite's and PostgreSQL's."""
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, insert, make_url
+from sqlalchemy.exc import IntegrityError
+from tests.integration.store.conftest import MODEL, SHARE, A, Opener
+
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.store import Store, schema
+from precad.aggregator.store.postgres import connection_options
+from precad.aggregator.store.schema import AttemptState
+from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.roster import Enrolment
+from precad.common.task import Task
+
+
+@contextmanager
+def answers_lost(store: Store) -> Iterator[None]:
+    """Each commit is done, and its answer is lost with the connection."""
+    dialect: Any = store.transaction.engine.dialect
+    done = dialect.do_commit
+
+    def commit(connection: Any) -> None:
+        done(connection)
+        raise dialect.dbapi.OperationalError("server closed the connection unexpectedly")
+
+    dialect.do_commit = commit
+    try:
+        yield
+    finally:
+        dialect.do_commit = done
+
+
+def test_a_client_whose_enrolment_was_kept_and_not_answered_enrols_all_the_same(
+    task: Task, each_store: Store
+) -> None:
+    """It asks again; an error for ever would leave it out of this server's roster alone."""
+    register, claim = Register(task, each_store), Enrolment(A, 100, task.privacy.record_rate)
+    with answers_lost(each_store), pytest.raises(StorageFailure):
+        register.enrol(claim)
+    assert register.enrol(claim) == 1
+    assert register.roster() == {A: claim}
+    other = Enrolment(A, 50, task.privacy.record_rate)
+    with pytest.raises(Misconfiguration, match="claims are frozen"):
+        register.enrol(other)
+
+
+def test_a_claim_that_nobody_heard_of_stands_against_another_one(
+    task: Task, each_store: Store
+) -> None:
+    register, claim = Register(task, each_store), Enrolment(A, 100, task.privacy.record_rate)
+    with answers_lost(each_store), pytest.raises(StorageFailure):
+        register.enrol(claim)
+    other = Enrolment(A, 50, task.privacy.record_rate)
+    with pytest.raises(Misconfiguration, match="is enrolled with 100 records"):
+        register.enrol(other)
+
+
+def test_a_charge_whose_commit_is_not_answered_is_made_once_and_its_share_is_the_one(
+    durable_url: str, opener: Opener
+) -> None:
+    """The server stops, since it knows nothing; started again it finds what it had kept."""
+    store = opener(durable_url)
+    store.attempts.begin(0, 0, 3, MODEL)
+    with answers_lost(store), pytest.raises(StorageFailure):
+        store.attempts.prepare(0, [A], MODEL, {}, SHARE)
+    store.close()
+    again = opener(durable_url)
+    assert again.attempts.states() == {0: AttemptState.PREPARED}
+    assert again.ledger.participations() == {A: 1}
+    with pytest.raises(Exception, match="attempt 0 was prepared already"):
+        again.attempts.prepare(0, [A], MODEL, {}, bytes(64))
+
+
+def test_no_error_shows_what_was_bound_to_a_statement(each_store: Store) -> None:
+    """A log has errors' texts; a noisy share that hasn't left is a secret."""
+    secret = b"a noisy share, or a coin"
+    with pytest.raises(IntegrityError) as failed, each_store.transaction.write() as connection:
+        connection.execute(insert(schema.noisy_share).values(attempt=7, share=secret))
+    shown = "".join(traceback.format_exception(failed.value))
+    assert "noisy_share" in shown
+    assert "a noisy share, or" not in shown
+    assert secret.hex() not in shown
+
+
+# --- PostgreSQL alone ----------------------------------------------------------------------------
+
+
+def ask(store: Store, question: str) -> Any:
+    with store.transaction.read() as connection:
+        return connection.exec_driver_sql(question).scalar()
+
+
+@contextmanager
+def as_admin(postgres: str) -> Iterator[Callable[[str], None]]:
+    engine = create_engine(postgres, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection.exec_driver_sql  # type: ignore[misc]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("resets", ["DISCARD ALL", "SET precad.session = 'somebody else''s'"])
+def test_a_session_that_a_pooler_resets_or_shares_is_refused(
+    postgres_url: str, opener: Opener, resets: str
+) -> None:
+    """The lock hangs on it: another process may have taken it since."""
+    store = opener(postgres_url)
+    store.attempts.spend(0, 0)
+    connection: Any = store.transaction.engine.raw_connection()
+    with connection.cursor() as cursor:
+        connection.driver_connection.autocommit = True
+        cursor.execute(resets)
+        connection.driver_connection.autocommit = False
+    connection.close()
+    with pytest.raises(Misconfiguration, match="gives this session to others"):
+        store.attempts.spend(0, 1)
+
+
+def test_a_charge_is_on_the_disk_before_it_is_answered_whatever_the_database_is_set_to(
+    postgres_url: str, opener: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    hasty = make_url(postgres_url)
+    options = f"{hasty.query['options']} -csynchronous_commit=off"
+    hasty = hasty.update_query_dict({"options": options})
+    caplog.set_level(logging.WARNING, "precad")
+    store = opener(hasty.render_as_string(hide_password=False))
+    assert ask(store, "SHOW synchronous_commit") == "on"
+    # The tests' own server doesn't care.
+    assert "fsync = off" in caplog.text
+
+
+@pytest.mark.parametrize("table", ["charge", "noisy_share", "alembic_version"])
+def test_tables_that_another_user_made_are_not_used(
+    postgres: str, postgres_url: str, opener: Opener, table: str
+) -> None:
+    """In a schema where many may make some: their owner would read and change the state."""
+    own = make_url(postgres_url)
+    name = own.query["options"].removeprefix("-csearch_path=")  # type: ignore[union-attr]
+    with as_admin(postgres) as run:
+        run(f"CREATE ROLE server_{name} LOGIN")
+        run(f"CREATE ROLE other_{name} LOGIN")
+        run(f"GRANT ALL ON SCHEMA {name} TO server_{name}, other_{name}")
+        run(f"CREATE TABLE {name}.{table} (a text)")
+        run(f"ALTER TABLE {name}.{table} OWNER TO other_{name}")
+        run(f"GRANT ALL ON {name}.{table} TO server_{name}")
+        server = own.set(username=f"server_{name}").render_as_string(hide_password=False)
+        with pytest.raises(Misconfiguration, match=f"table {table} belongs to user other_{name}"):
+            opener(server)
+        # Of a group that the server's user is in they are its own.
+        run(f"DROP TABLE {name}.{table}")
+        run(f"GRANT other_{name} TO server_{name}")
+        opener(server).close()
+
+
+@pytest.mark.parametrize(
+    ("url", "mode"),
+    [
+        ("postgresql://u@/d?host=/run/postgresql", None),
+        ("postgresql://u@/d", None),
+        ("postgresql://u@localhost/d", None),
+        ("postgresql://u@127.0.0.1:5433/d", None),
+        ("postgresql://u@[::1]/d", None),
+        ("postgresql://u@database.example/d", "verify-full"),
+        ("postgresql://u@10.0.0.7/d", "verify-full"),
+        ("postgresql://u@/d?host=10.0.0.7", "verify-full"),
+        ("postgresql://u@/d?host=/run/postgresql&host=10.0.0.7", "verify-full"),
+        # What the operator says.
+        ("postgresql://u@database_a/d?sslmode=disable", None),
+    ],
+)
+def test_another_machine_shows_a_certificate_unless_the_operator_says_otherwise(
+    url: str, mode: str | None
+) -> None:
+    assert connection_options(make_url(url)).get("sslmode") == mode
+
+
+def test_a_server_in_the_databases_place_is_shown_no_password_in_the_clear(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is "no TLS here": libpq would go on, and send what it is asked for."""
+    monkeypatch.setattr("precad.aggregator.store.transaction.START_S", 0.0)
+    heard: list[bytes] = []
+
+    def answer() -> None:
+        connection, _ = port.accept()
+        with connection, contextlib.suppress(OSError):
+            # Does it want TLS? No. Who is it? Then the password, please.
+            for said in (b"N", b"R" + struct.pack("!ii", 8, 3), b""):
+                heard.append(connection.recv(1024))
+                connection.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        where = f"database.example:{port.getsockname()[1]}/d?hostaddr=127.0.0.1"
+        with pytest.raises(StorageFailure, match="SSL") as refused:
+            opener(f"postgresql://u:hunter2@{where}")
+        thread.join(60.0)
+    assert "hunter2" not in str(refused.value)
+    assert heard
+    assert b"hunter2" not in b"".join(heard)

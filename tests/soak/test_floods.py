@@ -1,0 +1,184 @@
+"""Server A flooded by two certified clients, one enrolled and one not: rounds go on, memory stays.
+
+Each in its way asks without end, whatever the method: whole messages of half a megabyte, streams
+that are begun and left half open, answers that nobody reads, connections made anew. Real processes.
+"""
+
+import contextlib
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from benchmarks.crowd.resident import resident_mib
+from tests.rig.crew import CHANGES, CLIENTS, deployed, until, version
+from tests.rig.light_client import LightClient
+
+from precad.cli.local_deployment import LocalDeployment
+from precad.client.connection import Servers
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity.party_certificate import Principal
+from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+
+A = Role.SERVER_A
+ENROLLED, STRANGER = ClientId("enrolled"), ClientId("stranger")
+BIG = bytes(500_000)
+TOO_BIG = bytes(600_000)
+METHODS = [
+    f"/precad.v1.{service.full_name.rpartition('.')[2]}/{method.name}"
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+THREADS = 4
+"""Of each client in each way."""
+ROUNDS = 20
+MORE_MIB = 60.0
+"""What a server may grow by."""
+
+
+class Flood:
+    """What one client does until the block ends, by several threads."""
+
+    def __init__(self, address: str, identity: Identity, task: Task) -> None:
+        self._address = address
+        self._identity = identity
+        self._task = task
+        self._over = threading.Event()
+        self.calls: Counter[str] = Counter()
+        """By how they ended."""
+
+    @contextmanager
+    def of(self, way: Callable[["Flood", Any, str], None]) -> Iterator[None]:
+        """Each method in turn, in this way."""
+        threads = [
+            threading.Thread(target=self._run, args=(way, number), daemon=True)
+            for number in range(THREADS)
+        ]
+        for each in threads:
+            each.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for each in threads:
+                each.join()
+
+    def request(self, method: str) -> bytes:
+        """A good one of this client, where the method has such a thing.
+
+        But no watch: who watches and sends nothing is waited for some rounds (test_inbox).
+        """
+        own: Any = {"task_digest": self._task.digest.value, "client": self._identity.principal.name}
+        match method.rpartition("/")[2]:
+            case "Enrol":
+                rate = self._task.privacy.record_rate / 2
+                made: Any = pb.EnrolRequest(**own, records=10, record_rate=rate)
+            case "FetchModel" | "ModelDigest":
+                made = pb.ModelRequest(task_digest=own["task_digest"], version=0)
+            case "Opening":
+                made = pb.OpeningRequest(**own, attempt=0)
+            case "Statement":
+                made = pb.StatementRequest(**own)
+            case _:
+                return b""
+        return bytes(made.SerializeToString())
+
+    def _run(self, way: Callable[["Flood", Any, str], None], first: int) -> None:
+        for number, method in enumerate(itertools.cycle(METHODS)):
+            if self._over.is_set():
+                return
+            if number < first:
+                continue
+            with open_channel(self._address, self._identity, A) as channel:
+                try:
+                    way(self, channel, method)
+                    self.calls["OK"] += 1
+                except grpc.RpcError as error:
+                    self.calls[error.code().name] += 1
+
+
+def messages(flood: Flood, channel: Any, method: str) -> None:
+    """As many as fit into a connection's life, of every size."""
+    for body in (flood.request(method), BIG, TOO_BIG):
+        with contextlib.suppress(grpc.RpcError):
+            channel.unary_unary(method)(body, timeout=20)
+
+
+def half_open(flood: Flood, channel: Any, method: str) -> None:
+    """Thirty-two streams with a message each; no more of them come."""
+    silence = threading.Event()
+
+    def begun() -> Iterator[bytes]:
+        yield flood.request(method)
+        silence.wait(30.0)
+
+    calls = [channel.stream_stream(method)(begun(), timeout=10) for _ in range(32)]
+    with contextlib.suppress(grpc.RpcError):
+        next(calls[0])
+    silence.set()
+    for each in calls:
+        each.cancel()
+
+
+def unread(flood: Flood, channel: Any, method: str) -> None:
+    """Asked for whatever streams; nobody takes it."""
+    calls = [channel.unary_stream(method)(flood.request(method), timeout=10) for _ in range(32)]
+    with contextlib.suppress(grpc.RpcError):
+        next(calls[0])
+    for each in calls:
+        each.cancel()
+
+
+@pytest.fixture(scope="module")
+def besieged(
+    tmp_path_factory: pytest.TempPathFactory, make_task: Callable[..., Task]
+) -> Iterator[tuple[LocalDeployment, Path]]:
+    """A training whose rounds nobody disturbs yet; one enrolled client has left."""
+    changes = {"validation": "proof", "enrolment.clients": CLIENTS + 1, "deadlines.rejoin": 1.0}
+    task = make_task(4096, CHANGES | changes)
+    folder = tmp_path_factory.mktemp("floods")
+    with deployed(folder / "run", task, "") as (deployment, crowd), crowd.at_work():
+        authority = Deployment.open(folder / "run" / "keys")
+        for who in (ENROLLED, STRANGER):
+            authority.issue(Principal.client(who.name), out=folder / who.name)
+        addresses = [deployment.addresses[role.value] for role in (A, Role.SERVER_B)]
+        keys = Identity.load(folder / ENROLLED.name)
+        client = LightClient(Servers(task, ENROLLED, addresses[0], addresses[1], keys))
+        client.join()
+        # Its watch is there: it will be known to have gone.
+        client.opened()
+        client.close()
+        until(deployment, lambda: version(deployment) >= ROUNDS)
+        yield deployment, folder
+
+
+@pytest.mark.parametrize("way", [messages, half_open, unread])
+def test_rounds_go_on_and_memory_stays_however_clients_flood_a_server(
+    besieged: tuple[LocalDeployment, Path], way: Callable[[Flood, Any, str], None]
+) -> None:
+    deployment, folder = besieged
+    process = deployment.processes[A.value].pid
+    before, first = resident_mib(process), version(deployment)
+    floods = [
+        Flood(deployment.addresses[A.value], Identity.load(folder / who.name), deployment.task)
+        for who in (ENROLLED, STRANGER)
+    ]
+    with ExitStack() as stack:
+        for flood in floods:
+            stack.enter_context(flood.of(way))
+        until(deployment, lambda: version(deployment) >= first + ROUNDS)
+        until(deployment, lambda: min(flood.calls.total() for flood in floods) > len(METHODS))
+        more = resident_mib(process) - before
+    assert more < MORE_MIB, more
+    log = deployment.log(A.value)
+    assert "a bug" not in log
+    assert "Traceback" not in log
