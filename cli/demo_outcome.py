@@ -30,6 +30,7 @@ from precad.cli.demo_scenario import Scenario
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
 from precad.client.gradients.torch_models import build
 from precad.client.trained_model import load_vector
+from precad.common.model import ModelVector
 from precad.common.terminal import upper
 from precad.common.wire.operator_connection import RoundReport, ServerStatus
 
@@ -130,17 +131,17 @@ class Evaluation:
         self._inputs = torch.as_tensor(scenario.dataset.test_x, dtype=torch.float32)
         self._targets = np.asarray(scenario.dataset.test_y)
 
-    def probabilities(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    def probabilities(self, theta: ModelVector) -> NDArray[np.float64]:
         """``[points, classes] float64``."""
         load_vector(self._module, theta)
         with torch.no_grad():
             return torch.softmax(self._module(self._inputs), dim=1).numpy().astype(np.float64)
 
-    def accuracy(self, theta: NDArray[np.float64]) -> float:
+    def accuracy(self, theta: ModelVector) -> float:
         """Share of held-out records that the model gets right."""
         return float((self.probabilities(theta).argmax(axis=1) == self._targets).mean())
 
-    def losses(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    def losses(self, theta: ModelVector) -> NDArray[np.float64]:
         """1 − probability of the right class, ``[points] float64`` in [0, 1]: a bounded loss."""
         probabilities = self.probabilities(theta)
         return 1.0 - probabilities[np.arange(len(self._targets)), self._targets]
@@ -274,13 +275,13 @@ def plot(outcome: Outcome, path: Path) -> None:
 
 
 def robustness(
-    scenario: Scenario, theta: NDArray[np.float64], result: dict[str, Any], folder: Path
+    scenario: Scenario, theta: ModelVector, result: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
     """The report as one object; robustness.txt and certificate.png are written beside the model.
 
     Args:
         scenario: what ran, with an objective.
-        theta: the last model, ``[d] float64``.
+        theta: the last model, ``[d]``.
         result: the run's summary so far.
         folder: receives both files.
     """
@@ -314,7 +315,7 @@ def _poisoning(result: dict[str, Any]) -> dict[str, Any]:
     return {"if_expected_error_is": wrong, "bounds": rows}
 
 
-def _smoothing(scenario: Scenario, theta: NDArray[np.float64], folder: Path) -> dict[str, Any]:
+def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path) -> dict[str, Any]:
     """CERTIFY of the held-out records at the objective's σ."""
     section, data = scenario.task.objective, scenario.dataset
     assert section is not None

@@ -14,7 +14,6 @@ from typing import Self, TypeVar
 
 import grpc
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
@@ -35,7 +34,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.model import from_bytes, model_digest
+from precad.common.model import ModelVector, from_bytes, model_digest, most_bytes
 from precad.common.process_memory import let_go_of_loaded
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
@@ -253,10 +252,8 @@ class Servers:
             self._waiting("this client's former process to end", retries.remaining())
             retries.wait(ended)
 
-    def fetch_model(
-        self, version: int, announced: Digest, *, signed: bool = False
-    ) -> NDArray[np.float64]:
-        """θ_t from A, ``[d] float64``, checked against its digest, which both servers must have.
+    def fetch_model(self, version: int, announced: Digest, *, signed: bool = False) -> ModelVector:
+        """θ_t from A, ``[d]``, checked against its digest, which both servers must have.
 
         Where both have ``signed`` that it is this one, B isn't asked again.
 
@@ -271,7 +268,7 @@ class Servers:
             reply = self._patiently(Role.SERVER_B, digest_of, request, CALL_TIMEOUT_S)
             at_b = reply.model_digest
         data = bytearray()
-        limit = self.task.dimension * 8
+        limit = most_bytes(self.task.dimension)
         try:
             # A long model on a slow line, or one of a thousand that fetch it at once, takes longer
             # than one message may.

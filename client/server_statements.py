@@ -13,14 +13,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.model import from_bytes, model_digest, to_bytes
+from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
 from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
 from precad.common.wire.owner_notices import RoundOpen
@@ -199,8 +197,8 @@ class ServerStatements:
         one = len(bodies) == len(SERVERS) and len(digests) == 1
         return Digest(digests.pop()) if one else None
 
-    def model(self, version: int, model: Digest) -> NDArray[np.float64] | None:
-        """θ_version as it was served, ``[d] float64``, while it is one of the newest two."""
+    def model(self, version: int, model: Digest) -> ModelVector | None:
+        """θ_version as it was served, ``[d]``, while it is one of the newest two."""
         data = self._model_bytes(version) if self._models.get(version) == model else None
         if data is None:
             return None
@@ -219,7 +217,7 @@ class ServerStatements:
         """Whether this version had another model before."""
         return self._models.get(version, model) != model
 
-    def saw(self, version: int, model: Digest, theta: NDArray[np.float64]) -> None:
+    def saw(self, version: int, model: Digest, theta: ModelVector) -> None:
         """Keep what both servers agree is θ_version; an older digest stands.
 
         The newest two models stay, for a server that loses one whose digest it has signed.
@@ -326,7 +324,7 @@ def opening_path(folder: Path, role: Role) -> Path:
 
 
 def model_path(folder: Path, version: int) -> Path:
-    """Where θ_version lies, as little-endian doubles, while it is one of the newest two."""
+    """Where θ_version lies, as it was served, while it is one of the newest two."""
     return folder / f"model-{version}.bin"
 
 

@@ -34,8 +34,7 @@ from precad.common.errors import (
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.mutual_tls import check_own_key, require
 from precad.common.identity.party_certificate import Principal
-from precad.common.model import from_bytes
-from precad.common.ring import WORD_BYTES
+from precad.common.model import from_bytes, most_bytes
 from precad.common.roster import Enrolment
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.submission_messages import BODY_WANTED, header_from_wire
@@ -223,7 +222,7 @@ class AggregationService(AggregationServicer):
         self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
     ) -> pb.GivenReply:
         """A model that this server has signed and lost; no byte of one that it has is taken."""
-        session, size = self._session, self._session.task.dimension * WORD_BYTES
+        session, size = self._session, most_bytes(self._session.task.dimension)
         # A model is long, and one owner's is taken at a time: who dawdles is cut off.
         idle_s = self.calls.limits.idle_s
         total_s = min(session.task.deadlines.collect, idle_s + size / _GIVEN_RATE)

@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.admission import Window, window_of
 from precad.aggregator.enrol.register import Register
@@ -23,6 +20,7 @@ from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
+from precad.common.model import ModelVector
 from precad.common.share.header import Signer
 from precad.common.task import Task
 
@@ -72,7 +70,7 @@ class Progress:
     """A round whose model is kept here, until the other server has it too."""
     frozen_there: bool = False
     """Whether the other server has a frozen roster, as it says."""
-    given_back: tuple[int, NDArray[np.float64]] | None = field(default=None, repr=False)
+    given_back: tuple[int, ModelVector] | None = field(default=None, repr=False)
     """Version and θ of a lost model that an owner brought; taken when a link begins."""
     workers: int = 0
     """How many worker processes are up."""

@@ -77,7 +77,7 @@ def train(
             for version in range(task.training.rounds)
         ]
         everything = {**made.shares, AUDITED: canaries.records}
-        return Audited(made.task, _models(models), known, denominator(task, everything))
+        return Audited(made.task, list(_models(models)), known, denominator(task, everything))
 
 
 def train_present(

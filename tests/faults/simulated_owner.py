@@ -6,7 +6,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from tests.faults.simulated_links import SERVERS
 from tests.faults.simulated_server import Server
 from tests.faults.turns import (
@@ -33,8 +32,8 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
+from precad.common.model import ModelVector, model_digest
 from precad.common.model import from_bytes as model_from_bytes
-from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.header import SubmissionContext
@@ -103,9 +102,7 @@ class Calls:
                     pass
                 yield read_notice(notice)
 
-    def fetch_model(
-        self, version: int, announced: Digest, *, signed: bool = False
-    ) -> NDArray[np.float64]:
+    def fetch_model(self, version: int, announced: Digest, *, signed: bool = False) -> ModelVector:
         """θ_t from A, its digest from both."""
         at_b = announced
         with self._world.step("fetch"), self._hearing():

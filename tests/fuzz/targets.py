@@ -572,7 +572,7 @@ def _conversations(validation: str = "crypten") -> list[bytes]:
         described,
         pb.EnrolReply(enrolled=1),
         pb.ModelDigestReply(model_digest=model),
-        pb.ModelPiece(data=bytes(8 * D)),
+        pb.ModelPiece(data=bytes(4 * D)),
         pb.Receipt(rejection="absent", detail="x"),
         pb.OpeningBody(
             **mine,

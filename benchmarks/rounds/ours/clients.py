@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.vectors import is_sum, vectors
@@ -133,7 +134,7 @@ class Clients:
         self._threads = ThreadPoolExecutor(max_workers=min(AT_ONCE, len(names)))
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._theta = np.zeros(task.dimension)
+        self._theta: NDArray[np.float64] = np.zeros(task.dimension)
         self._counted = 0
         self._following = RoundOpen(0, 0, Digest(bytes(32)), selected=False, collect_seconds=0.0)
 
@@ -180,7 +181,8 @@ class Clients:
     def right(self) -> bool:
         """Whether everybody counted in the last attempt and it moved the model by their sum."""
         deviation = 2**0.5 * self._task.noise_units
-        theta = self._servers[0].fetch_model(self._following.version, self._following.model)
+        model = self._servers[0].fetch_model(self._following.version, self._following.model)
+        theta = model.astype(np.float64)
         moved = np.ldexp(theta - self._theta, self._task.fractional_bits)
         self._theta = theta
         return self._counted == len(self._servers) and is_sum(moved, self._vectors, deviation)
