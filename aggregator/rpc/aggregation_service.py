@@ -26,7 +26,6 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import (
     AccessDenied,
     Misconfiguration,
-    NotOnOffer,
     RejectedSubmission,
     Rejection,
     TooManyCalls,
@@ -146,7 +145,8 @@ class AggregationService(AggregationServicer):
                 events = self._session.event_log.follow(from_start=False)
                 async for event in watch.follow(events):
                     word = await word_of(self._session, event, client)
-                    yield notice_of(event, client, word, self._room)
+                    first = self._session.register.serves_first(client)
+                    yield notice_of(event, client, word, self._room, serves_first=first)
 
     async def ModelDigest(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
@@ -182,9 +182,7 @@ class AggregationService(AggregationServicer):
     def _model(self, request: pb.ModelRequest) -> StoredModel:
         """A model that both servers hold. Raises TaskMismatch, NotOnOffer."""
         check_task(self._session.task, request.task_digest)
-        if request.version > self._session.store.versions.confirmed():
-            raise NotOnOffer(f"model {request.version} isn't on offer yet")
-        return self._session.model_store.get(request.version)
+        return self._session.offered(request.version)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context

@@ -15,8 +15,9 @@ from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import EventLog, RoundDone
-from precad.aggregator.training.model_store import ModelStore
+from precad.aggregator.training.model_store import ModelStore, StoredModel
 from precad.common.clock import CLOCK, Clock
+from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
@@ -127,6 +128,12 @@ class Session:
     def signatures(self) -> ServerSignatures:
         """What this server signs, and how it checks what either has signed."""
         return ServerSignatures(self.task.digest, self.role, self.signer, self.verifier)
+
+    def offered(self, version: int) -> StoredModel:
+        """Return a model that both servers are known to hold. Raises NotOnOffer."""
+        if version > self.store.versions.confirmed():
+            raise NotOnOffer(f"model {version} isn't on offer yet")
+        return self.model_store.get(version)
 
     @property
     def finished(self) -> bool:

@@ -331,7 +331,7 @@ def test_a_server_that_shows_another_model_gets_nothing_for_it(site: Site) -> No
     owners = [deployment.processes[name] for name in CANDIDATES]
     deployment.wait_for(lambda: all(owner.poll() is not None for owner in owners))
     for name in CANDIDATES:
-        assert re.search(r"model \d+ has digest .*; nothing is sent", deployment.log(name))
+        assert re.search(r"model \d+ with digest .*; nothing is sent", deployment.log(name))
     site.cheats_no_more()
     for name in CANDIDATES:
         deployment.start(name)
