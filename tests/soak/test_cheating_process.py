@@ -31,6 +31,7 @@ from tests.faults.deviations import (
     POISON,
     REFUSALS,
     REFUSED,
+    SERVED,
     SHOWN,
     deviations_of,
     ends_of,
@@ -335,4 +336,17 @@ def test_a_server_that_shows_another_model_gets_nothing_for_it(site: Site) -> No
     site.cheats_no_more()
     for name in CANDIDATES:
         deployment.start(name)
+    site.goes_on()
+
+
+@pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
+def test_a_server_that_serves_other_bytes_is_passed_over(site: Site) -> None:
+    site.start()
+    deployment = site.deployment
+    site.cheats(SERVED)
+    before = deployment.done()
+    deployment.wait_for(lambda: deployment.done() >= before + 3)
+    logs = "".join(map(deployment.log, CANDIDATES))
+    assert re.search(r"server [AB] served model \d+ with digest .*; fetching model", logs)
+    site.cheats_no_more()
     site.goes_on()
