@@ -12,9 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-from numpy.typing import NDArray
-
 from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
@@ -32,7 +29,7 @@ from precad.aggregator.store import Store
 from precad.common.errors import RejectedSubmission
 from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.model import model_digest
+from precad.common.model import ModelVector, model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Roster
 from precad.common.secret import Secret
@@ -51,7 +48,7 @@ NOBODYS = Digest(bytes(32)), Role.SERVER_A
 def run_round(
     task: Task,
     roster: Roster,
-    theta: NDArray[np.float64],
+    theta: ModelVector,
     updates: Mapping[ClientId, RingVector],
     *,
     store: Callable[[Role], Store],
@@ -66,7 +63,7 @@ def run_round(
     Args:
         task: the task.
         roster: everybody enrolled; fixes the denominator.
-        theta: ``[d] float64``, θ_t.
+        theta: ``[d]``, θ_t.
         updates: each participating client's encoded update, ``[d] int64``; honest or not.
         store: each server's, empty; for the task and the role.
         signers: each of these clients' pen.

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import PeerLink
@@ -27,7 +26,7 @@ from precad.common.group import Group, group_of
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.keystream import derive, encode_context
-from precad.common.model import apply_update, model_digest
+from precad.common.model import ModelVector, apply_update, model_digest
 from precad.common.ring import RingVector, byte_view
 
 
@@ -164,7 +163,7 @@ def _common(head: HeadBody) -> tuple[str, int, int, str, str]:
 # Reconstruct: from both noisy shares to the next model.
 
 
-def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) -> Finished:
+def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finished:
     """Exchange noisy shares, decode, divide by the fixed denominator, step with η.
 
     The next model is kept, and shown to anybody, only once the other server has signed the same
@@ -173,7 +172,8 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
     Args:
         aggregator: this server.
         sent: both servers are prepared, and say so.
-        theta: ``[d] float64``, θ_t, which becomes θ_{t+1}: a large model has room for few vectors.
+        theta: θ_t, which becomes θ_{t+1} where it is float32: a large model has room for few
+            vectors.
 
     Raises:
         PeerViolation: the other server's share has the wrong size, or words that aren't of the
@@ -199,17 +199,16 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
     return finished
 
 
-def step(
-    aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: RingVector
-) -> Finished:
+def step(aggregator: Aggregator, sent: Sent, theta: ModelVector, theirs: RingVector) -> Finished:
     """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each.
 
-    The other server's becomes the noisy sum, and θ_t the next model.
+    The other server's becomes the noisy sum, and θ_t the next model where it is float32.
     """
     task, counted = aggregator.task, sent.counted
     group = group_of(task)
     group.add(theirs, sent.noisy_share)
     noisy_sum = group.decode(theirs)
-    stepped = apply_update(theta, noisy_sum, task, aggregator.denominator, out=theta)
+    out = theta if theta.dtype == np.float32 else None
+    stepped = apply_update(theta, noisy_sum, task, aggregator.denominator, out)
     digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
     return Finished(counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest)

@@ -1,6 +1,6 @@
 """A simulated training with canaries, and an adversary's best linear estimate of each coin."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,7 @@ from precad.client.records.torch_records import Records, as_records
 from precad.common.encode import clip_record_norm, decode
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
-from precad.common.model import initial_vector
+from precad.common.model import ModelVector, initial_vector
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
@@ -43,7 +43,7 @@ class Audited:
     A's last noisy share is from their mean.
     """
 
-    models: list[Vector]
+    models: Sequence[ModelVector]
     known_noise: list[RingVector]
     denominator: float
 
@@ -156,7 +156,7 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
         statistics = np.zeros((len(both), len(canaries)))
         for number in period:
             theta = models[number]
-            moved = (models[number + 1] - theta) * (
+            moved = (models[number + 1].astype(np.float64) - theta) * (
                 trained.denominator / task.training.learning_rate
             )
             for records in others:
@@ -177,7 +177,7 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
 
 
 def _clipped(
-    gradients: RecordGradients, records: Records, theta: Vector, clip: float
+    gradients: RecordGradients, records: Records, theta: ModelVector, clip: float
 ) -> Iterator[Vector]:
     """Clipped gradients of all records, ``[any, d] float64`` at a time."""
     named = gradients.loaded(theta)

@@ -27,6 +27,7 @@ from precad.cli.demo_scenario import Scenario
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
 from precad.client.gradients.torch_models import Applied, build
 from precad.client.trained_model import load_vector
+from precad.common.model import ModelVector
 from precad.common.terminal import upper
 from precad.common.wire.operator_connection import RoundReport, ServerStatus
 from precad.simulation.result import draw_training
@@ -128,13 +129,13 @@ class Evaluation:
         self._inputs = torch.from_numpy(scenario.dataset.test_x)
         self._targets = scenario.dataset.test_y
 
-    def probabilities(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    def probabilities(self, theta: ModelVector) -> NDArray[np.float64]:
         """``[points, classes] float64``."""
         outputs = self._model.outputs(theta, self._inputs).astype(np.float64)
         shares: NDArray[np.float64] = softmax(outputs, axis=1)
         return shares
 
-    def accuracy(self, theta: NDArray[np.float64]) -> float:
+    def accuracy(self, theta: ModelVector) -> float:
         """Share of held-out records that the model gets right."""
         return float((self.probabilities(theta).argmax(axis=1) == self._targets).mean())
 
@@ -238,9 +239,9 @@ def plot(outcome: Outcome, path: Path) -> None:
 
 
 def robustness(
-    scenario: Scenario, theta: NDArray[np.float64], result: dict[str, Any], folder: Path
+    scenario: Scenario, theta: ModelVector, result: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """The report as one object, of a run with an objective and its last model, ``[d] float64``.
+    """The report as one object, of a run with an objective and its last model, ``[d]``.
 
     Writes robustness.txt and certificate.png into ``folder``; ``result`` is the summary so far.
     """
@@ -274,7 +275,7 @@ def _poisoning(result: dict[str, Any]) -> dict[str, Any]:
     return {"if_expected_error_is": wrong, "bounds": rows}
 
 
-def _smoothing(scenario: Scenario, theta: NDArray[np.float64], folder: Path) -> dict[str, Any]:
+def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path) -> dict[str, Any]:
     """CERTIFY of the held-out records at the objective's σ."""
     section, data = scenario.task.objective, scenario.dataset
     assert section is not None

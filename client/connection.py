@@ -14,8 +14,8 @@ from typing import Self, TypeVar
 
 import grpc
 import numpy as np
-from numpy.typing import NDArray
 
+from precad.client.fetched_model import fetched_model, gathered
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.client.server_statements import for_proof
@@ -35,7 +35,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.model import from_bytes, model_digest
+from precad.common.model import ModelVector
 from precad.common.process_memory import let_go_of_loaded
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
@@ -44,7 +44,7 @@ from precad.common.share.header import SubmissionContext
 from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of
-from precad.common.wire.owner_notices import Notice, read_notice, rejection_of
+from precad.common.wire.owner_notices import Notice, read_notice, rejection_of, serves_first
 from precad.common.wire.signed_statements import check_opening
 from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
 from precad.common.wire.version import check_version
@@ -176,6 +176,8 @@ class Servers:
             role: open_channel(address, identity, role) for role, address in self._addresses.items()
         }
         self._stubs = {role: AggregationStub(c) for role, c in self._channels.items()}
+        self.serves_first = Role.SERVER_A
+        """Which server models are fetched from first: as the newest notice says."""
         self._instance = secrets.token_bytes(16)
         self._clock = clock
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
@@ -241,7 +243,9 @@ class Servers:
         retries = Retries(NAME_FREE_S, NAME_RETRIES, self._clock)
         while True:
             try:
-                yield from map(read_notice, self._stubs[Role.SERVER_A].Watch(request))
+                for message in self._stubs[Role.SERVER_A].Watch(request):
+                    self.serves_first = serves_first(message)
+                    yield read_notice(message)
             except grpc.RpcError as error:
                 ended = self._error(Role.SERVER_A, error)
                 if not isinstance(ended, NameInUse):
@@ -253,45 +257,50 @@ class Servers:
             self._waiting("this client's former process to end", retries.remaining())
             retries.wait(ended)
 
-    def fetch_model(
-        self, version: int, announced: Digest, *, signed: bool = False
-    ) -> NDArray[np.float64]:
-        """θ_t from A, ``[d] float64``, checked against its digest, which both servers must have.
+    def fetch_model(self, version: int, announced: Digest, *, signed: bool = False) -> ModelVector:
+        """θ_t, ``[d]``, as ``fetched_model``: from ``serves_first``, or else from the other server.
 
-        Where both have ``signed`` that it is this one, B isn't asked again.
+        Where both have ``signed`` that it is this one, the other isn't asked for its digest.
 
         Raises:
-            PeerViolation: the servers show different models, or the bytes don't fit the digest.
+            PeerViolation: the servers show different models, or no bytes fit the digest.
             PeerUnavailable: a server isn't there.
         """
+        return fetched_model(
+            self.task,
+            version,
+            announced,
+            self.serves_first,
+            lambda role, last: self.model_bytes(role, version, patient=last),
+            None if signed else lambda role: self._model_digest(role, version),
+        )
+
+    def _model_digest(self, role: Role, version: int) -> Digest:
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
-        at_b = announced.value
-        if not signed:
-            digest_of = self._stubs[Role.SERVER_B].ModelDigest
-            reply = self._patiently(Role.SERVER_B, digest_of, request, CALL_TIMEOUT_S)
-            at_b = reply.model_digest
-        data = bytearray()
-        limit = self.task.dimension * 8
+        digest_of = self._stubs[role].ModelDigest
+        reply = self._patiently(role, digest_of, request, CALL_TIMEOUT_S)
         try:
-            # A long model on a slow line, or one of a thousand that fetch it at once, takes longer
-            # than one message may.
-            timeout_s = max(CALL_TIMEOUT_S, self.task.deadlines.collect)
-            pieces = self._stubs[Role.SERVER_A].FetchModel(request, timeout=timeout_s)
-            for piece in pieces:
-                data += piece.data
-                if len(data) > limit:
-                    pieces.cancel()
-                    raise PeerViolation(f"server A sent a model longer than {limit} bytes")
+            return Digest(reply.model_digest)
+        except Misconfiguration as error:
+            raise PeerViolation(f"{role.title}: {error}") from None
+
+    def model_bytes(self, role: Role, version: int, *, patient: bool = True) -> bytearray:
+        """What ``role`` serves as θ_t; unless ``patient``, as long as some of it keeps coming.
+
+        Raises:
+            PeerViolation: it is longer than any model of the task.
+            PeerUnavailable: the server isn't there, or nothing came within ``deadlines.peer``.
+        """
+        request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
+        deadlines = self.task.deadlines
+        # A long model on a slow line, or one of a thousand that fetch it at once, takes longer
+        # than one message may.
+        timeout_s = max(CALL_TIMEOUT_S, deadlines.collect)
+        pieces = self._stubs[role].FetchModel(request, timeout=timeout_s)
+        try:
+            return gathered(pieces, role, self.task.dimension, None if patient else deadlines.peer)
         except grpc.RpcError as error:
-            raise self._error(Role.SERVER_A, error) from None
-        theta = from_bytes(data, self.task.dimension)
-        digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
-        if not (digest == announced and announced.value == at_b):
-            raise PeerViolation(
-                f"model {version} has digest {digest}, server A announced "
-                f"{announced}, server B has {at_b.hex()}; nothing is sent"
-            )
-        return theta
+            raise self._error(role, error) from None
 
     def opening(self, role: Role, attempt: int) -> bytes:
         """What ``role`` signs before anything is shared for an attempt.

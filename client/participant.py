@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
@@ -32,6 +31,7 @@ from precad.common.errors import (
     PeerViolation,
 )
 from precad.common.identifiers import Digest
+from precad.common.model import ModelVector
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire.owner_notices import (
@@ -55,8 +55,8 @@ class RoundView:
     """What a client knows of the attempt that it computes for."""
 
     attempt: int
-    theta: NDArray[np.float64] = field(repr=False)
-    """``[d] float64``, θ_t."""
+    theta: ModelVector = field(repr=False)
+    """``[d] float32``, θ_t; float64 where it was made so."""
     model: Digest
     version: int = 0
     """t."""
@@ -237,7 +237,7 @@ class _Participant:
         text = f"round {event.version + 1}: {what}; waiting for the others"
         self.observer.doing(text, self._closes(event, came))
 
-    def _saw(self, version: int, model: Digest, theta: NDArray[np.float64]) -> None:
+    def _saw(self, version: int, model: Digest, theta: ModelVector) -> None:
         """Both servers name this model: the newest that this owner has."""
         newest = self.result.model
         if newest is None or newest.version < version or self.result.ended:
@@ -386,7 +386,7 @@ class _Participant:
         self.pending.keep(event.version, update, pair, re_releases)
 
     def _work(
-        self, event: RoundOpen, came: float, theta: NDArray[np.float64], *, records: bool
+        self, event: RoundOpen, came: float, theta: ModelVector, *, records: bool
     ) -> RingVector | None:
         """X of this version, computed once; None where there is none to share.
 

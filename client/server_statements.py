@@ -13,14 +13,12 @@ from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.model import from_bytes, model_digest, to_bytes
+from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
 from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
 from precad.common.wire.owner_notices import RoundOpen
@@ -200,8 +198,8 @@ class ServerStatements:
         one = len(bodies) == len(SERVERS) and len(digests) == 1
         return Digest(digests.pop()) if one else None
 
-    def model(self, version: int, model: Digest) -> NDArray[np.float64] | None:
-        """θ_version as it was served, ``[d] float64``, while it is one of the newest two."""
+    def model(self, version: int, model: Digest) -> ModelVector | None:
+        """θ_version as it was served, ``[d]``, while it is one of the newest two."""
         data = self._model_bytes(version) if self._models.get(version) == model else None
         if data is None:
             return None
@@ -220,7 +218,7 @@ class ServerStatements:
         """Whether this version had another model before."""
         return self._models.get(version, model) != model
 
-    def saw(self, version: int, model: Digest, theta: NDArray[np.float64]) -> None:
+    def saw(self, version: int, model: Digest, theta: ModelVector) -> None:
         """Keep what both servers agree is θ_version; an older digest stands.
 
         The newest two models stay, for a server that loses one whose digest it has signed.

@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
-from precad.common.model import load_model, save_model, tensors
+from precad.common.model import ModelVector, load_model, save_model, tensors
 from precad.common.task import Task
 from precad.common.task_schema import Parameter
 
@@ -30,13 +30,13 @@ class TrainedModel:
     Attributes:
         task: what it was trained for.
         version: t: how many rounds it has been through.
-        theta: θ_t, ``[d] float64``, the parameters one after the other in the task's order.
+        theta: θ_t, ``[d] float32``, the parameters one after the other in the task's order.
         digest: what both servers call it.
     """
 
     task: Task
     version: int
-    theta: NDArray[np.float64] = field(compare=False)
+    theta: ModelVector = field(compare=False)
     digest: Digest
 
     @classmethod
@@ -52,7 +52,7 @@ class TrainedModel:
         return cls(task, saved.version, saved.theta, saved.digest)
 
     @property
-    def weights(self) -> dict[str, NDArray[np.float64]]:
+    def weights(self) -> dict[str, NDArray[np.floating[Any]]]:
         """θ_t by the parameters' names, in the task's shapes; views."""
         return tensors(self.theta, self.task.model.parameters)
 
@@ -68,7 +68,7 @@ class TrainedModel:
         return module
 
     def save(self, path: str | Path) -> None:
-        """Write safetensors: named float64 tensors; in the metadata task, version and privacy.
+        """Write safetensors: named float32 tensors; in the metadata task, version and privacy.
 
         The file appears whole or not at all, and only this user may read it.
 
@@ -126,8 +126,8 @@ def check_parameters(module: "nn.Module", parameters: tuple[Parameter, ...]) -> 
             )
 
 
-def load_vector(module: "nn.Module", theta: NDArray[np.float64]) -> None:
-    """Copy θ, ``[d] float64``, into a torch module's parameters, cast to their dtype; buffers stay.
+def load_vector(module: "nn.Module", theta: ModelVector) -> None:
+    """Copy θ, ``[d]``, into a torch module's parameters, cast to their dtype; buffers stay.
 
     The module's shapes are the task's, in its order; names aren't looked at
     (``TrainedModel.load_into`` does).

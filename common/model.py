@@ -1,8 +1,9 @@
-"""The model as everybody agrees on it: one float64 vector, its digest, its step, its file.
+"""The model as everybody agrees on it: one float32 vector, its digest, its step, its file.
 
-Both servers compute every θ_t for themselves and must end with the same bytes, so everything
-here is elementwise IEEE double arithmetic in one fixed order; nothing is reduced. The file is
-safetensors: named float64 tensors, and what they belong to.
+Both servers compute every θ_t for themselves and must end with the same bytes, so everything here
+is elementwise IEEE arithmetic in one fixed order, in float64, rounded once to float32; nothing is
+reduced. The file is safetensors: named float32 tensors, and what they belong to. A version that
+was made when models were float64 stays as it is: a vector's own dtype says which it is.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +29,29 @@ from precad.common.ring import WORD_BYTES, RingVector
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
 
+Number = TypeVar("Number", bound=np.generic)
+ModelVector = NDArray[np.floating[Any]]
+"""θ, ``[d] float32``; ``[d] float64`` where it was made so."""
 _PIECE = 1 << 15
 """Parameters that are stepped together: they stay in the processor's cache."""
 
 
-def initial_vector(model: ModelSection) -> NDArray[np.float64]:
-    """θ_0, ``[d] float64``, the same on every machine.
+def initial_vector(model: ModelSection) -> NDArray[np.float32]:
+    """θ_0, ``[d] float32``, the same on every machine: ``unrounded_start``, to nearest even.
+
+    Raises as ``unrounded_start``, and Misconfiguration: a weight is too large for float32.
+    """
+    with np.errstate(over="ignore"):
+        theta = unrounded_start(model).astype(np.float32)
+    if not np.isfinite(theta).all():
+        raise Misconfiguration(
+            "model.initial_file", model.initial_file, "has a weight that float32 can't hold"
+        )
+    return theta
+
+
+def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
+    """What θ_0 is rounded from, ``[d] float64``.
 
     ``zeros``: all zero. ``uniform``: a tensor of two or more axes is uniform in ±1/√fan-in,
     where fan-in is the product of all axes but the first; it is expanded by SHAKE-256 from the
@@ -127,34 +145,49 @@ def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:
     return uniform
 
 
-def to_bytes(theta: NDArray[np.float64]) -> bytes:
-    """Little-endian IEEE doubles, 8 bytes per element."""
-    return theta.astype("<f8", copy=False).tobytes()
+def to_bytes(theta: ModelVector) -> bytes:
+    """Little-endian IEEE numbers of θ's own dtype, 4 or 8 bytes per element."""
+    return bytes(byte_view(theta))
 
 
-def byte_view(theta: NDArray[np.float64]) -> memoryview:
+def byte_view(theta: ModelVector) -> memoryview:
     """The bytes of ``to_bytes`` without a copy, where the machine is little-endian."""
-    return np.ascontiguousarray(theta.astype("<f8", copy=False)).data.cast("B")
+    little = theta.astype(theta.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little).data.cast("B")
 
 
-def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> NDArray[np.float64]:
-    """Inverse of ``to_bytes``: ``[dimension] float64``, a copy that may be written to.
+def most_bytes(dimension: int) -> int:
+    """The longest that a model of this task may be: 8 bytes an element, of before float32."""
+    return dimension * np.dtype(np.float64).itemsize
 
-    Raises Misconfiguration: the length isn't 8·dimension, or an element is NaN or infinite.
+
+def little_endian(length: int, dimension: int) -> np.dtype[np.floating[Any]]:
+    """Whether so many bytes of a model are float32 or float64. Raises Misconfiguration: neither."""
+    for dtype in (np.dtype("<f4"), np.dtype("<f8")):
+        if length == dimension * dtype.itemsize:
+            return dtype
+    raise Misconfiguration(
+        "model",
+        f"{length} bytes",
+        f"this task's model has {4 * dimension}, or {most_bytes(dimension)} where it is an old one",
+    )
+
+
+def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> ModelVector:
+    """Inverse of ``to_bytes``: ``[dimension]``, a copy that may be written to.
+
+    Whether a version is float32 or float64, its length says, and its digest whether that is right.
+
+    Raises Misconfiguration: the length is neither's, or an element is NaN or infinite.
     """
-    if len(data) != dimension * WORD_BYTES:
-        raise Misconfiguration(
-            "model", f"{len(data)} bytes", f"this task's model has {dimension * WORD_BYTES}"
-        )
-    theta = np.frombuffer(data, dtype="<f8").astype(np.float64)
+    dtype = little_endian(len(data), dimension)
+    theta = np.frombuffer(data, dtype).astype(dtype.newbyteorder("="))
     if not np.isfinite(theta).all():
         raise Misconfiguration("model", "NaN or infinity", "every parameter must be finite")
     return theta
 
 
-def tensors(
-    theta: NDArray[np.float64], parameters: Iterable[Parameter]
-) -> dict[str, NDArray[np.float64]]:
+def tensors(theta: NDArray[Number], parameters: Iterable[Parameter]) -> dict[str, NDArray[Number]]:
     """The vector as named tensors, views into ``theta``, in the task's order.
 
     Raises Misconfiguration: the vector's length isn't the parameters' total size.
@@ -176,9 +209,9 @@ def model_digest(
     task_digest: Digest,
     version: int,
     parameters: Iterable[Parameter],
-    theta: NDArray[np.float64],
+    theta: ModelVector,
 ) -> Digest:
-    """SHA-256 over task digest, round, names and shapes, and bytes.
+    """SHA-256 over task digest, round, names and shapes, and the bytes of θ's own dtype.
 
     Raises Misconfiguration: the vector's length isn't the parameters' total size.
     """
@@ -195,24 +228,28 @@ def model_digest(
 
 
 def apply_update(
-    theta: NDArray[np.float64],
+    theta: ModelVector,
     total: RingVector,
     task: Task,
     denominator: float,
-    out: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
+    out: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
     """θ_{t+1} = θ_t + (η/denominator)·S·2^−f; PRECAD eq. (2) with the fixed denominator.
 
+    It is calculated in float64 and rounded to float32, which is post-processing of what is
+    released: no guarantee changes. A parameter moves by at most 2^−24 of its size, 6e-8; the noise
+    of one step of the demo's is 0.03.
+
     Args:
-        theta: θ_t, ``[d] float64``.
+        theta: θ_t, ``[d]`` float32 or float64.
         total: S, ``[d] int64``: the sum of valid updates and both servers' noise.
         task: gives η and f.
         denominator: ``Roster.denominator``.
         out: takes the result, and may be ``theta``; a new vector unless given.
 
     Returns:
-        ``[d] float64``. Two roundings an element, in this order, and no sum over elements: the
-        same bytes on every machine.
+        ``[d] float32``. Three roundings an element, in this order, each to nearest even, and no sum
+        over elements: the same bytes on every machine.
 
     Raises:
         Misconfiguration: shapes differ from the task's d, the denominator isn't positive and
@@ -226,16 +263,18 @@ def apply_update(
     if not (denominator > 0 and math.isfinite(denominator)):
         raise Misconfiguration("denominator", denominator, "must be positive and finite")
     step = task.training.learning_rate / denominator
+    moved = np.empty(theta.size, np.float32) if out is None else out
+    finite = True
     with np.errstate(over="ignore", invalid="ignore"):
         # In pieces: a large model has room for few vectors.
-        moved = np.empty(theta.size) if out is None else out
         for start in range(0, theta.size, _PIECE):
             piece = slice(start, start + _PIECE)
             stepped = decode(total[piece], task.fractional_bits)
             stepped *= step
             stepped += theta[piece]
             moved[piece] = stepped
-    if not np.isfinite(moved).all():
+            finite = finite and bool(np.isfinite(moved[piece]).all())
+    if not finite:
         raise Misconfiguration(
             "training.learning_rate",
             task.training.learning_rate,
@@ -254,8 +293,8 @@ class SavedModel:
 
     version: int
     """t of θ_t: how many rounds it has been through."""
-    theta: NDArray[np.float64]
-    """``[d] float64``."""
+    theta: ModelVector
+    """``[d]`` float32; float64 where its file says so."""
     digest: Digest
 
 
@@ -263,11 +302,11 @@ def save_model(
     path: Path,
     task: Task,
     version: int,
-    theta: NDArray[np.float64],
+    theta: ModelVector,
     digest: Digest | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> Digest:
-    """Write θ_t, ``[d] float64``, and return its digest; the file appears whole or not at all.
+    """Write θ_t, ``[d]`` in its dtype, and return its digest; the file appears whole or not at all.
 
     Its metadata say which task and version it is of, how privately it was trained, and ``facts``.
 
@@ -293,18 +332,18 @@ def save_model(
     }
     tensors(theta, parameters)  # raises for another length
     # The library's own writer would make copies of the vector first.
-    write_file(path, _header(parameters, metadata), byte_view(theta))
+    write_file(path, _header(parameters, metadata, theta.dtype.itemsize), byte_view(theta))
     return digest
 
 
-def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str]) -> bytes:
+def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str], each: int) -> bytes:
     """What comes before the tensors, in the task's order. Source: the safetensors format."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     start = 0
     for parameter in parameters:
-        end = start + parameter.size * WORD_BYTES
+        end = start + parameter.size * each
         shape, offsets = list(parameter.shape), [start, end]
-        header[parameter.name] = {"dtype": "F64", "shape": shape, "data_offsets": offsets}
+        header[parameter.name] = {"dtype": f"F{8 * each}", "shape": shape, "data_offsets": offsets}
         start = end
     text = json.dumps(header).encode()
     # Padded, so that whoever maps the file finds the tensors aligned.
@@ -339,16 +378,18 @@ def load_model(path: Path, task: Task) -> SavedModel:
     return SavedModel(version, theta, digest)
 
 
-def _check_tensors(named: dict[str, NDArray[np.float64]], task: Task) -> None:
+def _check_tensors(named: dict[str, NDArray[Any]], task: Task) -> None:
     expected = {parameter.name: parameter.shape for parameter in task.model.parameters}
+    old = next(iter(named.values()), np.empty(0)).dtype == np.float64
+    dtype = np.dtype(np.float64 if old else np.float32)
     for name in sorted(expected.keys() | named.keys()):
         if name not in named or name not in expected:
             state = "is missing" if name in expected else "isn't one of the task's parameters"
             raise Misconfiguration(f"model file, tensor {name}", None, state)
         tensor = named[name]
-        if tensor.dtype != np.float64 or tensor.shape != expected[name]:
+        if tensor.dtype != dtype or tensor.shape != expected[name]:
             raise Misconfiguration(
                 f"model file, tensor {name}",
                 f"{tensor.dtype}{list(tensor.shape)}",
-                f"must be float64{list(expected[name])}",
+                f"must be {dtype}{list(expected[name])}",
             )

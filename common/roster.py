@@ -154,8 +154,8 @@ class Roster(Mapping[ClientId, Enrolment]):
     def seed_holders(self, task: Digest) -> dict[ClientId, Role]:
         """Which server gets each client's seed where norms are proved; the other gets the body.
 
-        They alternate, so that both servers' links carry half, in the order of H(task, client),
-        which no client chooses.
+        The same one serves it models first, whatever the validation. They alternate, so that both
+        servers' links carry half, in the order of H(task, client), which no client chooses.
         """
 
         def place(client: ClientId) -> bytes:

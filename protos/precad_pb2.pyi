@@ -181,7 +181,10 @@ class Notice(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     WORD_FIELD_NUMBER: _builtins.int
+    SERVES_FIRST_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
+    serves_first: _builtins.str
+    """Which server the client fetches models from first: server-a or server-b."""
     padding: _builtins.bytes
     """Zeros up to a fixed size: who sees the bytes on the wire sees no difference."""
     @_builtins.property
@@ -206,11 +209,12 @@ class Notice(_message.Message):
         finished: Global___TrainingOver | None = ...,
         paused: Global___TrainingPaused | None = ...,
         word: Global___Signed | None = ...,
+        serves_first: _builtins.str = ...,
         padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused", "word", b"word"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "padding", b"padding", "paused", b"paused", "word", b"word"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "padding", b"padding", "paused", b"paused", "serves_first", b"serves_first", "word", b"word"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["open", "over", "finished", "paused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015

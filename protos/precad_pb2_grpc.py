@@ -108,14 +108,14 @@ class AggregationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ModelDigest(self, request, context):
-        """The model that a round starts from, by digest: both must say the same.
+        """The model that a round starts from, by digest: of the server that doesn't serve it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchModel(self, request, context):
-        """Server A: the model itself, in pieces.
+        """The model itself, in pieces.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,9 +42,9 @@ class AggregationStub:
     Watch: _grpc.UnaryStreamMultiCallable[_precad_pb2.WatchRequest, _precad_pb2.Notice]
     """Server A: what happens, as far as this client may know it, and what A signs for it then."""
     ModelDigest: _grpc.UnaryUnaryMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelDigestReply]
-    """The model that a round starts from, by digest: both must say the same."""
+    """The model that a round starts from, by digest: of the server that doesn't serve it."""
     FetchModel: _grpc.UnaryStreamMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelPiece]
-    """Server A: the model itself, in pieces."""
+    """The model itself, in pieces."""
     Submit: _grpc.StreamUnaryMultiCallable[_precad_pb2.SubmissionPiece, _precad_pb2.Receipt]
     """A submission, in pieces: first the header, then the body's bytes where one belongs to it."""
     Opening: _grpc.UnaryUnaryMultiCallable[_precad_pb2.OpeningRequest, _precad_pb2.Signed]
@@ -66,9 +66,9 @@ class AggregationAsyncStub(AggregationStub):
     Watch: _aio.UnaryStreamMultiCallable[_precad_pb2.WatchRequest, _precad_pb2.Notice]  # type: ignore[assignment]
     """Server A: what happens, as far as this client may know it, and what A signs for it then."""
     ModelDigest: _aio.UnaryUnaryMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelDigestReply]  # type: ignore[assignment]
-    """The model that a round starts from, by digest: both must say the same."""
+    """The model that a round starts from, by digest: of the server that doesn't serve it."""
     FetchModel: _aio.UnaryStreamMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelPiece]  # type: ignore[assignment]
-    """Server A: the model itself, in pieces."""
+    """The model itself, in pieces."""
     Submit: _aio.StreamUnaryMultiCallable[_precad_pb2.SubmissionPiece, _precad_pb2.Receipt]  # type: ignore[assignment]
     """A submission, in pieces: first the header, then the body's bytes where one belongs to it."""
     Opening: _aio.UnaryUnaryMultiCallable[_precad_pb2.OpeningRequest, _precad_pb2.Signed]  # type: ignore[assignment]
@@ -111,7 +111,7 @@ class AggregationServicer(metaclass=_abc_1.ABCMeta):
         request: _precad_pb2.ModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_precad_pb2.ModelDigestReply, _abc.Awaitable[_precad_pb2.ModelDigestReply]]:
-        """The model that a round starts from, by digest: both must say the same."""
+        """The model that a round starts from, by digest: of the server that doesn't serve it."""
 
     @_abc_1.abstractmethod
     def FetchModel(
@@ -119,7 +119,7 @@ class AggregationServicer(metaclass=_abc_1.ABCMeta):
         request: _precad_pb2.ModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_precad_pb2.ModelPiece], _abc.AsyncIterator[_precad_pb2.ModelPiece]]:
-        """Server A: the model itself, in pieces."""
+        """The model itself, in pieces."""
 
     @_abc_1.abstractmethod
     def Submit(

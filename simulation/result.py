@@ -65,7 +65,7 @@ class SimulatedTraining:
         task: the task that was simulated, with the clients and rounds that were.
         seed: repeats it, with the same data, functions and device.
         path: ``stacked`` or ``per-client``.
-        theta: the final weights as one vector, ``[d] float64``.
+        theta: the final weights as one vector, ``[d] float32``.
         rounds: round by round.
         replaced: which of sampler, cohort, noise and aggregate weren't the protocol's own. Where
             there are any, no ε is stated: the accountants know the protocol alone.
@@ -76,7 +76,7 @@ class SimulatedTraining:
     task: Task
     seed: int
     path: str
-    theta: NDArray[np.float64] = field(repr=False)
+    theta: NDArray[np.float32] = field(repr=False)
     rounds: tuple[SimulatedRound, ...] = field(repr=False)
     replaced: tuple[str, ...] = ()
     attackers: int = 0
@@ -89,7 +89,7 @@ class SimulatedTraining:
         return self.rounds[-1].accuracy
 
     @property
-    def weights(self) -> dict[str, NDArray[np.float64]]:
+    def weights(self) -> dict[str, NDArray[np.float32]]:
         """The final weights by the parameters' names."""
         return tensors(self.theta, self.task.model.parameters)
 

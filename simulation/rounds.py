@@ -21,7 +21,7 @@ from precad.common.encode import squared_norm
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import Role
 from precad.common.keystream import Keystream, derive
-from precad.common.model import apply_update
+from precad.common.model import ModelVector, apply_update
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -36,8 +36,8 @@ SEEDS = 2**63
 class State:
     """What a simulation's next round depends on, and the rounds before it."""
 
-    theta: NDArray[np.float64]
-    """θ_t, ``[d] float64``."""
+    theta: NDArray[np.float32]
+    """θ_t, ``[d] float32``."""
     taken: Counter[str]
     """T_i by client."""
     history: list[SimulatedRound]
@@ -134,8 +134,8 @@ class Rounds:
         self.denominator = self.owners.roster(self.task).denominator(self.task.privacy.client_rate)
 
     def play(
-        self, version: int, theta: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], dict[str, Any]]:
+        self, version: int, theta: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """θ_{t+1}, and what there is to say of the round."""
         task, privacy = self.task, self.task.privacy
         names = tuple(self.owners)
@@ -197,7 +197,7 @@ class Rounds:
         return indices.astype(np.int64)
 
     def _attacked(
-        self, updates: attacks.Matrix, names: list[str], version: int, theta: NDArray[np.float64]
+        self, updates: attacks.Matrix, names: list[str], version: int, theta: ModelVector
     ) -> attacks.Matrix:
         """The cohort's updates with those of its bad clients replaced."""
         mine = np.array([name in self.bad for name in names], dtype=bool)
@@ -216,7 +216,7 @@ class Rounds:
         return updates
 
     def _combined(
-        self, valid: attacks.Matrix, names: list[str], version: int, theta: NDArray[np.float64]
+        self, valid: attacks.Matrix, names: list[str], version: int, theta: ModelVector
     ) -> RingVector:
         if self.aggregate is None:
             total: RingVector = valid.sum(axis=0, dtype=np.int64)
@@ -241,9 +241,9 @@ class Rounds:
         )
 
     def _view(
-        self, version: int, theta: NDArray[np.float64], names: Sequence[str], others: attacks.Matrix
+        self, version: int, theta: ModelVector, names: Sequence[str], others: attacks.Matrix
     ) -> attacks.View:
-        shown = theta.copy()
+        shown = theta.astype(np.float64)
         shown.flags.writeable = False
         generator = self.draws.generator(version)
         return attacks.View(self.task, version, shown, tuple(names), others, generator)

@@ -31,7 +31,7 @@ from precad.simulation.rounds import Checkpoint, Draws, Rounds, State, checked_s
 from precad.simulation.virtual_owners import Owners, PerClient, Stacked
 
 PATHS = ("stacked", "per-client")
-OnRound = Callable[[SimulatedRound, NDArray[np.float64]], object]
+OnRound = Callable[[SimulatedRound, NDArray[np.float32]], object]
 """Told each round and θ after it, ``[d] float64``."""
 
 

@@ -17,6 +17,7 @@ from precad.common.encode import RECORD_MARGIN, clip_update
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.keystream import encode_context
+from precad.common.model import ModelVector
 from precad.common.roster import Enrolment, Roster, most_records
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -146,7 +147,7 @@ class PerClient:
         self.failed = 0
         """Records that gave no gradient and counted as zero, so far."""
 
-    def updates(self, theta: NDArray[np.float64], drawn: Sequence[Drawn]) -> Matrix:
+    def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
         """``[owners, d] int64``, each as ``local_update`` gives it."""
         failed: list[int] = []
         rows = [
@@ -187,7 +188,7 @@ class Stacked:
         self.failed = 0
         """Records that gave no gradient and counted as zero, so far."""
 
-    def updates(self, theta: NDArray[np.float64], drawn: Sequence[Drawn]) -> Matrix:
+    def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
         """``[owners, d] int64``, each clipped to β."""
         whole = [one for one in drawn if len(one.indices) <= one.owner.most]
         rows = [np.empty(0, np.int64), *(one.owner.start + one.indices for one in whole)]
@@ -229,7 +230,7 @@ class Stacked:
     def _found(
         self,
         named: dict[str, torch.Tensor],
-        theta: NDArray[np.float64],
+        theta: ModelVector,
         rows: NDArray[np.int64],
         noise: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -258,7 +259,7 @@ class Stacked:
         found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
         return found.long()
 
-    def _one_by_one(self, theta: NDArray[np.float64], rows: NDArray[np.int64]) -> torch.Tensor:
+    def _one_by_one(self, theta: ModelVector, rows: NDArray[np.int64]) -> torch.Tensor:
         """As owners do where an operation raises on one record's values: NaN for that one."""
         failed: list[int] = []
         chunks = self._gradients.chunks(self._records, rows, theta, on_failure=failed.append)

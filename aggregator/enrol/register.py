@@ -8,7 +8,7 @@ from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import AccessDenied, Misconfiguration
-from precad.common.identifiers import ClientId
+from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
@@ -32,6 +32,7 @@ class Register:
         frozen = store.enrolment.roster()
         self._frozen = frozen is not None
         self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.enrolment.claims())
+        self._serve_first: dict[ClientId, Role] = {}
 
     def enrol(self, enrolment: Enrolment, token: str = "") -> int:
         """Add a client; the same claim again is confirmed. Returns how many are enrolled.
@@ -121,6 +122,15 @@ class Register:
         with self._changed:
             return Roster(self._enrolments)
 
+    def serves_first(self, client: ClientId) -> Role:
+        """Which server a client fetches models from first; for strangers it is A.
+
+        Without the lock, and looked up once: every notice says it.
+        """
+        if self._frozen and not self._serve_first:
+            self._serve_first = Roster(self._enrolments).seed_holders(self._task.digest)
+        return self._serve_first.get(client, Role.SERVER_A)
+
     def foresee(self, client: ClientId, token: str) -> str:
         """Why a claim of this client would be refused now, whatever it says; empty otherwise.
 
@@ -142,8 +152,8 @@ class Register:
         """No further enrolment; ``roster`` is final. Taken back: claims of it may be lost here."""
         with self._changed:
             self._store.enrolment.freeze(roster, taken_back=taken_back)
-            self._frozen = True
             self._enrolments = dict(roster)
+            self._frozen = True
         if taken_back:
             # Claims that were lost had their accounts computed by an older process.
             self.prepare_accounts()

@@ -101,6 +101,6 @@ class Finished:
     rejections: Rejections
     noisy_sum: RingVector = field(repr=False)
     """``[d] int64``: Σ valid updates + both servers' noise, in units of the last place."""
-    theta: NDArray[np.float64] = field(repr=False)
+    theta: NDArray[np.float32] = field(repr=False)
     """``[d] float64``: θ_{t+1}."""
     model: Digest

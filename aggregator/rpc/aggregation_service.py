@@ -26,7 +26,6 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import (
     AccessDenied,
     Misconfiguration,
-    NotOnOffer,
     RejectedSubmission,
     Rejection,
     TooManyCalls,
@@ -34,8 +33,7 @@ from precad.common.errors import (
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.mutual_tls import check_own_key, require
 from precad.common.identity.party_certificate import Principal
-from precad.common.model import from_bytes
-from precad.common.ring import WORD_BYTES
+from precad.common.model import from_bytes, most_bytes
 from precad.common.roster import Enrolment
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.submission_messages import BODY_WANTED, header_from_wire
@@ -147,7 +145,8 @@ class AggregationService(AggregationServicer):
                 events = self._session.event_log.follow(from_start=False)
                 async for event in watch.follow(events):
                     word = await word_of(self._session, event, client)
-                    yield notice_of(event, client, word, self._room)
+                    first = self._session.register.serves_first(client)
+                    yield notice_of(event, client, word, self._room, serves_first=first)
 
     async def ModelDigest(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
@@ -183,9 +182,7 @@ class AggregationService(AggregationServicer):
     def _model(self, request: pb.ModelRequest) -> StoredModel:
         """A model that both servers hold. Raises TaskMismatch, NotOnOffer."""
         check_task(self._session.task, request.task_digest)
-        if request.version > self._session.store.versions.confirmed():
-            raise NotOnOffer(f"model {request.version} isn't on offer yet")
-        return self._session.model_store.get(request.version)
+        return self._session.offered(request.version)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
@@ -223,7 +220,7 @@ class AggregationService(AggregationServicer):
         self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
     ) -> pb.GivenReply:
         """A model that this server has signed and lost; no byte of one that it has is taken."""
-        session, size = self._session, self._session.task.dimension * WORD_BYTES
+        session, size = self._session, most_bytes(self._session.task.dimension)
         # A model is long, and one owner's is taken at a time: who dawdles is cut off.
         idle_s = self.calls.limits.idle_s
         total_s = min(session.task.deadlines.collect, idle_s + size / _GIVEN_RATE)

@@ -18,7 +18,7 @@ from precad.aggregator.training.event_log import (
 from precad.aggregator.training.owner_statements import hear_of, remember
 from precad.aggregator.training.session import Session, SignedKind
 from precad.common.errors import NotOnOffer, PrecadError
-from precad.common.identifiers import ClientId
+from precad.common.identifiers import ClientId, Role
 from precad.common.wire.signed_statements import Body, sign_body
 from precad.protos import precad_pb2 as pb
 
@@ -38,18 +38,25 @@ def word_room(certificates: bytes) -> int:
 
 
 def notice_of(
-    event: Event, client: ClientId, word: pb.Signed | None = None, room: int = 0
+    event: Event,
+    client: ClientId,
+    word: pb.Signed | None = None,
+    room: int = 0,
+    *,
+    serves_first: Role = Role.SERVER_A,
 ) -> pb.Notice:
     """What ``client`` may know of ``event``.
 
     Args:
         word: what this server signs for the client then; left out where it doesn't fit.
         room: bytes for it, whether there is one or not.
+        serves_first: which server it fetches models from, ``Roster.seed_holders``.
 
     Returns:
         A notice of ``NOTICE_BYTES + room``.
     """
     notice = _notice(event, client)
+    notice.serves_first = serves_first.value
     if word is not None and word.ByteSize() <= room:
         notice.word.CopyFrom(word)
     notice.padding = bytes(NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER)

@@ -170,7 +170,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     journal = settings.journal or settings.state.with_name(f"{settings.state.name}-journal")
     make_folder(journal)
     store = open_store(url, task, role, journal / JOURNAL_FILE)
-    model_store = ModelStore(task, settings.state / "model.safetensors")
+    model_store = ModelStore(task, settings.state / "model.safetensors", store.attempts.start())
     return Session(
         role=role,
         task=task,

@@ -59,6 +59,7 @@ _THEIR_HEAD = (
     .order_by(_ATTEMPT.attempt.desc())
     .limit(1)
 )
+_START = select(_ATTEMPT.model).where(_ATTEMPT.version == 0).limit(1)
 _VERSION_OF_SHARE = (
     select(_ATTEMPT.version)
     .where(_ATTEMPT.attempt == _SHARE.attempt, _ATTEMPT.state.not_in(PENDING))
@@ -131,6 +132,11 @@ class Attempts:
         """Return the newest attempt in the database; -1 before the first."""
         found = self._transaction.value(_NEWEST)
         return -1 if found is None else int(found)
+
+    def start(self) -> Digest | None:
+        """Return the digest of θ_0 that attempts began from; None before the first."""
+        start: Digest | None = self._transaction.value(_START)
+        return start
 
     def hear(self, attempt: int) -> None:
         """Keep that somebody else remembers ``attempt``: dealer, owner or the other server."""

@@ -4,9 +4,6 @@ import logging
 from collections import Counter
 from typing import assert_never
 
-import numpy as np
-from numpy.typing import NDArray
-
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
@@ -25,19 +22,19 @@ from precad.aggregator.store.attempts import ReleaseRecord
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.event_log import RoundDone, Steps
 from precad.aggregator.training.session import Session
-from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.identity.signatures import SignedKind
-from precad.common.model import byte_view, from_bytes, model_digest
+from precad.common.model import ModelVector, byte_view, from_bytes, model_digest
 from precad.common.ring import from_bytes as ring_from_bytes
 
 log = logging.getLogger("precad")
 
 
 def keep(
-    session: Session, counted: Counted, theta: NDArray[np.float64], model: Digest, steps: Steps
+    session: Session, counted: Counted, theta: ModelVector, model: Digest, steps: Steps
 ) -> None:
-    """Persist θ_{t+1}, ``[d] float64``; it is announced once the other has it too (``confirm``)."""
+    """Persist θ_{t+1}, ``[d]``; it is announced once the other has it too (``confirm``)."""
     opened = counted.opened
     version = opened.version + 1
     session.model_store.put(version, theta, session.store.versions.model_seal(version), model)
@@ -216,9 +213,10 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     data = link.receive("model-bytes")
     body = signatures.check(signatures.role, SignedKind.MODEL, transfer.signed, ModelBody)
     theirs = signatures.check(signatures.other, SignedKind.MODEL, transfer.own, ModelBody)
-    if len(data) != task.dimension * 8:
-        raise PeerViolation(f"the other server sent a model of {len(data)} bytes")
-    theta = from_bytes(data, task.dimension)
+    try:
+        theta = from_bytes(data, task.dimension)
+    except Misconfiguration as error:
+        raise PeerViolation(f"the other server sent no model of this task: {error}") from None
     digest = model_digest(task.digest, transfer.version, task.model.parameters, theta)
     expected = ModelBody(task=str(task.digest), version=transfer.version, digest=str(digest))
     if not body == theirs == expected:

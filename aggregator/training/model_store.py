@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.aggregator.server_messages import SignedMessage
 from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
 from precad.common.files import write_file
 from precad.common.identifiers import Digest
-from precad.common.model import byte_view, initial_vector, load_model, model_digest, save_model
-from precad.common.ring import WORD_BYTES
+from precad.common.model import (
+    ModelVector,
+    byte_view,
+    initial_vector,
+    little_endian,
+    load_model,
+    model_digest,
+    save_model,
+    unrounded_start,
+)
 from precad.common.task import Task
 
 KEPT_MODELS = 2
@@ -27,7 +34,7 @@ _TOGETHER = 1 << 20
 
 
 class ModelBytes(Protocol):
-    """A model's 8·d bytes: in memory, or on the disk once they are there.
+    """A model's bytes, 4·d or of old ones 8·d: in memory, or on the disk once they are there.
 
     A round reads its model once, near its end, and owners fetch theirs at its beginning: in between
     that memory is for bodies. The bytes lie in the system's cache, which gives way to who needs it.
@@ -40,9 +47,9 @@ class ModelBytes(Protocol):
 
 
 class InMemory:
-    """``ModelBytes`` of a vector, ``[d] float64``, which mustn't change any more."""
+    """``ModelBytes`` of a vector, ``[d]``, which mustn't change any more."""
 
-    def __init__(self, theta: NDArray[np.float64]) -> None:
+    def __init__(self, theta: ModelVector) -> None:
         self._data = byte_view(theta)
         self.length = len(self._data)
 
@@ -58,10 +65,10 @@ class InFile:
         OSError: it can't be opened.
     """
 
-    def __init__(self, path: Path, dimension: int) -> None:
+    def __init__(self, path: Path, length: int) -> None:
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
-        self.length = dimension * WORD_BYTES
+        self.length = length
         self._start = os.fstat(self._descriptor).st_size - self.length
 
     def read(self, start: int, size: int) -> bytes:
@@ -96,25 +103,34 @@ class StoredModel:
 
 
 class ModelStore:
-    """Keeps θ_t in a safetensors file, replaced atomically. Both servers keep the same bytes."""
+    """Keeps θ_t in a safetensors file, replaced atomically. Both servers keep the same bytes.
 
-    def __init__(self, task: Task, path: Path) -> None:
+    Args:
+        task: the task.
+        path: the file.
+        start: θ_0's digest, where an attempt has begun from it: it may be of a float64 one.
+    """
+
+    def __init__(self, task: Task, path: Path, start: Digest | None = None) -> None:
         self._task = task
         self._path = path
         self._seal_path = path.with_suffix(".seal")
         self._fetched_path = path.with_suffix(".fetched")
         self._lock = threading.Lock()
-        first = self._saved() if path.exists() else self._initial()
+        first = self._saved() if path.exists() else self._initial(start)
         self._models = deque([first], maxlen=KEPT_MODELS)
 
-    def _initial(self) -> StoredModel:
-        theta = initial_vector(self._task.model)
-        digest = model_digest(self._task.digest, 0, self._task.model.parameters, theta)
+    def _initial(self, start: Digest | None) -> StoredModel:
+        theta: ModelVector
+        for theta in (unrounded_start(self._task.model), initial_vector(self._task.model)):
+            digest = model_digest(self._task.digest, 0, self._task.model.parameters, theta)
+            if digest == start:
+                break
         return StoredModel(0, digest, InMemory(theta))
 
     def _saved(self) -> StoredModel:
         saved = load_model(self._path, self._task)
-        on_disk = InFile(self._path, self._task.dimension)
+        on_disk = InFile(self._path, saved.theta.nbytes)
         # Another program's file may hold the tensors in another order.
         as_written = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
         stored = on_disk if as_written else InMemory(saved.theta)
@@ -126,19 +142,19 @@ class ModelStore:
         with self._lock:
             return self._models[-1]
 
-    def theta(self) -> NDArray[np.float64]:
-        """Return the newest model's vector, ``[d] float64``, read anew.
+    def theta(self) -> ModelVector:
+        """Return the newest model's vector, ``[d]``, read anew.
 
         Raises:
             StorageFailure: the disk fails, or its file was changed.
         """
         current, task = self.current, self._task
-        theta = np.empty(task.dimension, dtype="<f8")
+        theta = np.empty(task.dimension, little_endian(current.stored.length, task.dimension))
         out, done = theta.data.cast("B"), 0
         for piece in current.pieces(_TOGETHER):
             out[done : done + len(piece)] = piece
             done += len(piece)
-        theta = theta.astype(np.float64, copy=False)
+        theta = theta.astype(theta.dtype.newbyteorder("="), copy=False)
         if model_digest(task.digest, current.version, task.model.parameters, theta) != (
             current.digest
         ):
@@ -151,7 +167,7 @@ class ModelStore:
     def put(
         self,
         version: int,
-        theta: NDArray[np.float64],
+        theta: ModelVector,
         signed: SignedMessage | None = None,
         digest: Digest | None = None,
     ) -> None:
@@ -159,7 +175,7 @@ class ModelStore:
 
         Args:
             version: t.
-            theta: ``[d] float64``, θ_t.
+            theta: ``[d]``, θ_t.
             signed: the other server's word on its digest. It lies beside the model, because the
                 database may be put back without it; whoever lost the model asks for it.
             digest: its digest, where the caller has computed it.
@@ -171,7 +187,7 @@ class ModelStore:
             if signed is not None:
                 write_file(self._seal_path, signed.to_json())
             digest = save_model(self._path, self._task, version, theta, digest)
-            stored = InFile(self._path, self._task.dimension)
+            stored = InFile(self._path, theta.nbytes)
         except OSError as error:
             raise StorageFailure(
                 f"{self._path} can't be written ({error.strerror}); free or mend the disk, then "

@@ -9,13 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId
-from precad.common.model import model_digest
+from precad.common.model import ModelVector, model_digest
 from precad.common.wire.signed_statements import (
     Opening,
     Statement,
@@ -86,9 +83,7 @@ def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | 
     return body if body.version > has else None
 
 
-def give_back(
-    session: Session, client: ClientId, lost: Statement, theta: NDArray[np.float64]
-) -> None:
+def give_back(session: Session, client: ClientId, lost: Statement, theta: ModelVector) -> None:
     """Take a model that this server has signed and lost; the training goes on from it.
 
     Raises:

@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.admission import Window, window_of
 from precad.aggregator.enrol.register import Register
@@ -18,11 +15,13 @@ from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.event_log import EventLog, RoundDone
-from precad.aggregator.training.model_store import ModelStore
+from precad.aggregator.training.model_store import ModelStore, StoredModel
 from precad.common.clock import CLOCK, Clock
+from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
+from precad.common.model import ModelVector
 from precad.common.share.header import Signer
 from precad.common.task import Task
 
@@ -72,7 +71,7 @@ class Progress:
     """A round whose model is kept here, until the other server has it too."""
     frozen_there: bool = False
     """Whether the other server has a frozen roster, as it says."""
-    given_back: tuple[int, NDArray[np.float64]] | None = field(default=None, repr=False)
+    given_back: tuple[int, ModelVector] | None = field(default=None, repr=False)
     """Version and θ of a lost model that an owner brought; taken when a link begins."""
     workers: int = 0
     """How many worker processes are up."""
@@ -136,6 +135,12 @@ class Session:
     def signatures(self) -> ServerSignatures:
         """What this server signs, and how it checks what either has signed."""
         return ServerSignatures(self.task.digest, self.role, self.signer, self.verifier)
+
+    def offered(self, version: int) -> StoredModel:
+        """Return a model that both servers are known to hold. Raises NotOnOffer."""
+        if version > self.store.versions.confirmed():
+            raise NotOnOffer(f"model {version} isn't on offer yet")
+        return self.model_store.get(version)
 
     @property
     def finished(self) -> bool:

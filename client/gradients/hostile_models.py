@@ -19,7 +19,7 @@ from precad.client.gradients.model_constructs import place_in_own_code
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector
+from precad.common.model import ModelVector, initial_vector
 from precad.common.task import Task
 
 _FILLS = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42)
@@ -74,7 +74,7 @@ def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) ->
     Raises Misconfiguration: names the layer or the loss, what it does, and what to use instead.
     """
     inputs, targets = gradients.fillers
-    own = "the task's own", initial_vector(task.model)
+    own: tuple[str, ModelVector] = "the task's own", initial_vector(task.model)
     for name, theta in (own, *hostile_models(task.dimension)):
         try:
             with _Watch():  # type: ignore[no-untyped-call]

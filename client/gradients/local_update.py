@@ -18,6 +18,7 @@ from precad.client.records.torch_records import as_records
 from precad.common.encode import clip_record_adaptively, clip_record_norm, clip_update, encode
 from precad.common.errors import Misconfiguration
 from precad.common.keystream import Keystream
+from precad.common.model import ModelVector
 from precad.common.ring import RingVector
 from precad.common.roster import most_records
 from precad.common.secret import Secret
@@ -32,7 +33,7 @@ def local_update(
     loss: Loss,
     data: Any,
     indices: NDArray[np.int64],
-    theta: NDArray[np.float64],
+    theta: ModelVector,
     task: Task,
     chunk: int | None = None,
     most: int | None = None,
@@ -51,7 +52,7 @@ def local_update(
         loss: per-record, such as ``torch.nn.functional.cross_entropy``.
         data: a pair of arrays, a map-style Dataset, or ``Records``.
         indices: the sampled records, ``[n] int64``; none gives the zero vector.
-        theta: θ_t, ``[d] float64``.
+        theta: θ_t, ``[d]``.
         task: gives R, β, f, the objective and the parameters' names and shapes.
         chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
         most: M of ``most_records``: the work is that of M records, and a larger sample is

@@ -36,7 +36,7 @@ from precad.client.gradients.objectives import (
 from precad.client.records.torch_records import Records
 from precad.client.trained_model import check_parameters
 from precad.common.errors import Misconfiguration
-from precad.common.model import tensors
+from precad.common.model import ModelVector, tensors
 from precad.common.secret import Secret
 from precad.common.task_schema import ObjectiveSection, Parameter
 
@@ -139,7 +139,7 @@ class RecordGradients:
         self,
         records: Records,
         indices: NDArray[np.int64],
-        theta: NDArray[np.float64],
+        theta: ModelVector,
         most: int | None = None,
         on_failure: Callable[[int], object] = lambda _: None,
         randomness: Secret | None = None,
@@ -149,7 +149,7 @@ class RecordGradients:
         Args:
             records: the data owner's.
             indices: ``[n] int64``.
-            theta: θ_t, ``[d] float64``, any values; cast to float32.
+            theta: θ_t, ``[d]``, any values; cast to float32.
             most: M ≥ n: the number of chunks is that of M records, whatever n is.
             on_failure: told the index of each record whose label the loss can't take, or whose
                 gradient isn't finite or can't be computed.
@@ -180,7 +180,7 @@ class RecordGradients:
                 on_failure(record)
             yield rows
 
-    def loaded(self, theta: NDArray[np.float64]) -> Named:
+    def loaded(self, theta: ModelVector) -> Named:
         """θ as the model's parameters in float32."""
         return {
             name: torch.from_numpy(values).to(self._device, torch.float32)

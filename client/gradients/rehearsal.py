@@ -23,7 +23,7 @@ from precad.client.gradients.record_gradients import RecordGradients, chunk_reco
 from precad.client.records.torch_records import MEND, Records
 from precad.client.trained_model import load_vector
 from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector
+from precad.common.model import ModelVector, initial_vector
 from precad.common.task import Task
 
 _ROWS = 8
@@ -320,14 +320,14 @@ def _check_batches(
     raise Misconfiguration("model or loss", type(model).__name__, _ALONE)
 
 
-def _at(model: nn.Module, theta: NDArray[np.float64]) -> nn.Module:
+def _at(model: nn.Module, theta: ModelVector) -> nn.Module:
     """A copy of the model in training mode with these parameters."""
     module = copy.deepcopy(model).float().train()
     load_vector(module, theta)
     return module
 
 
-def _uneven(task: Task) -> NDArray[np.float64]:
+def _uneven(task: Task) -> NDArray[np.float32]:
     """Parameters at which outputs differ, as they may not at θ_0."""
     return initial_vector(task.model.model_copy(update={"initial": "uniform"}))
 

@@ -19,7 +19,7 @@ from precad.client.participation import Evaluation
 from precad.client.records.torch_records import Records
 from precad.client.trained_model import Net, check_parameters, load_vector
 from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector, read_weights, weights_digest
+from precad.common.model import ModelVector, initial_vector, read_weights, weights_digest
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
 
@@ -159,7 +159,7 @@ class Applied:
 
     def outputs(
         self,
-        theta: NDArray[np.float64],
+        theta: ModelVector,
         inputs: Tensor,
         between: Callable[[], object] = lambda: None,
     ) -> NDArray[np.float32]:
@@ -193,7 +193,7 @@ class Applied:
 
     def evaluate(
         self,
-        theta: NDArray[np.float64],
+        theta: ModelVector,
         records: Records,
         between: Callable[[], object] = lambda: None,
     ) -> Evaluation:

@@ -4,15 +4,11 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from precad.common.errors import PeerViolation, one_line
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
-from precad.common.model import from_bytes
-from precad.common.ring import WORD_BYTES
+from precad.common.model import ModelVector, from_bytes, most_bytes
 from precad.common.task import Task
 from precad.common.wire.calls import errors_of
 from precad.common.wire.protobuf import values_of
@@ -134,14 +130,14 @@ class OperatorConnection:
                 steps = tuple(StepCost(**each) for each in values.pop("steps"))
                 yield RoundReport(**values, steps=steps)
 
-    def model(self, task: Task, version: int) -> NDArray[np.float64]:
-        """The model that round ``version`` starts from, ``[d] float64``; server A only."""
+    def model(self, task: Task, version: int) -> ModelVector:
+        """The model that round ``version`` starts from, ``[d]``; server A only."""
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
         timeout_s, data = max(CALL_TIMEOUT_S, task.deadlines.collect), bytearray()
         with errors_of(self._who, self._address):
             for piece in self._aggregation.FetchModel(request, timeout=timeout_s):
                 data += piece.data
-                if len(data) > task.dimension * WORD_BYTES:
+                if len(data) > most_bytes(task.dimension):
                     raise PeerViolation(f"{self._who} sent a model longer than the task's")
         return from_bytes(data, task.dimension)
 

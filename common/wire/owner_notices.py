@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from precad.common.errors import Misconfiguration, PeerViolation, Rejection
-from precad.common.identifiers import Digest
+from precad.common.identifiers import Digest, Role
 from precad.protos import precad_pb2 as pb
 
 
@@ -79,6 +79,16 @@ def read_notice(message: pb.Notice) -> Notice:
     except Misconfiguration as error:
         raise PeerViolation(f"a notice of server A's: {error}") from None
     raise PeerViolation("server A sent a notice without an event")
+
+
+def serves_first(message: pb.Notice) -> Role:
+    """Return which server the notice tells the owner to fetch models from first.
+
+    Raises PeerViolation: it names another party.
+    """
+    if message.serves_first not in (Role.SERVER_A.value, Role.SERVER_B.value):
+        raise PeerViolation(f"a notice says that {message.serves_first!r} serves models")
+    return Role(message.serves_first)
 
 
 def rejection_of(reason: str) -> Rejection | None:

@@ -18,7 +18,7 @@ from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector
+from precad.common.model import unrounded_start
 from research.algorithms.learner import Learner
 from research.algorithms.local_optimizer import LocalOptimizer
 from research.algorithms.problem import Problem
@@ -215,7 +215,7 @@ def play(problem: Problem, settings: InstanceLevel) -> tuple[NDArray[np.float64]
     """
     module, section = model_and_section(problem)
     users = Users.of([problem.records(client) for client in range(len(problem.shares))])
-    start = torch.tensor(initial_vector(section), dtype=torch.float32)
+    start = torch.tensor(unrounded_start(section), dtype=torch.float32)
     thetas, drawn = train(
         Learner(module),
         users,

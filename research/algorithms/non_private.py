@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from precad.common.model import initial_vector
+from precad.common.model import unrounded_start
 from research.algorithms.learner import Learner, Reals
 from research.algorithms.problem import ALGORITHMS, Problem, Trained
 from research.algorithms.start import model_and_section
@@ -24,7 +24,7 @@ def non_private(problem: Problem, settings: Mapping[str, Any]) -> Trained:
     """
     module, section = model_and_section(problem)
     learner = Learner(module)
-    theta = initial_vector(section)
+    theta = unrounded_start(section)
     records = [problem.records(client) for client in range(len(problem.shares))]
     sampled = settings["record_rate"] * sum(len(y) for _, y in records) * settings["client_rate"]
     step = settings["learning_rate"] / sampled

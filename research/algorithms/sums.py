@@ -122,10 +122,10 @@ def _play(
         attackers=list(bad) or None,
         noise=None if noise is None else noise(Draws(task, problem.seed)),
         aggregate=None if aggregate is None else aggregate(task, frozenset(bad)),
-        on_round=lambda played, theta: problem.watch(played.number, theta),
+        on_round=lambda played, theta: problem.watch(played.number, theta.astype(np.float64)),
         checkpoint=problem.checkpoint,
     )
-    return Trained(training.theta, _epsilon(training.rounds[-1], settings))
+    return Trained(training.theta.astype(np.float64), _epsilon(training.rounds[-1], settings))
 
 
 def _epsilon(last: SimulatedRound, settings: Sums) -> dict[str, float]:

@@ -73,7 +73,7 @@ def play(
     models: dict[int, NDArray[np.float64]] = {}
 
     def computed(view: RoundView) -> RingVector:
-        models[view.version] = view.theta
+        models[view.version] = view.theta.astype(np.float64)
         return compute(owner, view)
 
     result = owner._take_part(Observer(), computed)  # noqa: SLF001

@@ -77,7 +77,7 @@ def train(
             for version in range(task.training.rounds)
         ]
         everything = {**made.shares, AUDITED: canaries.records}
-        return Audited(_models(models), known, denominator(task, everything))
+        return Audited(list(_models(models)), known, denominator(task, everything))
 
 
 def train_present(

@@ -125,7 +125,7 @@ def train(made: Present, *, build_of: Build = Build.SOUND, seed: int | None = No
         values["privacy"]["client_clip"] *= LOOSE
     if build_of is Build.HALF_NOISE:
         values["privacy"]["noise_multiplier"] /= 2
-    models = [initial_vector(made.task.model)]
+    models: Models = [initial_vector(made.task.model).astype(np.float64)]
     rows = made.submitted(build_of)
 
     def submit(_updates: Matrix, view: View) -> Matrix:
@@ -138,7 +138,7 @@ def train(made: Present, *, build_of: Build = Build.SOUND, seed: int | None = No
         seed=seed,
         attack=submit,
         attackers=len(rows),
-        on_round=lambda _, theta: models.append(theta),
+        on_round=lambda _, theta: models.append(theta.astype(np.float64)),
     )
     return models
 

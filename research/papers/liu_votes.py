@@ -25,7 +25,7 @@ from precad.certify.prediction import (
 )
 from precad.certify.renyi import ORDERS, RenyiCurves, RenyiGroups, mixture_divergences
 from precad.client.gradients.torch_models import model_section
-from precad.common.model import initial_vector
+from precad.common.model import unrounded_start
 from precad.common.task_schema import ModelSection
 from research.algorithms.instance_level import InstanceLevel, train
 from research.algorithms.learner import Learner
@@ -52,7 +52,7 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     learner = Learner(module, around.device)
     initial = "zeros" if settings["model"] == "logistic" else "uniform"
     section = model_section(module, settings["model"], initial, initial_seed=0)
-    start = torch.tensor(initial_vector(ModelSection.model_validate(section)), dtype=torch.float32)
+    start = torch.tensor(unrounded_start(ModelSection.model_validate(section)), dtype=torch.float32)
     if settings["arm"] == "dp":
         thetas = _private(learner, start, data, settings, around)
     else:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from precad.accounting.events import SampledGaussian
 from precad.client.gradients.torch_models import model_section
-from precad.common.model import initial_vector
+from precad.common.model import unrounded_start
 from precad.common.task_schema import ModelSection
 from precad.simulation.datasets import Partition
 from research.algorithms.instance_level import InstanceLevel
@@ -113,7 +113,7 @@ def _train(settings: Settings, around: Surroundings, *, by_user: bool) -> Ensemb
     initial = "zeros" if settings["model"].endswith("logistic") else "uniform"
     section = model_section(module, settings["model"], initial, initial_seed=0)
     start = torch.tensor(
-        initial_vector(ModelSection.model_validate(section)),
+        unrounded_start(ModelSection.model_validate(section)),
         dtype=torch.float32,
         device=around.device,
     )

@@ -20,7 +20,7 @@ from precad.client.gradients.torch_models import model_section
 from precad.client.records.torch_records import Records
 from precad.client.trained_model import load_vector
 from precad.common.keystream import derive
-from precad.common.model import initial_vector, tensors
+from precad.common.model import tensors, unrounded_start
 from precad.common.secret import Secret
 from precad.common.task_schema import ModelSection, ObjectiveSection
 from precad.simulation.datasets import DataSet
@@ -96,7 +96,7 @@ def first_vector(section: ModelSection, weights: Weights | None) -> NDArray[np.f
 
     A last layer of other classes stays as it is drawn.
     """
-    theta = initial_vector(section)
+    theta = unrounded_start(section)
     for name, values in tensors(theta, section.parameters).items():
         given = (weights or {}).get(name)
         if given is not None and given.shape == values.shape:

@@ -15,7 +15,7 @@ from precad.aggregator.enrol.admission import Listed, Window, window_of
 from precad.aggregator.enrol.register import Register
 from precad.cli.status_command import reminders
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
+from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster, on_grid, rate_grid
 from precad.common.task import Task
 
@@ -169,6 +169,19 @@ def test_those_on_the_operators_list_are_missing_until_they_enrol(tmp_path: Path
     register.enrol(roster[one])
     assert register.missing() == [two, three]
     assert Register(TASK, kept).missing() == []
+
+
+def test_models_come_first_from_either_server_for_half_of_the_roster() -> None:
+    roster = Roster({each: Enrolment(each, 10, 0.2) for each in map(ClientId, "abc")})
+    enrolment = SimpleNamespace(roster=lambda: None, claims=dict, freeze=lambda *_, **__: None)
+    kept: Any = SimpleNamespace(enrolment=enrolment)
+    register = Register(TASK, kept)
+    assert {register.serves_first(client) for client in roster} == {Role.SERVER_A}
+    register.freeze(roster)
+    first = {client: register.serves_first(client) for client in roster}
+    assert first == roster.seed_holders(TASK.digest)
+    assert len(set(first.values())) == 2
+    assert register.serves_first(ClientId("stranger")) is Role.SERVER_A
 
 
 def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:

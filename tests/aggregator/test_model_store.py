@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.conftest import TaskMaker, task_values
 
 from precad.aggregator.training.model_store import KEPT_MODELS, ModelStore, StoredModel
 from precad.common.errors import NotOnOffer, StorageFailure
+from precad.common.model import model_digest, unrounded_start
 from precad.common.task import Task
 
 OFFERED = """
@@ -33,9 +35,9 @@ def descriptors():
 model_store = ModelStore(task, Path(sys.argv[2]))
 before, files = resident(), descriptors()
 for version in range(1, 5):
-    model_store.put(version, np.full(D, 1.0))
+    model_store.put(version, np.full(D, 1.0, np.float32))
 for version in (3, 4):
-    assert sum(len(piece) for piece in model_store.get(version).pieces(1 << 17)) == 8 * D
+    assert sum(len(piece) for piece in model_store.get(version).pieces(1 << 17)) == 4 * D
 print(resident() - before, descriptors() - files)
 """
 
@@ -48,13 +50,13 @@ def task(make_task: TaskMaker) -> Task:
 def filled(task: Task, path: Path, models: int) -> ModelStore:
     model_store = ModelStore(task, path)
     for number in range(1, models + 1):
-        model_store.put(number, np.full(3, float(number)))
+        model_store.put(number, np.full(3, float(number), np.float32))
     return model_store
 
 
 def vector(model: StoredModel) -> list[float]:
     """In pieces that its end doesn't fit."""
-    words: list[float] = np.frombuffer(b"".join(model.pieces(7)), dtype="<f8").tolist()
+    words: list[float] = np.frombuffer(b"".join(model.pieces(7)), dtype="<f4").tolist()
     return words
 
 
@@ -92,7 +94,7 @@ def test_the_newest_one_is_read_from_the_disk_and_no_other_file_taken_for_it(
     with pytest.raises(StorageFailure, match="isn't the model 3 that this server wrote"):
         again.theta()
     path.write_bytes(b"")
-    with pytest.raises(StorageFailure, match=r"model 3 can't be read: .* ends at byte 0 of 24"):
+    with pytest.raises(StorageFailure, match=r"model 3 can't be read: .* ends at byte 0 of 12"):
         again.theta()
 
 
@@ -108,7 +110,7 @@ def test_models_on_offer_take_no_memory_and_a_descriptor_each(tmp_path: Path) ->
         env={"PYTHONPATH": ":".join(sys.path), "MALLOC_MMAP_THRESHOLD_": str(1 << 20)},
     )
     resident, open_files = (int(each) for each in done.stdout.split())
-    # Two vectors were 64 MiB.
+    # Two vectors were 32 MiB.
     assert resident < 16, done.stdout
     assert open_files <= KEPT_MODELS, done.stdout
 
@@ -118,12 +120,37 @@ def test_tensors_that_another_program_wrote_in_another_order_are_read_all_the_sa
 ) -> None:
     names = [{"name": name, "shape": [2]} for name in ("b", "a")]
     task = make_task(4, {"model.parameters": names})
-    theta = np.arange(4.0)
+    theta = np.arange(4.0, dtype=np.float32)
     path = tmp_path / "model"
     ModelStore(task, path).put(1, theta)
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     save_file({"a": theta[2:], "b": theta[:2]}, path, metadata)
-    assert path.read_bytes()[-32:] != theta.tobytes()
+    assert path.read_bytes()[-16:] != theta.tobytes()
     model_store = ModelStore(task, path)
     assert model_store.theta().tolist() == theta.tolist() == vector(model_store.current)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_model_stays_of_the_numbers_that_it_was_made_of(
+    task: Task, tmp_path: Path, dtype: type[np.floating[Any]]
+) -> None:
+    path, theta = tmp_path / "model", np.array([0.1, 0.2, 0.3], dtype)
+    ModelStore(task, path).put(1, theta)
+    again = ModelStore(task, path)
+    assert b"".join(again.current.pieces(7)) == theta.tobytes() == again.theta().tobytes()
+    assert again.current.digest == model_digest(task.digest, 1, task.model.parameters, theta)
+
+
+def test_a_training_that_began_at_a_float64_start_goes_on_from_it(
+    make_task: TaskMaker, tmp_path: Path
+) -> None:
+    """Owners know its digest; whoever heard of it would take part no more from another."""
+    task = make_task(
+        4, {"model.initial": "uniform", "model.parameters": [{"name": "w", "shape": [2, 2]}]}
+    )
+    theta = unrounded_start(task.model)
+    known = model_digest(task.digest, 0, task.model.parameters, theta)
+    assert ModelStore(task, tmp_path / "m", known).theta().tobytes() == theta.tobytes()
+    for start in (None, ModelStore(task, tmp_path / "m").current.digest):
+        assert ModelStore(task, tmp_path / "m", start).theta().dtype == np.float32

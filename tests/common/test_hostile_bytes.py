@@ -119,7 +119,7 @@ def test_a_receipt_or_a_notice_with_a_word_that_is_no_rejection() -> None:
     pieces = split(seed("client", 1))
     pieces[4] = pb.Receipt(rejection="absen#").SerializeToString()
     assert "absen#" in str(refused("client", join(*pieces)))
-    over = pb.Notice(over=pb.RoundOver(attempt=1, rejection="x" * 5000))
+    over = pb.Notice(over=pb.RoundOver(attempt=1, rejection="x" * 5000), serves_first="server-a")
     refused("client", join(*split(seed("client", 0)), over.SerializeToString()))
 
 

@@ -1,4 +1,4 @@
-"""The model's master copy: its start, step, bytes and file."""
+"""The model: its start, step, bytes and file."""
 
 import json
 import struct
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies
 from safetensors.numpy import load_file, save_file
 from tests.rig.tasks import task_with
 
 from precad.common.encode import encode
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import (
+    ModelVector,
     apply_update,
     from_bytes,
     initial_vector,
@@ -22,6 +24,7 @@ from precad.common.model import (
     save_model,
     tensors,
     to_bytes,
+    unrounded_start,
 )
 from precad.common.task import Task
 
@@ -35,11 +38,16 @@ def task_of(**model: Any) -> Task:
 
 
 TASK = task_of()
-THETA = np.random.default_rng(4).normal(size=TASK.dimension)
+OLD = np.random.default_rng(4).normal(size=TASK.dimension)
+THETA = OLD.astype(np.float32)
+BOTH = pytest.mark.parametrize("theta", [THETA, OLD], ids=["float32", "float64"])
 
 
 def test_a_uniform_start_fills_plus_minus_one_over_root_fan_in() -> None:
-    theta = initial_vector(task_of(initial="uniform", initial_seed=7).model)
+    model = task_of(initial="uniform", initial_seed=7).model
+    theta = initial_vector(model)
+    assert theta.dtype == np.float32
+    assert (theta == unrounded_start(model).astype(np.float32)).all()
     weight = theta[:100]
     assert np.abs(weight).max() <= 1 / 5
     assert np.abs(weight).max() > 0.19
@@ -48,15 +56,34 @@ def test_a_uniform_start_fills_plus_minus_one_over_root_fan_in() -> None:
     assert theta[104:].tolist() == [1.0] * 4
 
 
-def test_bytes_are_little_endian_doubles() -> None:
+def test_bytes_are_little_endian_numbers_of_the_vectors_own_size() -> None:
+    assert to_bytes(np.array([1.0, -2.5], np.float32)) == struct.pack("<2f", 1.0, -2.5)
     assert to_bytes(np.array([1.0, -2.5])) == struct.pack("<2d", 1.0, -2.5)
-    assert (from_bytes(to_bytes(THETA), THETA.size) == THETA).all()
 
 
-@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], [1.0, float("nan")]])
-def test_bytes_of_another_length_or_with_nan_are_refused(values: list[float]) -> None:
-    with pytest.raises(Misconfiguration, match="model"):
-        from_bytes(to_bytes(np.array(values)), 2)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(data=strategies.data(), size=strategies.integers(1, 9))
+def test_bytes_come_back_as_the_vector_that_they_were(
+    dtype: Any, data: strategies.DataObject, size: int
+) -> None:
+    width = 8 * np.dtype(dtype).itemsize
+    number = strategies.floats(allow_nan=False, allow_infinity=False, width=width)
+    theta = np.array(data.draw(strategies.lists(number, min_size=size, max_size=size)), dtype)
+    back = from_bytes(to_bytes(theta), size)
+    assert (back.dtype, back.tobytes()) == (theta.dtype, theta.tobytes())
+    back[0] = 1.0
+
+
+@pytest.mark.parametrize("length", [0, 4, 7, 9, 12, 15, 17, 24])
+def test_bytes_of_another_length_are_refused(length: int) -> None:
+    with pytest.raises(Misconfiguration, match=f"{length} bytes.*has 8, or 16 where"):
+        from_bytes(bytes(length), 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bytes_with_nan_are_refused(dtype: Any) -> None:
+    with pytest.raises(Misconfiguration, match="NaN"):
+        from_bytes(to_bytes(np.array([1.0, float("nan")], dtype)), 2)
 
 
 def test_tensors_are_cut_in_the_tasks_order() -> None:
@@ -66,12 +93,30 @@ def test_tensors_are_cut_in_the_tasks_order() -> None:
     assert (np.concatenate([t.ravel() for t in named.values()]) == THETA).all()
 
 
-def test_a_step_multiplies_by_one_number_and_adds() -> None:
+@BOTH
+def test_a_step_multiplies_by_one_number_adds_and_rounds_once(theta: ModelVector) -> None:
     total = encode(np.linspace(-30, 30, TASK.dimension), 20)
-    moved = apply_update(THETA, total, TASK, 287.4)
+    moved = apply_update(theta, total, TASK, 287.4)
     step = 6.0 / 287.4
+    assert moved.dtype == np.float32
     for index in (0, 17, 107):
-        assert moved[index] == THETA[index] + step * (int(total[index]) / 2**20)
+        stepped = float(theta[index]) + step * (int(total[index]) / 2**20)
+        # struct rounds to nearest even, by itself.
+        assert struct.pack("<f", moved[index]) == struct.pack("<f", stepped)
+
+
+def test_a_step_halfway_between_two_numbers_goes_to_the_even_one() -> None:
+    theta = np.zeros(TASK.dimension)
+    theta[:3] = [1 + 2**-24, 1 + 3 * 2**-24, -1 - 2**-24]
+    moved = apply_update(theta, np.zeros(TASK.dimension, np.int64), TASK, 1.0)
+    assert moved[:3].tolist() == [1.0, 1 + 2**-22, -1.0]
+
+
+def test_a_step_past_what_float32_holds_is_refused() -> None:
+    theta = np.full(TASK.dimension, 3e38, np.float32)
+    total = np.full(TASK.dimension, 2**60)
+    with pytest.raises(Misconfiguration, match="overflows"):
+        apply_update(theta, total, TASK, 1e-30)
 
 
 @pytest.mark.parametrize("denominator", [0.0, -1.0, float("nan"), float("inf"), 1e-320])
@@ -81,13 +126,14 @@ def test_a_step_by_an_unusable_denominator_is_refused(denominator: float) -> Non
         apply_update(THETA, total, TASK, denominator)
 
 
-def test_a_saved_model_is_read_back(tmp_path: Path) -> None:
+@BOTH
+def test_a_saved_model_is_read_back(tmp_path: Path, theta: ModelVector) -> None:
     path = tmp_path / "model.safetensors"
-    digest = save_model(path, TASK, 7, THETA)
+    digest = save_model(path, TASK, 7, theta)
     saved = load_model(path, TASK)
     assert saved.version == 7
-    assert (saved.theta == THETA).all()
-    assert saved.digest == digest == model_digest(TASK.digest, 7, TASK.model.parameters, THETA)
+    assert (saved.theta.dtype, saved.theta.tobytes()) == (theta.dtype, theta.tobytes())
+    assert saved.digest == digest == model_digest(TASK.digest, 7, TASK.model.parameters, theta)
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
     assert load_file(path)["w.weight"].shape == (4, 25)
 
@@ -130,8 +176,9 @@ def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
     good = {name: t.copy() for name, t in tensors(THETA, TASK.model.parameters).items()}
     for bad, message in (
         (good | {"w.weight": good["w.weight"].T.copy()}, r"w.weight.*\[25, 4\].*\[4, 25\]"),
-        (good | {"w.bias": np.zeros(4, np.float32)}, "w.bias.*float32"),
-        (good | {"extra": np.zeros(1)}, "extra"),
+        (good | {"w.bias": np.zeros(4)}, "w.bias.*float64.*float32"),
+        (good | {"w.bias": np.zeros(4, np.float16)}, "w.bias.*float16.*float32"),
+        (good | {"extra": np.zeros(1, np.float32)}, "extra"),
         ({"w.weight": good["w.weight"]}, "norm.weight.*missing"),
     ):
         save_file(bad, path, metadata)
@@ -152,7 +199,7 @@ def test_a_step_and_its_file_take_no_more_than_the_next_model(tmp_path: Path) ->
     """A large model has room for few vectors."""
     size = 2_000_000
     task = task_of(parameters=[{"name": "w", "shape": [size]}])
-    theta, total = np.zeros(size), np.arange(size, dtype=np.int64)
+    theta, total = np.zeros(size, np.float32), np.arange(size, dtype=np.int64)
     tracemalloc.start()
     try:
         stepped = apply_update(theta, total, task, 2.0)

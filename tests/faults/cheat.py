@@ -247,11 +247,12 @@ def _release(cheat: Cheat, put: Wrap) -> None:
     @_wrapping(ModelStore, "get", put)
     def get(original: Any, self: Any, version: int) -> Any:
         model = original(self, version)
-        if not cheat.now.other_model:
+        if not (cheat.now.other_model or cheat.now.other_bytes):
             return model
         cheat.did()
-        theta = np.frombuffer(b"".join(model.pieces(1 << 17)), dtype="<f8")
-        return StoredModel(version, Digest.of(b"another model"), InMemory(theta + 1.0))
+        theta = np.frombuffer(b"".join(model.pieces(1 << 17)), dtype="<f4") + np.float32(1)
+        digest = Digest.of(b"another model") if cheat.now.other_model else model.digest
+        return StoredModel(version, digest, InMemory(theta))
 
 
 def wrap_dealing(

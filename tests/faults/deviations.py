@@ -154,6 +154,8 @@ class Deviation:
     """It chooses its noisy share after it has heard the other's, and the model with it."""
     other_model: bool = False
     """It shows owners another model, or another digest of it."""
+    other_bytes: bool = False
+    """It serves owners other bytes than the model's, and says the model's digest."""
 
 
 IN_SET_UP = frozenset({"position", "remembered", "roster", "set-secret", "dealer", "nonce"})
@@ -250,6 +252,7 @@ DEVIATIONS: dict[str, Deviation] = {
     "no noise of its own": Deviation(noiseless=True),
     "the last word on the model": Deviation(speaks_last=True),
     "another model shown": Deviation(other_model=True),
+    "other bytes served": Deviation(other_bytes=True),
 }
 
 
@@ -258,7 +261,7 @@ DEVIATIONS: dict[str, Deviation] = {
 FAULT, REFUSED, DONE = "a named fault", "a refused submission", "a round like any other"
 
 WITH_NOISE = ("no noise of its own", "the last word on the model", "noisy-share with a bit flipped")
-SHOWN = "another model shown"
+SHOWN, SERVED = "another model shown", "other bytes served"
 UNSEEN = {
     # The other server's correlated randomness, which proofs need none of.
     "nonce with a bit flipped",
@@ -314,7 +317,7 @@ def ends_of(deviation: str, validation: str) -> set[str]:
             return {FAULT, REFUSED}
     if deviation in REFUSALS:
         return {REFUSED}
-    if deviation in UNSEEN or deviation in WITH_NOISE[:2]:
+    if deviation in UNSEEN or deviation in (*WITH_NOISE[:2], SERVED):
         return {DONE}
     if deviation in LOOSE:
         return {FAULT, DONE}

@@ -6,7 +6,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from tests.faults.simulated_links import SERVERS
 from tests.faults.simulated_server import Server
 from tests.faults.turns import (
@@ -21,11 +20,11 @@ from precad.aggregator.rpc.limits import Call
 from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
 from precad.aggregator.training.owner_statements import give_back, lost_model
 from precad.client.connection import Receipt
+from precad.client.fetched_model import fetched_model
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
 from precad.common.errors import (
     PeerUnavailable,
-    PeerViolation,
     PrecadError,
     RejectedSubmission,
     Rejection,
@@ -33,8 +32,8 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
+from precad.common.model import ModelVector
 from precad.common.model import from_bytes as model_from_bytes
-from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.header import SubmissionContext
@@ -72,6 +71,7 @@ class Calls:
         self.task = world.task
         self.client = client
         self.verifier = verifier()
+        self.serves_first = Role.SERVER_A
         self.world = world
         self._world = world
         self._life = life
@@ -96,29 +96,46 @@ class Calls:
                 self._wait_for(server, at)
                 if not server.life.alive:
                     raise PeerUnavailable("server A is gone")
-                notice = notice_of(events[at], self.client)
+                self.serves_first = server.session.register.serves_first(self.client)
+                notice = notice_of(events[at], self.client, serves_first=self.serves_first)
                 assert notice.ByteSize() == NOTICE_BYTES
                 at += 1
                 with world.step(f"notice {notice.WhichOneof('event')}"):
                     pass
                 yield read_notice(notice)
 
-    def fetch_model(
-        self, version: int, announced: Digest, *, signed: bool = False
-    ) -> NDArray[np.float64]:
-        """θ_t from A, its digest from both."""
-        at_b = announced
-        with self._world.step("fetch"), self._hearing():
-            if not signed:
-                at_b = self._server(Role.SERVER_B).session.model_store.get(version).digest
-            model = self._server(Role.SERVER_A).session.model_store.get(version)
-            theta = model_from_bytes(b"".join(model.pieces(1 << 17)), self.task.dimension)
-        digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
-        if not digest == announced == at_b:
-            raise PeerViolation(f"the servers show different models of version {version}")
-        self._world.seen.given[version].add(digest)
+    def fetch_model(self, version: int, announced: Digest, *, signed: bool = False) -> ModelVector:
+        """θ_t from one server, its digest from the other, as `Servers` does."""
+        theta = fetched_model(
+            self.task,
+            version,
+            announced,
+            self.serves_first,
+            lambda role, _last: self._model_bytes(role, version),
+            None if signed else lambda role: self._model_digest(role, version),
+        )
+        self._world.seen.given[version].add(announced)
         self._world.seen.fetched.add(version)
         return theta
+
+    def _model_bytes(self, role: Role, version: int) -> bytes:
+        """As the servers' FetchModel; anything may happen amid it."""
+        with self._world.step("fetch"):
+            server = self._server(role)
+        with self._handled_by(server):
+            first, *others = server.session.offered(version).pieces(1 << 4)
+            with self._world.turns.acting(self._life), self._world.step("half a model"):
+                pass
+        if not server.life.alive:
+            raise PeerUnavailable(f"{role.value} died amid the model")
+        return b"".join([first, *others])
+
+    def _model_digest(self, role: Role, version: int) -> Digest:
+        """As the servers' ModelDigest."""
+        with self._world.step("digest"):
+            server = self._server(role)
+        with self._handled_by(server):
+            return server.session.offered(version).digest
 
     def opening(self, role: Role, attempt: int) -> bytes:
         """As the servers' Opening."""

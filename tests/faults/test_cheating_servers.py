@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from tests.faults.deviations import (
     POISON,
     REFUSALS,
     REFUSED,
+    SERVED,
     Deviation,
     deviations_of,
     ends_of,
@@ -347,6 +349,21 @@ def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(cheater: Rol
         drawn = {noise.tobytes() for noise in world.seen.noise[world.honest]}
         noises = [together(shares) - of_updates for shares in world.noisy.values()]
         assert len([noise for noise in noises if noise.tobytes() in drawn]) == 3
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_where_a_server_serves_other_bytes_owners_go_to_the_other_and_on(
+    cheater: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    log = SimpleNamespace(warning=lambda text, *given: warned.append(text % given))
+    monkeypatch.setattr("precad.client.fetched_model.log", log)
+    with cheated(9, cheater, [SERVED], lasts=3) as world:
+        charges = world.charges(world.honest)
+        assert len([n for n in world.noisy if charges[n] == set(CANDIDATES)]) >= 3
+    assert len(warned) >= 3
+    passed_over = rf"{cheater.title} served model \d+ with digest .*; fetching model"
+    assert all(re.search(passed_over, each) for each in warned)
 
 
 @pytest.mark.parametrize("cheater", SERVERS)

@@ -235,7 +235,7 @@ class Stage:
 
     def take_part(self, answers: dict[str, Any]) -> None:
         """A client's whole training against servers that answer this, and then pause for good."""
-        stopped = pb.Notice(paused=pb.TrainingPaused())
+        stopped = pb.Notice(paused=pb.TrainingPaused(), serves_first="server-a")
         answers = {**answers, "Watch": [*answers["Watch"], stopped]}
         at_b = pb.DescribeReply()
         at_b.CopyFrom(answers["Describe"])

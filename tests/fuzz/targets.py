@@ -563,16 +563,16 @@ def _conversations(validation: str = "crypten") -> list[bytes]:
         attempt=1, model_digest=model, selected=True, collect_seconds=9, version=0
     )
     notices = [
-        pb.Notice(open=opened),
-        pb.Notice(over=pb.RoundOver(attempt=1, counted=True)),
-        pb.Notice(over=pb.RoundOver(attempt=1, rejection="absent")),
-        pb.Notice(finished=pb.TrainingOver(version=0, model_digest=model)),
+        pb.Notice(open=opened, serves_first="server-a"),
+        pb.Notice(over=pb.RoundOver(attempt=1, counted=True), serves_first="server-b"),
+        pb.Notice(over=pb.RoundOver(attempt=1, rejection="absent"), serves_first="server-a"),
+        pb.Notice(finished=pb.TrainingOver(version=0, model_digest=model), serves_first="server-b"),
     ]
     replies = [
         described,
         pb.EnrolReply(enrolled=1),
         pb.ModelDigestReply(model_digest=model),
-        pb.ModelPiece(data=bytes(8 * D)),
+        pb.ModelPiece(data=bytes(4 * D)),
         pb.Receipt(rejection="absent", detail="x"),
         pb.OpeningBody(
             **mine,

@@ -74,7 +74,7 @@ def test_the_models_are_the_protocols_bit_for_bit(
 ) -> None:
     print("seed", SEED)  # noqa: T201
     task = Task.parse(demo_task(load("digits"), "mlp", OWNERS, rounds=ROUNDS))
-    simulated: list[tuple[SimulatedRound, NDArray[np.float64]]] = []
+    simulated: list[tuple[SimulatedRound, NDArray[np.float32]]] = []
     training = precad.simulate(
         task,
         owners,
@@ -104,7 +104,7 @@ def test_the_models_are_the_protocols_bit_for_bit(
                     updates[name] = owner.update(RoundView(version, theta, Digest(bytes(32))))
         bad = np.array([updates[name] for name in BAD])
         honest = np.array([update for name, update in updates.items() if name not in BAD])
-        view = View(task, version, theta, BAD, honest, shared.generator(version))
+        view = View(task, version, theta.astype(np.float64), BAD, honest, shared.generator(version))
         updates |= dict(zip(BAD, attack(bad, view), strict=True))
         a, b = run_round(
             task,

@@ -15,7 +15,8 @@ from precad.common.task import Task
 
 STEPS = ("making keys", "server A start", "enrol", "round   1/", "the training is over", "done")
 LINKS = (
-    *("clients to server-a", "clients to server-b", "server-a to clients"),
+    *("clients to server-a", "clients to server-b"),
+    *("server-a to clients", "server-b to clients"),
     *("server-a to server-b", "server-b to server-a"),
 )
 

@@ -64,6 +64,8 @@ class FakeServer(AggregationServicer):
     came_after: list[float] = field(default_factory=list)
     """Seconds from an attempt's announcement to the first byte of its upload, on ``clock``."""
     clock: Clock = CLOCK
+    serves_first: Role = Role.SERVER_A
+    """From which server it tells the client to fetch models."""
     wire_version: int = WIRE_VERSION
     """As it answers; 0 is what servers before version 2 say."""
 
@@ -90,6 +92,11 @@ class FakeServer(AggregationServicer):
         return pb.EnrolReply(enrolled=1)
 
     def Watch(self, request: Any, context: Any) -> Iterator[pb.Notice]:  # noqa: N802
+        for notice in self._notices(request, context):
+            notice.serves_first = self.serves_first.value
+            yield notice
+
+    def _notices(self, request: Any, context: Any) -> Iterator[pb.Notice]:
         self.note("Watch", request.ByteSize())
         if request.task_digest != (self.described or self.task).digest.value:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "task digest differs")

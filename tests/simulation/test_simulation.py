@@ -142,7 +142,7 @@ def test_a_simulation_that_is_broken_off_goes_on_to_the_same_bits(
     played: list[int] = []
     breaks = [9, 30]
 
-    def told(shown: SimulatedRound, _theta: NDArray[np.float64]) -> None:
+    def told(shown: SimulatedRound, _theta: NDArray[np.float32]) -> None:
         played.append(shown.number)
         if shown.number in breaks:
             breaks.remove(shown.number)

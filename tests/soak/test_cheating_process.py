@@ -31,6 +31,7 @@ from tests.faults.deviations import (
     POISON,
     REFUSALS,
     REFUSED,
+    SERVED,
     SHOWN,
     deviations_of,
     ends_of,
@@ -331,8 +332,21 @@ def test_a_server_that_shows_another_model_gets_nothing_for_it(site: Site) -> No
     owners = [deployment.processes[name] for name in CANDIDATES]
     deployment.wait_for(lambda: all(owner.poll() is not None for owner in owners))
     for name in CANDIDATES:
-        assert re.search(r"model \d+ has digest .*; nothing is sent", deployment.log(name))
+        assert re.search(r"model \d+ with digest .*; nothing is sent", deployment.log(name))
     site.cheats_no_more()
     for name in CANDIDATES:
         deployment.start(name)
+    site.goes_on()
+
+
+@pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
+def test_a_server_that_serves_other_bytes_is_passed_over(site: Site) -> None:
+    site.start()
+    deployment = site.deployment
+    site.cheats(SERVED)
+    before = deployment.done()
+    deployment.wait_for(lambda: deployment.done() >= before + 3)
+    logs = "".join(map(deployment.log, CANDIDATES))
+    assert re.search(r"server [AB] served model \d+ with digest .*; fetching model", logs)
+    site.cheats_no_more()
     site.goes_on()

@@ -6,10 +6,11 @@ import struct
 import tomllib
 
 import numpy as np
+import pytest
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import Keystream, derive, encode_context
-from precad.common.model import initial_vector, model_digest
+from precad.common.model import ModelVector, initial_vector, model_digest, unrounded_start
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -110,14 +111,25 @@ def word(value: int) -> bytes:
     return struct.pack("<Q", value)
 
 
-def test_the_digest_is_sha256_of_these_bytes() -> None:
+@pytest.mark.parametrize(
+    ("theta", "layout", "pinned"),
+    [
+        (
+            THETA.astype(np.float32),
+            "<8f",
+            "8cce2b907226899e41f1c8d9d4b25079ebc56fb36e165f871118626310135fe4",
+        ),
+        # A model that was made when models were float64.
+        (THETA, "<8d", "4c50237391f7e6dc54998ca70ca666c8ab4f95294a2346410d5e2460d74e4ead"),
+    ],
+)
+def test_the_digest_is_sha256_of_these_bytes(theta: ModelVector, layout: str, pinned: str) -> None:
     w = part(b"precad/v1/tensor") + part(b"w") + part(word(2)) + part(word(3))
     b = part(b"precad/v1/tensor") + part(b"b") + part(word(2))
     header = part(b"precad/v1/model") + part(bytes(range(32))) + part(word(5)) + part(w) + part(b)
-    expected = hashlib.sha256(header + word(8) + struct.pack("<8d", *THETA)).hexdigest()
-    found = str(model_digest(OF_TASK, 5, PARAMETERS, THETA))
-    assert found == expected
-    assert found == "4c50237391f7e6dc54998ca70ca666c8ab4f95294a2346410d5e2460d74e4ead"
+    expected = hashlib.sha256(header + word(8) + struct.pack(layout, *theta)).hexdigest()
+    found = str(model_digest(OF_TASK, 5, PARAMETERS, theta))
+    assert found == expected == pinned
 
 
 def test_the_digest_tells_everything_apart() -> None:
@@ -132,8 +144,9 @@ def test_the_digest_tells_everything_apart() -> None:
         model_digest(OF_TASK, 5, reshaped, THETA),
         model_digest(OF_TASK, 5, PARAMETERS, unsigned),
         model_digest(OF_TASK, 5, PARAMETERS, np.nextafter(THETA, 9.0)),
+        model_digest(OF_TASK, 5, PARAMETERS, THETA.astype(np.float32)),
     }
-    assert len(digests) == 7
+    assert len(digests) == 8
 
 
 def test_a_uniform_start_is_pinned() -> None:
@@ -141,8 +154,9 @@ def test_a_uniform_start_is_pinned() -> None:
     context = part(b"precad/v1/initial-parameters") + part(word(42)) + part(b"w")
     words = struct.unpack("<6Q", hashlib.shake_256(context).digest(48))
     expected = [((word >> 11) - 2**52) / 2**52 / 3**0.5 for word in words] + [0.0, 0.0]
-    assert initial_vector(section).tolist() == expected
+    assert unrounded_start(section).tolist() == expected
     assert expected[0] == 0.24826077858897005
+    assert initial_vector(section).tobytes() == struct.pack("<8f", *expected)
 
 
 # --- rows of the range test ----------------------------------------------------------------------

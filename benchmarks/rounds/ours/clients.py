@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.vectors import is_sum, vectors
@@ -32,10 +33,11 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import dialling
+from precad.common.model import from_bytes
 from precad.common.ring import RingVector
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
-from precad.common.wire.owner_notices import RoundOpen, RoundOver, read_notice
+from precad.common.wire.owner_notices import RoundOpen, RoundOver, read_notice, serves_first
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -133,7 +135,7 @@ class Clients:
         self._threads = ThreadPoolExecutor(max_workers=min(AT_ONCE, len(names)))
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._theta = np.zeros(task.dimension)
+        self._theta: NDArray[np.float64] = np.zeros(task.dimension)
         self._counted = 0
         self._following = RoundOpen(0, 0, Digest(bytes(32)), selected=False, collect_seconds=0.0)
 
@@ -141,14 +143,14 @@ class Clients:
         """Enrol everybody and wait until the first attempt is open. Raises PrecadError."""
         for servers, line in zip(self._servers, self._lines, strict=True):
             servers.enrol(1, self._task.privacy.record_rate)
-            asyncio.run_coroutine_threadsafe(self._watch(servers.client, line), self._loop)
+            asyncio.run_coroutine_threadsafe(self._watch(servers, line), self._loop)
         self._notices.opened(0)
 
-    async def _watch(self, client: ClientId, line: Line) -> None:
-        request = pb.WatchRequest(task_digest=self._task.digest.value, client=client.name)
+    async def _watch(self, servers: Servers, line: Line) -> None:
+        request = pb.WatchRequest(task_digest=self._task.digest.value, client=servers.client.name)
         async with grpc.aio.secure_channel(*line) as channel:
-            stub = AggregationStub(channel)
-            await self._notices.follow(stub.Watch(request, wait_for_ready=True))
+            notices = AggregationStub(channel).Watch(request, wait_for_ready=True)
+            await self._notices.follow(_heeded(servers, notices))
 
     def play(self, attempt: int, *, held: bool) -> Iterator[Message]:
         """One attempt; what it yields is said at once: "received", "over", "opened".
@@ -180,7 +182,9 @@ class Clients:
     def right(self) -> bool:
         """Whether everybody counted in the last attempt and it moved the model by their sum."""
         deviation = 2**0.5 * self._task.noise_units
-        theta = self._servers[0].fetch_model(self._following.version, self._following.model)
+        # Of A, whose line the bytes are taken off again (``system.facts``).
+        data = self._servers[0].model_bytes(Role.SERVER_A, self._following.version)
+        theta = from_bytes(data, self._task.dimension).astype(np.float64)
         moved = np.ldexp(theta - self._theta, self._task.fractional_bits)
         self._theta = theta
         return self._counted == len(self._servers) and is_sum(moved, self._vectors, deviation)
@@ -188,6 +192,13 @@ class Clients:
     def _all(self, part: Callable[[Servers, Item], Result], items: Iterable[Item]) -> list[Result]:
         """Every client's part, ``AT_ONCE`` at a time. Raises what the first failed one raised."""
         return list(self._threads.map(part, self._servers, items))
+
+
+async def _heeded(servers: Servers, notices: AsyncIterable[pb.Notice]) -> AsyncIterator[pb.Notice]:
+    """A client's notices; its models come from the server that they name."""
+    async for notice in notices:
+        servers.serves_first = serves_first(notice)
+        yield notice
 
 
 def _take_part(event: RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:

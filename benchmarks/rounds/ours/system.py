@@ -17,7 +17,6 @@ from benchmarks.rounds.part import Message, Part
 from benchmarks.rounds.sample import Sample, between, require_right
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
-from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 
 SERVERS = ("server-a", "server-b", "dealer")
@@ -122,7 +121,7 @@ class Precad:
             for link, count in self._deployment.operator(role).status().bytes_by_link.items():
                 payload[link] = count / self._attempts
         # The check fetches each model once more.
-        payload["server-a to clients"] -= WORD_BYTES * self._deployment.task.dimension
+        payload["server-a to clients"] -= 4 * self._deployment.task.dimension
         counted = {link: round(count) for link, count in sorted(payload.items())}
         return {"payload_bytes": counted, **self._wire.facts()}
 

@@ -176,7 +176,8 @@ def test_who_leaves_at_its_limit_has_the_newest_model_that_it_saw(trained: Train
 def test_servers_and_owners_start_from_the_task_s_file_of_weights(trained: Trained) -> None:
     task = trained.deployment.task
     served = read_models(trained.state(STAYS) / "models.log")
-    assert served[task.digest, 0] == model_digest(task.digest, 0, task.model.parameters, START)
+    theta = START.astype(np.float32)
+    assert served[task.digest, 0] == model_digest(task.digest, 0, task.model.parameters, theta)
 
 
 def test_the_file_is_read_without_precad_and_says_what_it_is(trained: Trained) -> None:

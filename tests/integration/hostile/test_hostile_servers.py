@@ -1,7 +1,10 @@
 """A hostile server can waste a client's time, but the client notices, and nothing is sent."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -19,9 +22,11 @@ from precad.common.clock import Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.model import initial_vector
+from precad.common.model import initial_vector, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.common.wire.owner_notices import serves_first
+from precad.common.wire.version import WIRE_VERSION
 from precad.protos import precad_pb2 as pb
 
 D = 8
@@ -85,18 +90,27 @@ def test_honest_fakes_finish(pair: Pair) -> None:
     assert {len(body) for body in pair.b.uploads} == {32 + 8 * D}
 
 
-def pieces(make: Callable[[], Iterator[bytes]]) -> Callable[[Pair], None]:
-    return lambda pair: setattr(pair.a, "pieces", make)
-
-
 def a_model_of_as_own(pair: Pair) -> None:
     """With its right digest, to one client."""
-    pair.a.theta = pair.a.theta + 1e-9
+    pair.a.theta = pair.a.theta + 1
 
 
 def an_older_model(pair: Pair) -> None:
     """The digest is of the version too: θ_0 can't be passed off as θ_1."""
     pair.a.notices = [opening(0, pair.a.model(), version=1)]
+
+
+SERVED: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
+    "too long a model": (lambda: iter([bytes(8 * D + 8)]), "longer than 64 bytes"),
+    "too short a model": (lambda: iter([bytes(4 * D - 4)]), "28 bytes.*has 32, or 64"),
+    "no model": (lambda: iter(()), "0 bytes"),
+    "a model of NaN": (lambda: iter([np.full(D, np.nan, np.float32).tobytes()]), "NaN"),
+    "an old model of NaN": (lambda: iter([np.full(D, np.nan).tobytes()]), "NaN"),
+    "a model without end": (lambda: iter(lambda: bytes(1 << 16), None), "longer than 64 bytes"),
+    "another model": (lambda: iter([np.ones(D, np.float32).tobytes()]), "with digest"),
+    "the model as float64": (lambda: iter([bytes(8 * D)]), "with digest"),
+}
+"""What a server serves in the model's place, and what is said of it."""
 
 
 def at_the_end(pair: Pair) -> None:
@@ -107,11 +121,11 @@ def at_the_end(pair: Pair) -> None:
 WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
     "a server of the first wire version": (
         lambda pair: setattr(pair.a, "wire_version", 0),
-        r"speaks wire version 1, this side 3: upgrade precad at server A",
+        rf"speaks wire version 1, this side {WIRE_VERSION}: upgrade precad at server A",
     ),
     "a server of a newer wire version": (
-        lambda pair: setattr(pair.b, "wire_version", 4),
-        r"erver B speaks wire version 4, this side 3: upgrade precad on this side",
+        lambda pair: setattr(pair.b, "wire_version", WIRE_VERSION + 1),
+        rf"wire version {WIRE_VERSION + 1}, this side {WIRE_VERSION}: upgrade precad on this side",
     ),
     "a digest that differs between A and B": (
         lambda pair: setattr(pair.b, "digest", Digest(b"\5" * 32)),
@@ -123,12 +137,7 @@ WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
         lambda pair: setattr(pair.a, "announced", b"\6" * 32),
         "announced 0606",
     ),
-    "an older model under a newer version": (an_older_model, "model 1 has digest"),
-    "too long a model": (pieces(lambda: iter([bytes(8 * D + 8)])), "model"),
-    "too short a model": (pieces(lambda: iter([bytes(8 * D - 8)])), "model"),
-    "no model": (pieces(lambda: iter(())), "model"),
-    "a model of NaN": (pieces(lambda: iter([np.full(D, np.nan).tobytes()])), "model"),
-    "a model without end": (pieces(lambda: iter(lambda: bytes(1 << 16), None)), "model"),
+    "an older model under a newer version": (an_older_model, "served model 1 with digest"),
 }
 
 
@@ -143,14 +152,116 @@ def test_a_model_that_both_servers_do_not_stand_for_is_not_trained(pair: Pair, k
     assert pair.nothing_was_sent(budget)
 
 
+@pytest.mark.parametrize("kind", SERVED)
+def test_what_neither_server_serves_is_not_trained(pair: Pair, kind: str) -> None:
+    pair.a.pieces = pair.b.pieces = SERVED[kind][0]
+    budget = pair.budget()
+    with pytest.raises(PeerViolation, match="nothing is sent"):
+        pair.take_part(budget)
+    assert pair.computed == 0
+    assert pair.nothing_was_sent(budget)
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("kind", SERVED)
+def test_a_server_that_serves_something_else_is_passed_over_with_a_warning(
+    pair: Pair, kind: str, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    served, says = SERVED[kind]
+    bad = getattr(pair, first)
+    pair.a.serves_first, bad.pieces = bad.role, served
+    result = pair.take_part(pair.budget())
+    assert (result.ended, result.submitted) == (FINISHED, 3)
+    assert result.model is not None
+    assert result.model.theta.tobytes() == pair.a.theta.tobytes()
+    warned = [each.getMessage() for each in caplog.records]
+    assert any(re.search(rf"{bad.role.title} served.*{says}", each) for each in warned)
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_one_server_gives_the_model_and_the_other_its_digest(pair: Pair, first: str) -> None:
+    serving = getattr(pair, first)
+    other = pair.b if first == "a" else pair.a
+    pair.a.serves_first = serving.role
+    pair.take_part(pair.budget())
+    asked = {fake.role: Counter(rpc for rpc, _ in fake.calls) for fake in (serving, other)}
+    # Three rounds and the final one.
+    assert asked[serving.role]["FetchModel"] == asked[other.role]["ModelDigest"] == 4
+    assert not asked[serving.role]["ModelDigest"]
+    assert not asked[other.role]["FetchModel"]
+
+
+@pytest.mark.parametrize("amid", [False, True])
+def test_a_server_that_falls_silent_is_passed_over(
+    pair: Pair,
+    amid: bool,  # noqa: FBT001 -- a column
+    make_task: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pair.task = pair.a.task = pair.b.task = make_task(D, {"deadlines.peer": 0.2})
+    over = Event()
+
+    def silent() -> Iterator[bytes]:
+        if amid:
+            yield bytes(4)
+        over.wait()
+
+    pair.b.pieces = silent
+    with pair.servers() as servers:
+        servers.serves_first = Role.SERVER_B
+        try:
+            theta = servers.fetch_model(0, Digest(pair.a.model()))
+        finally:
+            over.set()
+    assert theta.tobytes() == pair.a.theta.tobytes()
+    assert "server B served nothing for 0.2 s; fetching model 0 from server A" in caplog.text
+
+
+def test_a_model_that_keeps_coming_is_waited_for(pair: Pair, make_task: Any) -> None:
+    """What counts is that some of it comes, not how much."""
+    pair.task = pair.a.task = pair.b.task = make_task(D, {"deadlines.peer": 60.0})
+    pair.a.pieces = lambda: iter([bytes([each]) for each in to_bytes(pair.a.theta)])
+    with pair.servers() as servers:
+        theta = servers.fetch_model(0, Digest(pair.a.model()))
+    assert theta.tobytes() == pair.a.theta.tobytes()
+    assert "FetchModel" not in dict(pair.b.calls)
+
+
+def test_a_server_that_is_gone_is_passed_over_where_both_signed_the_digest(pair: Pair) -> None:
+    pair.b.address = "localhost:1"
+    with pair.servers() as servers:
+        servers.serves_first = Role.SERVER_B
+        theta = servers.fetch_model(0, Digest(pair.a.model()), signed=True)
+    assert theta.tobytes() == pair.a.theta.tobytes()
+
+
+def test_a_server_that_is_gone_may_come_back_where_the_other_serves_something_else(
+    pair: Pair,
+) -> None:
+    pair.b.address = "localhost:1"
+    pair.a.theta = pair.a.theta + 1
+    with pair.servers() as servers:
+        for first in (Role.SERVER_A, Role.SERVER_B):
+            servers.serves_first = first
+            with pytest.raises(PeerUnavailable, match="server B"):
+                servers.fetch_model(0, Digest(pair.b.model()), signed=True)
+
+
+@pytest.mark.parametrize("named", ["", "server-c", "dealer"])
+def test_a_notice_that_names_another_party_to_serve_models(named: str) -> None:
+    with pytest.raises(PeerViolation, match="serves models"):
+        serves_first(pb.Notice(serves_first=named))
+
+
 def test_a_digest_that_both_servers_have_signed_is_checked_and_not_asked_for(pair: Pair) -> None:
     with pair.servers() as servers:
         theta = servers.fetch_model(0, Digest(pair.a.model()), signed=True)
         assert np.array_equal(theta, pair.a.theta)
-        pair.a.theta = pair.a.theta + 1e-9
+        pair.a.theta = pair.b.theta = pair.a.theta + 1
         with pytest.raises(PeerViolation, match="nothing is sent"):
-            servers.fetch_model(0, Digest(pair.b.model()), signed=True)
-    assert "ModelDigest" not in dict(pair.b.calls)
+            servers.fetch_model(0, Digest.of(b"another"), signed=True)
+    for fake in (pair.a, pair.b):
+        assert "ModelDigest" not in dict(fake.calls)
 
 
 def test_a_long_model_on_a_slow_line_has_the_tasks_time(pair: Pair, make_task: Any) -> None:

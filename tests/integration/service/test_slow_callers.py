@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -161,6 +162,45 @@ def test_a_quick_upload_passes_by_all_that_stall(
         assert not any(call.done() for call in calls)
         for call in calls:
             call.cancel()
+
+
+@pytest.mark.parametrize("role", [A, B])
+def test_an_upload_passes_by_the_downloads_that_wait(deployed: Deployed, role: Role) -> None:
+    """The last client's download holds up no upload of the first's."""
+    deployed.open_round()
+    slots = deployed.services[role]._fetch_slots = TransferSlots(1)
+    last = slots.one()
+    deployed.on_loop(last.take())
+    model = deployed.sessions[role].model_store.current.digest
+    with (
+        deployed.connect(ONE) as first,
+        deployed.connect(TWO) as late,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        late.serves_first = role
+        fetching = executor.submit(late.fetch_model, 0, model)
+        until(lambda: slots._places._waiters, "a download that waits for its slot")
+        assert reasons(first.submit(deployed.pair(first), DEADLINE_S)) == [None, None]
+        assert not fetching.done()
+        deployed.loop.call_soon_threadsafe(last.close)
+        fetching.result(DEADLINE_S)
+
+
+@pytest.mark.parametrize("role", [A, B])
+def test_both_servers_know_who_has_the_final_model(deployed: Deployed, role: Role) -> None:
+    """Whichever serves it: the other is asked for the digest."""
+    task = deployed.task
+    theta, last = np.ones(task.dimension, np.float32), task.training.rounds
+    for session in deployed.sessions.values():
+        session.model_store.put(last, theta)
+        session.store.versions.confirm(last)
+    with deployed.connect(ONE) as servers:
+        servers.serves_first = role
+        servers.fetch_model(last, deployed.sessions[role].model_store.current.digest)
+    for session in deployed.sessions.values():
+        clients = session.connected_clients
+        until(partial(clients.all_have_final_model, [ONE]), "the server's note of it")
+        assert not clients.all_have_final_model([ONE, TWO])
 
 
 def test_a_client_that_is_refused_at_its_header_sends_no_body(

@@ -241,6 +241,12 @@ def test_a_model_gets_one_release_whatever_the_attempts_number(
         connection.execute(text("UPDATE attempt SET state = 'prepared' WHERE attempt = 1"))
 
 
+def test_the_model_that_the_first_attempt_began_from_is_known(store: Store) -> None:
+    assert store.attempts.start() is None
+    store.attempts.begin(0, 0, 3, MODEL)
+    assert store.attempts.start() == MODEL
+
+
 def test_attempts_numbers_are_never_used_twice(store: Store, prepared: Prepare) -> None:
     assert store.attempts.next_number() == 0
     prepared(store, 4)
