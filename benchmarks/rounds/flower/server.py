@@ -44,6 +44,11 @@ class Told(FedAvg):  # type: ignore[misc]  # flwr has no types
             initial_parameters=ndarrays_to_parameters([self._model]),
         )
 
+    def initialize_parameters(self, client_manager: Any) -> Any:
+        """As FedAvg; the port is open by now."""
+        self._orders.say(mark="serving")
+        return super().initialize_parameters(client_manager)
+
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
         """As FedAvg, once everybody is there and this process is told to play."""
         client_manager.wait_for(self._count)

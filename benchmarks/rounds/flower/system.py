@@ -70,7 +70,8 @@ def set_up(
         Part("server", "benchmarks.rounds.flower.server", folder, _QUIET) as server,
         Part("clients", "benchmarks.rounds.flower.clients", folder, _QUIET) as process,
     ):
-        server.tell(address=address, certificates=[certificate, certificate, key], **alike)
+        # Before anybody dials: whoever does so too early may be given the very port to dial from.
+        server.ask(address=address, certificates=[certificate, certificate, key], **alike)
         process.ask(address=lines.way("clients", address), root=certificate, **alike)
         server.hear()
         moved = FLOAT_BYTES * dimension * clients
