@@ -52,9 +52,11 @@ test: $(READY) ## what must hold for a change (ARGS=…: pytest's arguments)
 soak: $(SOAK) ## what takes hours, in 20 parts (ARGS="--part 7/20"); goes on where it was broken off
 	PYTHONPATH=src:. OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.run $(ARGS)
 
-# Flower itself and what its client's side imports beside ours: all that it depends on has 300 MB.
+# Flower itself and what it imports beside ours, in the tests and in `benchmarks.rounds`: all that it
+# depends on has 300 MB.
 FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4' 'typer<0.21' 'rich<15' \
-	shellingham markdown-it-py mdurl
+	shellingham markdown-it-py mdurl 'fastapi>=0.138,<0.139' 'starlette>=1.3.1,<1.4' 'tomli<3' \
+	'tomli-w<2' 'anyio<5' annotated-doc
 
 flower: $(READY) ## owners that Flower starts, against the real Flower
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade \

@@ -90,7 +90,8 @@ class Leader:
         def over() -> bool:
             return session.inbox.over(opened.cohort, gone) or session.clock.now() >= closes
 
-        taken = matching.ask(opened, session.inbox, link, take, over)
+        gather = session.task.proof is not None
+        taken = matching.ask(opened, session.inbox, link, take, over, gather=gather)
         collected = session.inbox.close()
         matching.say_over(link)
         link.send("held", describe(collected, taken).to_bytes())

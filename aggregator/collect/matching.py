@@ -104,9 +104,19 @@ LOOK_S = 0.25
 
 
 def ask(
-    opened: Opened, inbox: Inbox, link: PeerLink, take: Take, over: Callable[[], bool]
+    opened: Opened,
+    inbox: Inbox,
+    link: PeerLink,
+    take: Take,
+    over: Callable[[], bool],
+    *,
+    gather: bool = False,
 ) -> frozenset[ClientId]:
     """A's part: turn after turn until ``over``; ``say_over`` then tells B.
+
+    Args:
+        gather: whether a batch has a price of its own, a coin. Then it is taken once it has half of
+            those who are missing, or when a turn brought nobody: n clients make log n batches.
 
     Returns:
         Whose submissions were taken.
@@ -116,18 +126,23 @@ def ask(
         PeerUnavailable: B is gone.
     """
     pairs, places, taken = _Pairs(), Places(opened.cohort), set[ClientId]()
+    size = 0
     while not over():
         if pairs.expected:
             inbox.wait_arrival(LOOK_S)
-        # B waits for its next arrival only where A waits for none.
-        patient = not pairs.expected and not pairs.alike
+        # B waits for its next arrival only where A waits for none, and has no batch left to take.
+        patient = not pairs.expected and not (size and pairs.alike)
         link.send("ask", Ask(patient=patient).to_bytes())
         offered = Offer.from_bytes(link.receive("offer"), places)
         for client, signed in offered.signed.items():
             pairs.offered(client, signed)
-        for submission in inbox.arrivals():
+        arrived = inbox.arrivals()
+        for submission in arrived:
             pairs.held(submission)
         size = min(len(pairs.alike), MAX_BATCH_CLIENTS)
+        enough = min((len(opened.cohort) - len(taken)) / 2, MAX_BATCH_CLIENTS)
+        if gather and size < enough and (arrived or offered.signed):
+            size = 0
         alike = [pairs.alike.popleft() for _ in range(size)]
         alike.sort(key=lambda submission: submission.context.client)
         clients = tuple(submission.context.client for submission in alike)

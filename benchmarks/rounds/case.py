@@ -3,12 +3,13 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.rounds.fed_avg import system as fed_avg
+from benchmarks.rounds.flower import system as flower
 from benchmarks.rounds.lines import WIDE_AREA, Lines, Relayed, Straight
 from benchmarks.rounds.meter import peak_mib
 from benchmarks.rounds.ours import system as ours
@@ -18,7 +19,6 @@ from benchmarks.rounds.stock_crypten import system as stock_crypten
 from precad.common.task_schema import DeadlineSection
 
 WARM_UPS = 1
-SERVERS = ours.SERVERS
 Say = Callable[[str], None]
 
 
@@ -33,6 +33,7 @@ class Case:
         slow_repeats: on the slow link; 0 leaves it out.
         peers: whether the peers are measured too.
         masked: whether Flower's SecAgg+ is among them, if it is installed.
+        checks: under which precad is measured.
     """
 
     dimension: int
@@ -41,6 +42,7 @@ class Case:
     slow_repeats: int = 1
     peers: bool = True
     masked: bool = True
+    checks: tuple[str, ...] = ours.CHECKS
 
     @property
     def key(self) -> str:
@@ -69,14 +71,19 @@ def measure(case: Case, say: Say) -> dict[str, Any]:
                 result["slow"] = _alternate(
                     case, case.slow_repeats, slow / "run", lines, lambda m: say(f"{m}, slow link")
                 )
+            with Relayed(WIDE_AREA, slow, shared=True) as lines:
+                result["one_line"] = _alternate(
+                    replace(case, peers=False, checks=("proof",)),
+                    *(case.slow_repeats, slow / "one", lines),
+                    lambda m: say(f"{m}, slow link, both servers behind one"),
+                )
             if case.peers:
                 local = result["local"]
                 result["slow"]["stock_crypten"] = _check_calculated(local["stock_crypten"])
                 if "sec_agg_plus" in local:
                     result["slow"]["sec_agg_plus"] = _masked_calculated(local["sec_agg_plus"])
-    result["ratios"] = {
-        link: _ratios(result[link]) for link in ("local", "slow") if case.peers and link in result
-    }
+    if case.peers:
+        result["ratios"] = _ratios(result)
     return result
 
 
@@ -87,11 +94,15 @@ def _systems(case: Case, repeats: int, folder: Path, lines: Lines) -> Iterator[l
     task = ours.task_of(d, n, rounds)
     with ExitStack() as stack:
         systems: list[System] = [
-            stack.enter_context(ours.set_up(d, n, rounds, folder / "precad", lines))
+            stack.enter_context(ours.set_up(d, n, rounds, folder / check, lines, validation=check))
+            for check in case.checks
         ]
         if case.peers:
             averaging = fed_avg.set_up(d, n, task.bound, folder / "fed_avg", lines)
             systems.append(stack.enter_context(averaging))
+        if case.peers and sec_agg_plus.installed():
+            theirs = flower.set_up(d, n, task.bound, folder / "flower", lines)
+            systems.append(stack.enter_context(theirs))
         if case.peers and isinstance(lines, Straight):
             # Gloo finds its own way between the parties, and SecAgg+ stays in one process: no
             # relay comes in between.
@@ -169,26 +180,37 @@ def idle_wait_s(wall_s: dict[str, float]) -> float:
 
     Clients upload ``deadlines.work`` after the announcement, and not before they are ready.
     """
-    ready_s = wall_s["fetch_s"] + wall_s["prepare_s"]
+    ready_s = wall_s["fetch_s"] + wall_s["ask_s"] + wall_s["prepare_s"]
     return max(0.0, DeadlineSection().work - ready_s)
 
 
-def _ratios(systems: dict[str, Any]) -> dict[str, float]:
-    """How many times as fast as stock CrypTen, and how many times as long as plain averaging."""
-    precad, check, plain = (systems[name] for name in ("precad", "stock_crypten", "fed_avg"))
-    wall = precad["wall_s"]
-    validate_cpu, release_cpu = (
-        sum(precad["cpu_s"][phase][name] for name in SERVERS) for phase in ("validate", "release")
+def _ratios(result: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """By link and check: times as fast as stock CrypTen, times as long as averaging."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for link in ("local", "slow", "one_line"):
+        for name in ours.CHECKS:
+            if name in result.get(link, {}):
+                # An averaging server has one line in any case.
+                peers = result["local" if link == "local" else "slow"]
+                found.setdefault(link, {})[name] = _ratios_of(result[link][name], peers)
+    return found
+
+
+def _ratios_of(precad: dict[str, Any], peers: dict[str, Any]) -> dict[str, float]:
+    wall, check = precad["wall_s"], peers["stock_crypten"]
+    validate_cpu, all_cpu = (
+        ours.servers_cpu(precad, phases) for phases in (("validate",), ("validate", "release"))
     )
-    check_s = check["wall_s"]["validate_s"]
-    check_cpu = sum(check["cpu_s"]["validate"].values())
+    check_s, check_cpu = check["wall_s"]["validate_s"], sum(check["cpu_s"]["validate"].values())
     ratios = {
         "check_wall_over_ours": check_s / wall["validate_s"],
         "check_cpu_over_ours": check_cpu / validate_cpu,
         "check_wall_over_all": check_s / (wall["validate_s"] + wall["release_s"]),
-        "check_cpu_over_all": check_cpu / (validate_cpu + release_cpu),
-        "round_over_plain": wall["round_s"] / plain["wall_s"]["round_s"],
-        "round_and_wait_over_plain": (wall["round_s"] + idle_wait_s(wall))
-        / plain["wall_s"]["round_s"],
+        "check_cpu_over_all": check_cpu / all_cpu,
     }
+    for name in ("fed_avg", "flower"):
+        if name in peers:
+            round_s = peers[name]["wall_s"]["round_s"]
+            ratios[f"round_over_{name}"] = wall["round_s"] / round_s
+            ratios[f"round_and_wait_over_{name}"] = (wall["round_s"] + idle_wait_s(wall)) / round_s
     return {name: round(value, 3) for name, value in ratios.items()}

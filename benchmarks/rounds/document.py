@@ -6,26 +6,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rounds.case import SERVERS, Case, Say, measure
+from benchmarks.rounds.case import Case, Say, measure
 from benchmarks.rounds.fit import exponent, steps
 from benchmarks.rounds.hardware import hardware
 from benchmarks.rounds.lines import WIDE_AREA
-from benchmarks.rounds.ours.system import PHASES
+from benchmarks.rounds.ours.system import CHECKS, PHASES, servers_cpu
 from benchmarks.rounds.padded import padded_work
 from precad.cli.options import json_of
 from precad.common.errors import Misconfiguration
 from precad.common.files import write_file
 
-FORMAT = 2
+FORMAT = 3
 Document = dict[str, Any]
 Times = Callable[[dict[str, Any]], float]
 MEASURES: dict[str, Times] = {
-    "validate_s": lambda case: case["local"]["precad"]["wall_s"]["validate_s"],
-    "validate_cpu_s": lambda case: _servers_cpu(case, ("validate",)),
-    "round_s": lambda case: case["local"]["precad"]["wall_s"]["round_s"],
-    "round_cpu_s": lambda case: _servers_cpu(case, tuple(PHASES)),
+    "validate_s": lambda found: found["wall_s"]["validate_s"],
+    "validate_cpu_s": lambda found: servers_cpu(found, ("validate",)),
+    "round_s": lambda found: found["wall_s"]["round_s"],
+    "round_cpu_s": lambda found: servers_cpu(found, PHASES),
 }
-"""What the series show of precad on the local link; processor time is that of all three servers."""
+"""What the series show of precad under a check on the local link; processor time of all servers."""
 
 
 def main_case(dimension: int, clients: int, repeats: int, *, slow: bool, peers: bool) -> Case:
@@ -101,16 +101,12 @@ def run(
 
 
 def _series(name: str, cases: Sequence[Case], measured: dict[str, Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {"cases": [case.key for case in cases], "fits": {}}
-    for label, of in MEASURES.items():
-        times = {getattr(case, name): of(measured[case.key]) for case in cases}
-        shown["fits"][label] = {"exponent": exponent(times), "steps": steps(times)}
-    return shown
-
-
-def _servers_cpu(case: dict[str, Any], phases: Sequence[str]) -> float:
-    cpu = case["local"]["precad"]["cpu_s"]
-    return float(sum(cpu[phase][name] for phase in phases for name in SERVERS))
+    fits: dict[str, Any] = {check: {} for check in CHECKS}
+    for check in CHECKS:
+        for label, of in MEASURES.items():
+            times = {getattr(each, name): of(measured[each.key]["local"][check]) for each in cases}
+            fits[check][label] = {"exponent": exponent(times), "steps": steps(times)}
+    return {"cases": [case.key for case in cases], "fits": fits}
 
 
 def _kept(output: Path | None, document: Document) -> dict[str, Any]:

@@ -46,10 +46,12 @@ class Relayed:
     Args:
         link: what each line is like.
         folder: receives the relay's log.
+        shared: whether all that a part dials shares one line instead: both servers are then behind
+            the clients' one.
     """
 
-    def __init__(self, link: Link, folder: Path) -> None:
-        self._link = link
+    def __init__(self, link: Link, folder: Path, *, shared: bool = False) -> None:
+        self._link, self._shared = link, shared
         self._relay = Part("relay", "benchmarks.rounds.relay", folder)
 
     def __enter__(self) -> Self:
@@ -67,6 +69,7 @@ class Relayed:
         """Lay a line from ``who`` to ``address``."""
         answer = self._relay.ask(
             name=f"{who} {address}",
+            line=who if self._shared else f"{who} {address}",
             target=address,
             bytes_per_s=self._link.bytes_per_s,
             delay_s=self._link.delay_s,

@@ -1,14 +1,17 @@
 """A slow link on this machine: TCP at a given rate and delay, in a process of its own.
 
-Stands in for `tc netem` where the kernel lacks it or nobody may use it. Each pair of parts has one
-line, shared by all its connections, of that rate in each direction; what was sent arrives the delay
-later. TLS goes through untouched, and what passes is counted. Run as a program: see ``Part``.
+Stands in for `tc netem` where the kernel lacks it or nobody may use it. A line has that rate in
+each direction, for all connections of a pair of parts together, or of several pairs; what was sent
+arrives the delay later. TLS goes through untouched, and what passes is counted for each pair. Run
+as a program: see ``Part``.
 """
 
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.rounds.part import Orders
 
@@ -32,16 +35,19 @@ class Way:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._free_at = 0.0
-        self.bytes = 0
 
     def arrival(self, now: float, size: int) -> float:
         """When the last of ``size`` bytes that are handed in at ``now`` is there, in seconds."""
-        self.bytes += size
         self._free_at = max(self._free_at, now) + size / self._link.bytes_per_s
         return self._free_at + self._link.delay_s
 
 
-async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Way) -> None:
+async def _carry(
+    source: asyncio.StreamReader,
+    sink: asyncio.StreamWriter,
+    way: Way,
+    count: Callable[[int], None],
+) -> None:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_UNDER_WAY_PIECES)
 
@@ -58,25 +64,27 @@ async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: 
     delivery = asyncio.create_task(deliver())
     with contextlib.suppress(OSError):
         while data := await source.read(_PIECE_BYTES):
+            count(len(data))
             await queue.put((way.arrival(loop.time(), len(data)), data))
     await queue.put((loop.time(), b""))
     with contextlib.suppress(OSError):
         await delivery
 
 
-class Line:
-    """One pair of parts' connections."""
+class Pair:
+    """One pair of parts' connections, over the two ways of a line."""
 
-    def __init__(self, target: str, link: Link) -> None:
+    def __init__(self, target: str, there: Way, back: Way) -> None:
         self._target = target.rsplit(":", 1)
-        self._there, self._back = Way(link), Way(link)
+        self._there, self._back = there, back
+        self._bytes = [0, 0]
         self._server: asyncio.Server | None = None
         self._ends: set[asyncio.Task[None]] = set()
 
     @property
     def bytes(self) -> tuple[int, int]:
         """What went to the target, and what came back."""
-        return self._there.bytes, self._back.bytes
+        return self._bytes[0], self._bytes[1]
 
     async def listen(self) -> str:
         """Take connections. Returns where."""
@@ -103,26 +111,31 @@ class Line:
             answer.close()
             return
         await asyncio.gather(
-            _carry(near, sink, self._there),
-            _carry(far, answer, self._back),
+            _carry(near, sink, self._there, partial(self._count, 0)),
+            _carry(far, answer, self._back, partial(self._count, 1)),
             return_exceptions=True,
         )
 
+    def _count(self, way: int, size: int) -> None:
+        self._bytes[way] += size
+
 
 def main() -> None:
-    """Lay each line that is asked for, and say what went over them."""
+    """Lay a line for each pair that is asked for, and say what went between them."""
     orders = Orders()
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    lines: dict[str, Line] = {}
+    ways: dict[str, tuple[Way, Way]] = {}
+    pairs: dict[str, Pair] = {}
     for order in orders:
         if "target" in order:
-            line = Line(order["target"], Link(order["bytes_per_s"], order["delay_s"]))
-            lines[order["name"]] = line
-            address = asyncio.run_coroutine_threadsafe(line.listen(), loop).result()
+            link = Link(order["bytes_per_s"], order["delay_s"])
+            there, back = ways.setdefault(order["line"], (Way(link), Way(link)))
+            pair = pairs[order["name"]] = Pair(order["target"], there, back)
+            address = asyncio.run_coroutine_threadsafe(pair.listen(), loop).result()
             orders.say(address=address)
         else:
-            orders.say(bytes={name: line.bytes for name, line in lines.items()})
+            orders.say(bytes={name: pair.bytes for name, pair in pairs.items()})
 
 
 if __name__ == "__main__":

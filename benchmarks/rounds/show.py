@@ -5,23 +5,26 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from benchmarks.rounds.case import SERVERS, idle_wait_s
+from benchmarks.rounds.case import idle_wait_s
 from benchmarks.rounds.document import MEASURES, Document
-from benchmarks.rounds.ours.system import PHASES
+from benchmarks.rounds.ours.system import CHECKS, PHASES, servers_cpu
 from precad.common.ring import WORD_BYTES
 from precad.common.terminal import Table, say
 
 TEXT_WIDTH = 110
 NAMES = {
-    "precad": "precad",
+    "crypten": "precad, crypten",
+    "proof": "precad, proof",
     "stock_crypten": "stock CrypTen",
-    "fed_avg": "plain averaging",
+    "fed_avg": "plain averaging, float32",
+    "flower": "Flower FedAvg, float32",
     "sec_agg_plus": "Flower SecAgg+",
 }
 PARTS = {
     "open_s": "opening a round (cohort, coin, announcement)",
     "fetch_s": "a client's fetch of the model, all at once",
-    "prepare_s": "a client's preparation (shares, hashes, signature)",
+    "ask_s": "its question to both servers what they have signed for the attempt",
+    "prepare_s": "a client's preparation (shares, hashes, proof, signature)",
     "upload_s": "a client's upload, all at once",
     "collect_s": "from the word to the last receipt",
     "finish_s": "from the last receipt to the end, validation begun before",
@@ -29,6 +32,7 @@ PARTS = {
     "release_s": "release: noise, seals, ledgers, noisy shares, model",
 }
 _NOTHING = "–"
+_LINKS = ("local", "slow", "one_line")
 _APART = {"validate", "release"}
 """Phases of precad that aren't of its whole round: they are measured in another one."""
 
@@ -39,12 +43,12 @@ def show(out: TextIO, document: Document) -> None:
     for table in (
         _validation(main),
         _rounds(main, document["hardware"]["flwr"]),
-        _parts(main),
+        *(_parts(main, check) for check in CHECKS),
         _processes(main),
         _bytes(main),
         # Documents of an older version have none.
         *(_padded(found) for found in [document.get("padded_work")] if found),
-        *(_series(document, name) for name in document["series"]),
+        *(_series(document, name, check) for name in document["series"] for check in CHECKS),
     ):
         table.show(out)
         say(out, f"\n{textwrap.fill(_caption(document), TEXT_WIDTH)}\n")
@@ -76,10 +80,12 @@ def _size(case: Mapping[str, Any]) -> str:
     return f"d = {case['dimension']:,}, n = {case['clients']:,}"
 
 
-def _walls(case: Mapping[str, Any], system: str, *keys: str) -> list[str]:
-    """The local wall time and that on the slow link, of all keys together."""
+def _walls(
+    case: Mapping[str, Any], system: str, *keys: str, links: Sequence[str] = ("local", "slow")
+) -> list[str]:
+    """The wall time on each link, of all keys together."""
     shown = []
-    for link in ("local", "slow"):
+    for link in links:
         found = case.get(link, {}).get(system)
         mark = "*" if found and found["how"] == "calculated" else ""
         shown.append(
@@ -92,9 +98,9 @@ def _seconds(value: float) -> str:
     return f"{value:.3f} s" if value >= 0.1 else f"{1000 * value:.2f} ms"
 
 
-def _ratio(case: Mapping[str, Any], link: str, name: str) -> str:
-    found = case["ratios"].get(link)
-    return f"{found[name]:.2f}" if found else _NOTHING
+def _ratio(case: Mapping[str, Any], link: str, check: str, name: str) -> str:
+    found = case.get("ratios", {}).get(link, {}).get(check, {})
+    return f"{found[name]:.2f}" if name in found else _NOTHING
 
 
 def _validation(case: Mapping[str, Any]) -> Table:
@@ -103,33 +109,25 @@ def _validation(case: Mapping[str, Any]) -> Table:
         "system",
         *("local", "slow link", "CPU", "speed-up", "in CPU", "slow link"),
     )
-    ours = case["local"]["precad"]
-    cpu = {
-        phase: sum(ours["cpu_s"][phase][name] for name in SERVERS)
-        for phase in ("validate", "release")
-    }
-    table.add(
-        "precad, to the agreed sum",
-        *_walls(case, "precad", "validate_s"),
-        _seconds(cpu["validate"]),
-        _ratio(case, "local", "check_wall_over_ours"),
-        _ratio(case, "local", "check_cpu_over_ours"),
-        _ratio(case, "slow", "check_wall_over_ours"),
-    )
-    table.add(
-        "precad, to the round's end",
-        *_walls(case, "precad", "validate_s", "release_s"),
-        _seconds(sum(cpu.values())),
-        _ratio(case, "local", "check_wall_over_all"),
-        _ratio(case, "local", "check_cpu_over_all"),
-        _ratio(case, "slow", "check_wall_over_all"),
-    )
+    for check in CHECKS:
+        for until, phases, of in (
+            ("agreed sum", ("validate",), "ours"),
+            ("round's end", ("validate", "release"), "all"),
+        ):
+            table.add(
+                f"{NAMES[check]}, to the {until}",
+                *_walls(case, check, *(f"{phase}_s" for phase in phases)),
+                _seconds(servers_cpu(case["local"][check], phases)),
+                _ratio(case, "local", check, f"check_wall_over_{of}"),
+                _ratio(case, "local", check, f"check_cpu_over_{of}"),
+                _ratio(case, "slow", check, f"check_wall_over_{of}"),
+            )
     if "stock_crypten" in case["local"]:
-        check = case["local"]["stock_crypten"]
+        found = case["local"]["stock_crypten"]
         table.add(
             "stock CrypTen, the check alone",
             *_walls(case, "stock_crypten", "validate_s"),
-            _seconds(sum(check["cpu_s"]["validate"].values())),
+            _seconds(sum(found["cpu_s"]["validate"].values())),
             *("1",) * 3,
         )
     return table
@@ -139,45 +137,53 @@ def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
     table = _table(
         f"A whole round, {_size(case)}",
         "system",
-        *("local", "slow link", "CPU servers", "CPU clients", "ratio", "slow link"),
+        *("local", "slow link", "one line", "CPU servers", "CPU clients"),
+        *("ratio", "slow link", "one line"),
     )
-    ours = case["local"]["precad"]
-    cpu = {
-        name: sum(ours["cpu_s"][phase][name] for phase in PHASES) for name in (*SERVERS, "clients")
-    }
-    clients_cpu = cpu.pop("clients")
-    table.add(
-        "precad, without the idle wait",
-        *_walls(case, "precad", "round_s"),
-        _seconds(sum(cpu.values())),
-        _seconds(clients_cpu),
-        _ratio(case, "local", "round_over_plain"),
-        _ratio(case, "slow", "round_over_plain"),
-    )
-    waits = [
-        _seconds(found["wall_s"]["round_s"] + idle_wait_s(found["wall_s"])) + "*"
-        if (found := case.get(link, {}).get("precad"))
-        else _NOTHING
-        for link in ("local", "slow")
-    ]
-    table.add(
-        "precad, with the default wait",
-        *waits,
-        *("",) * 2,
-        _ratio(case, "local", "round_and_wait_over_plain"),
-        _ratio(case, "slow", "round_and_wait_over_plain"),
-    )
-    if "fed_avg" in case["local"]:
-        plain = case["local"]["fed_avg"]["cpu_s"]["round"]
+    for check in CHECKS:
+        found = case["local"][check]
+        clients_cpu = sum(found["cpu_s"][phase]["clients"] for phase in PHASES)
         table.add(
-            "plain averaging",
-            *_walls(case, "fed_avg", "round_s"),
-            _seconds(plain["server"]),
-            _seconds(plain["clients"]),
-            *("1",) * 2,
+            NAMES[check],
+            *_walls(case, check, "round_s", links=_LINKS),
+            _seconds(servers_cpu(found, PHASES)),
+            _seconds(clients_cpu),
+            *(_ratio(case, link, check, "round_over_fed_avg") for link in _LINKS),
         )
+        waits = [
+            _seconds(each["wall_s"]["round_s"] + idle_wait_s(each["wall_s"])) + "*"
+            if (each := case.get(link, {}).get(check))
+            else _NOTHING
+            for link in _LINKS
+        ]
+        table.add(
+            "  with the default wait",
+            *waits,
+            *("",) * 2,
+            *(_ratio(case, link, check, "round_and_wait_over_fed_avg") for link in _LINKS),
+        )
+    if "fed_avg" in case["local"]:
+        for name in ("fed_avg", "flower"):
+            if name not in case["local"]:
+                continue
+            cpu = case["local"][name]["cpu_s"]["round"]
+            table.add(
+                NAMES[name],
+                *_walls(case, name, "round_s", links=_LINKS),
+                *(_seconds(cpu[part]) for part in ("server", "clients")),
+                *_over_plain(case, name),
+            )
         table.add(*_masked(case, flower))
     return table
+
+
+def _over_plain(case: Mapping[str, Any], name: str) -> list[str]:
+    return [
+        f"{case[link][name]['wall_s']['round_s'] / plain['wall_s']['round_s']:.2f}"
+        if (plain := case.get(link, {}).get("fed_avg"))
+        else _NOTHING
+        for link in _LINKS
+    ]
 
 
 def _masked(case: Mapping[str, Any], version: str | None) -> list[str]:
@@ -185,27 +191,23 @@ def _masked(case: Mapping[str, Any], version: str | None) -> list[str]:
     found = case["local"].get("sec_agg_plus")
     if found is None:
         why = "not installed" if version is None else "too few clients"
-        return ["Flower SecAgg+, of precad[bench]", why]
+        return ["Flower, of precad[bench]", why]
     cpu = sum(found["cpu_s"]["round"].values())
-    ratios = [
-        f"{case[link]['sec_agg_plus']['wall_s']['round_s'] / plain['wall_s']['round_s']:.2f}"
-        if (plain := case.get(link, {}).get("fed_avg"))
-        else _NOTHING
-        for link in ("local", "slow")
-    ]
-    walls = _walls(case, "sec_agg_plus", "round_s")
-    return ["Flower SecAgg+, in memory", *walls, "in all:", _seconds(cpu), *ratios]
+    walls = _walls(case, "sec_agg_plus", "round_s", links=_LINKS)
+    shown = _over_plain(case, "sec_agg_plus")
+    return ["Flower SecAgg+, in memory", *walls, "in all:", _seconds(cpu), *shown]
 
 
-def _parts(case: Mapping[str, Any]) -> Table:
-    table = _table(f"Parts of a round, {_size(case)}", "part", "local", "slow link", "CPU, local")
-    ours = case["local"]["precad"]
+def _parts(case: Mapping[str, Any], check: str) -> Table:
+    title = f"Parts of a round under {check}, {_size(case)}"
+    table = _table(title, "part", "local", "slow link", "CPU, local")
+    ours = case["local"][check]
     # Of all processes; a client's preparation is one thread's.
     cpu = {f"{phase}_s": sum(names.values()) for phase, names in ours["cpu_s"].items()}
     cpu["prepare_s"] = ours["wall_s"]["prepare_cpu_s"]
     for key, name in PARTS.items():
         shown = _seconds(cpu[key]) if key in cpu else _NOTHING
-        table.add(name, *_walls(case, "precad", key), shown)
+        table.add(name, *_walls(case, check, key), shown)
     return table
 
 
@@ -214,7 +216,7 @@ def _processes(case: Mapping[str, Any]) -> Table:
         f"Processes, {_size(case)}", "process", "CPU of a round", "of validation", "peak memory"
     )
     for system, found in case["local"].items():
-        apart = _APART if system == "precad" else ()
+        apart = _APART if system in CHECKS else ()
         for name, peak in found["peak_mib"].items():
             phases = found["cpu_s"]
             table.add(
@@ -267,19 +269,19 @@ def _counted(count: int | None, whole: int) -> Sequence[str]:
     return (_NOTHING, "") if count is None else (f"{count:,}", f"{count / whole:.4f}")
 
 
-def _series(document: Document, name: str) -> Table:
+def _series(document: Document, name: str, check: str) -> Table:
     found = document["series"][name]
     columns = [column for key in MEASURES for column in _columns(key)]
-    table = _table(f"precad by {name}", "size", *columns)
+    table = _table(f"precad under {check} by {name}", "size", *columns)
     for key in found["cases"]:
         case = document["cases"][key]
         row: list[str] = []
         for measure, of in MEASURES.items():
-            slow = _walls(case, "precad", measure)[1:] if not measure.endswith("cpu_s") else []
-            row += [_seconds(of(case)), *slow]
+            slow = _walls(case, check, measure)[1:] if not measure.endswith("cpu_s") else []
+            row += [_seconds(of(case["local"][check])), *slow]
         table.add(_size(case), *row)
     table.add()
-    for label, value in _exponents(found["fits"]):
+    for label, value in _exponents(found["fits"][check]):
         row = []
         for measure in MEASURES:
             row += [value[measure], *([""] if not measure.endswith("cpu_s") else [])]

@@ -45,6 +45,9 @@ class Collecting:
     links: dict[Role, PeerLink]
     taken: dict[Role, list[ClientId]] = field(default_factory=lambda: {A: [], B: []})
     over: threading.Event = field(default_factory=threading.Event)
+    gather: bool = False
+    batches: list[int] = field(default_factory=list)
+    """How many A took together."""
 
     def pair(self, client: ClientId) -> dict[Role, Submission]:
         return {half.role: half for half in pair_of(self.task, client)}
@@ -57,6 +60,8 @@ class Collecting:
             assert all(s.role is role for s in submissions)
             assert role is A or all(s.body is not None for s in submissions)
             self.taken[role] += [s.context.client for s in submissions]
+            if role is A and submissions:
+                self.batches.append(len(submissions))
 
         return note
 
@@ -70,7 +75,9 @@ class Collecting:
         """From the open inbox to the match."""
         inbox, link = self.inboxes[role], self.links[role]
         if role is A:
-            taken = matching.ask(OPENED, inbox, link, self.take(A), self.over.is_set)
+            taken = matching.ask(
+                OPENED, inbox, link, self.take(A), self.over.is_set, gather=self.gather
+            )
             collected = inbox.close()
             matching.say_over(link)
         else:
@@ -128,6 +135,43 @@ def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collectin
         half: Rejection.UNMATCHED,
         absent: Rejection.ABSENT,
     }
+
+
+def test_a_batch_that_costs_a_coin_waits_for_half_of_the_missing(
+    collecting: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collecting.gather = True
+    # A turn waits for somebody, however long.
+    monkeypatch.setattr(matching, "LOOK_S", DEADLINE_S)
+    pairs = {client: collecting.pair(client) for client in NAMES}
+    with collecting.running():
+        for client in NAMES[:2]:
+            for role in (B, A):
+                collecting.upload(pairs[client][role])
+        until(
+            lambda: collecting.links[A].bytes_received >= 2 * 32,
+            lambda: f"offers, of which {collecting.links[A].bytes_received} bytes came",
+        )
+        assert collecting.batches == []
+        # Half of five, and then of the two that are missing still.
+        for client in NAMES[2:4]:
+            for role in (B, A):
+                collecting.upload(pairs[client][role])
+            collecting.wait_for_taken(*NAMES[: NAMES.index(client) + 1])
+        monkeypatch.undo()
+        collecting.upload(pairs[NAMES[4]][B])
+    assert collecting.batches == [3, 1]
+
+
+def test_a_batch_that_nobody_joins_any_more_is_taken_however_small(
+    collecting: Collecting,
+) -> None:
+    collecting.gather = True
+    pair = collecting.pair(NAMES[0])
+    with collecting.running():
+        for role in (B, A):
+            collecting.upload(pair[role])
+        collecting.wait_for_taken(NAMES[0])
 
 
 def offer_of(*steps: int) -> bytes:

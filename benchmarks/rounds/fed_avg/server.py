@@ -1,9 +1,9 @@
 """Plain federated averaging over the same gRPC and TLS: one server that sees and sums everything.
 
-The smallest honest one. Clients upload ``d`` float64, as many bytes as a share has, in pieces of
-the same size through channels with the same options; the server adds them up, divides and serves
-the model. It checks nothing, hides nothing and adds no noise. Messages are bytes as they are, which
-costs less than protobuf. Run as a program, the server: see ``Part``.
+The smallest honest one. Clients upload ``d`` float32 and get as many, in pieces of precad's size
+through channels with the same options; the server adds them up, divides and serves the model. It
+checks nothing, hides nothing and adds no noise. Messages are bytes as they are, which costs less
+than protobuf. Run as a program, the server: see ``Part``.
 """
 
 import asyncio
@@ -43,11 +43,11 @@ class FedAvg:
 
     def __init__(self, clients: int, dimension: int) -> None:
         self._clients = clients
-        self._theta = np.zeros(dimension)
+        self._theta = np.zeros(dimension, dtype=np.float32)
         self._begin()
 
     def _begin(self) -> None:
-        self._total: NDArray[np.float64] = np.zeros_like(self._theta)
+        self._total: NDArray[np.float32] = np.zeros_like(self._theta)
         self._uploads = 0
         self._over = asyncio.Event()
 
@@ -61,11 +61,11 @@ class FedAvg:
         data = bytearray()
         async for piece in stream:
             data += piece
-        self._total += np.frombuffer(data)
+        self._total += np.frombuffer(data, dtype=np.float32)
         self._uploads += 1
         over = self._over
         if self._uploads == self._clients:
-            self._theta = self._theta + self._total / self._clients
+            self._theta = self._theta + self._total / np.float32(self._clients)
             self._begin()
             over.set()
         await over.wait()

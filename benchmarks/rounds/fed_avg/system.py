@@ -11,7 +11,8 @@ from benchmarks.rounds.part import Part
 from benchmarks.rounds.sample import Sample, between, require_right
 from precad.cli.local_deployment import free_addresses
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.ring import WORD_BYTES
+
+FLOAT_BYTES = 4
 
 
 class FedAvg:
@@ -75,5 +76,5 @@ def set_up(
             dimension=dimension,
             bound=bound,
         )
-        moved = WORD_BYTES * dimension * clients
+        moved = FLOAT_BYTES * dimension * clients
         yield FedAvg(server, process, moved, Wire(lines, {address: "server"}))

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.vectors import is_sum, vectors
 from precad.client.connection import Receipt, Servers
-from precad.client.pending_update import Pair
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
@@ -35,7 +34,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import dialling
 from precad.common.model import from_bytes
 from precad.common.ring import RingVector
-from precad.common.share.proof_submission import AnySubmission
+from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.task import Task
 from precad.common.wire.owner_notices import RoundOpen, RoundOver, read_notice, serves_first
 from precad.protos import precad_pb2 as pb
@@ -157,15 +156,16 @@ class Clients:
 
         Args:
             attempt: its number.
-            held: server A hears of no submission before B has received all, so that all validation
-                comes after "received", and none while others upload.
+            held: each submission's body goes first, and what the other server gets of it only once
+                all bodies are there: all validation comes after "received", none while others
+                upload.
 
         Raises:
             PrecadError: a server failed.
         """
         event = self._notices.opened(attempt)
         if held:
-            halves = self._all(partial(_send_to_b, event), self._vectors)
+            halves = self._all(partial(_send_body, event), self._vectors)
             yield {"mark": "received"}
             self._all(_send_half, halves)
         else:
@@ -202,26 +202,31 @@ async def _heeded(servers: Servers, notices: AsyncIterable[pb.Notice]) -> AsyncI
 
 
 def _take_part(event: RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
-    """One client's part, as ``client/participant.py`` does it: fetch, prepare, submit."""
+    """One client's part, as ``client/participant.py`` does it: fetch, ask, prepare, submit."""
     _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
-    pair, prepare_s, prepare_cpu_s = _timed(lambda: _prepare(event, servers, x))
+    stated, ask_s, _ = _timed(lambda: _ask(event, servers))
+    prepare = partial(servers.prepare, event.version, event.attempt, event.model, x, stated)
+    pair, prepare_s, prepare_cpu_s = _timed(prepare)
     receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
     for receipt in receipts:
         _require_taken(servers, receipt)
     return {
         "fetch_s": fetch_s,
+        "ask_s": ask_s,
         "prepare_s": prepare_s,
         "prepare_cpu_s": prepare_cpu_s,
         "upload_s": upload_s,
     }
 
 
-def _send_to_b(event: RoundOpen, servers: Servers, x: RingVector) -> AnySubmission:
-    """As ``_take_part``, to server B alone; returns server A's half."""
+def _send_body(event: RoundOpen, servers: Servers, x: RingVector) -> AnySubmission:
+    """As ``_take_part``, to the body's server alone; returns the other's half."""
     _fetch(event, servers)
-    for_a, for_b = _prepare(event, servers, x)
-    _send_half(servers, for_b)
-    return for_a
+    stated = _ask(event, servers)
+    pair = servers.prepare(event.version, event.attempt, event.model, x, stated)
+    seed, body = sorted(pair, key=lambda half: half.awaits_body)
+    _send_half(servers, body)
+    return seed
 
 
 def _send_half(servers: Servers, half: AnySubmission) -> None:
@@ -240,9 +245,13 @@ def _fetch(event: RoundOpen, servers: Servers) -> None:
             return
 
 
-def _prepare(event: RoundOpen, servers: Servers, x: RingVector) -> Pair:
-    stated = servers.stated_for_proof(event.attempt)
-    return servers.prepare(event.version, event.attempt, event.model, x, stated)
+def _ask(event: RoundOpen, servers: Servers) -> ForProof | None:
+    """What both servers sign before anything is shared: owners ask for it under either check."""
+    if servers.task.proof is not None:
+        return servers.stated_for_proof(event.attempt)
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        servers.opening(role, event.attempt)
+    return None
 
 
 def _require_taken(servers: Servers, receipt: Receipt) -> None:

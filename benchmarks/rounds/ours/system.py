@@ -1,10 +1,10 @@
-"""A deployment of this package: servers, dealer, and one process with all clients.
+"""A deployment of this package: servers, a dealer if any, and one process with all clients.
 
 What is measured is what can be seen from outside: the clients' process says when the last receipt
 was there, when everybody heard that the round is over and when everybody heard of the next.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 
+CHECKS = ("crypten", "proof")
+"""How norms are validated: with a dealer, or by two servers alone."""
 SERVERS = ("server-a", "server-b", "dealer")
 PHASES = {
     "collect": ("begin", "received"),
@@ -27,7 +29,7 @@ PHASES = {
 }
 """Each phase of a whole round, from one mark to another; ``open`` is the next one's opening. Much
 of the validation is done while others upload."""
-CLIENT_PARTS = ("fetch_s", "prepare_s", "prepare_cpu_s", "upload_s")
+CLIENT_PARTS = ("fetch_s", "ask_s", "prepare_s", "prepare_cpu_s", "upload_s")
 """Means over the clients."""
 _WAIT_S = 3600.0
 
@@ -60,7 +62,7 @@ def task_of(dimension: int, clients: int, rounds: int, validation: str = "crypte
 
 
 class Precad:
-    """A running deployment.
+    """A running deployment, named by its check.
 
     Args:
         deployment: started, everybody joined.
@@ -68,9 +70,8 @@ class Precad:
         lines: between the parts.
     """
 
-    name = "precad"
-
     def __init__(self, deployment: LocalDeployment, clients: Part, lines: Lines) -> None:
+        self.name: str = deployment.task.validation
         servers = {name: deployment.processes[name].pid for name in deployment.servers}
         self.processes = servers | {"clients": clients.pid}
         self._deployment, self._clients = deployment, clients
@@ -81,11 +82,13 @@ class Precad:
         """Two attempts: a whole one, and one whose validation is apart from its uploads."""
         with self._wire.round():
             marks, said = self._attempt(held=False)
+        self._require_right()
         phases = {name: between(marks[a], marks[b]) for name, (a, b) in PHASES.items()}
         wall = {f"{name}_s": phase.at_s for name, phase in phases.items()}
         wall["round_s"] = sum(wall.values())
         wall |= {part: said["received"][part] for part in CLIENT_PARTS}
         marks, _ = self._attempt(held=True)
+        self._require_right()
         phases |= self._split(marks["received"], marks["over"])
         wall |= {f"{name}_s": phases[name].at_s for name in ("validate", "release")}
         return Sample(wall, {name: phase.cpu_s for name, phase in phases.items()})
@@ -100,8 +103,11 @@ class Precad:
             marks[answer["mark"]] = read(self.processes)
             said[answer["mark"]] = answer
         self._attempts += 1
-        require_right(self.name, self._clients.ask(check=True))
         return marks, said
+
+    def _require_right(self) -> None:
+        """Of the last attempt. Its fetch of the model belongs to no round."""
+        require_right(self.name, self._clients.ask(check=True))
 
     def _split(self, received: Reading, over: Reading) -> dict[str, Reading]:
         """Validation, to the agreed set and its sum, and what followed, by the servers' clocks."""
@@ -124,6 +130,12 @@ class Precad:
         payload["server-a to clients"] -= 4 * self._deployment.task.dimension
         counted = {link: round(count) for link, count in sorted(payload.items())}
         return {"payload_bytes": counted, **self._wire.facts()}
+
+
+def servers_cpu(found: dict[str, Any], phases: Iterable[str]) -> float:
+    """Processor time of all servers, of the dealer too, in some phases of what was measured."""
+    cpu = found["cpu_s"]
+    return float(sum(s for phase in phases for name, s in cpu[phase].items() if name in SERVERS))
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Flower's own federated averaging, if the extra `precad[bench]` is installed."""
