@@ -48,8 +48,8 @@ def _chosen(module: nn.Module, section: ModelSection) -> str | None:
     """The first parameter that is neither the task's start nor such as its layer draws.
 
     Compared with two other draws: a constant must be the same one, other numbers about as large.
-    Of a few random numbers, and of a parameter that no layer's ``reset_parameters`` draws, nothing
-    is known.
+    Of a few numbers that aren't all one, and of a parameter that no layer's ``reset_parameters``
+    draws, nothing is known.
     """
     start = tensors(initial_vector(section), section.parameters)
     draws = [dict(_drawn_again(module, turn).named_parameters()) for turn in (0, 1)]
@@ -61,16 +61,19 @@ def _chosen(module: nn.Module, section: ModelSection) -> str | None:
         if torch.equal(one, other):
             if not torch.equal(given, one):
                 return name
-        elif given.numel() >= _FEW and _apart(given, torch.stack([one, other])):
+        elif _apart(given, torch.stack([one, other])):
             return name
     return None
 
 
 def _apart(given: Tensor, drawn: Tensor) -> bool:
     """Whether numbers are all one, or larger or smaller than such as are drawn, beyond chance."""
+    if given.numel() > 1 and given.max() == given.min():
+        return True
+    if given.numel() < _FEW:
+        return False
     sizes = [float(each.double().square().mean().sqrt()) for each in (given, drawn)]
-    most = _DEVIATIONS / math.sqrt(given.numel())
-    return bool(given.max() == given.min()) or abs(math.log(sizes[0] / sizes[1])) > most
+    return abs(math.log(sizes[0] / sizes[1])) > _DEVIATIONS / math.sqrt(given.numel())
 
 
 def _drawn_again(module: nn.Module, turn: int) -> nn.Module:

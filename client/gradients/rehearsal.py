@@ -3,8 +3,8 @@
 Refusing is still the owner's own affair here. Later it would be public, so later nothing is.
 """
 
+import contextlib
 import copy
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from precad.client.gradients.hostile_models import refuse_what_may_raise
 from precad.client.gradients.model_constructs import check_layers, explained
@@ -52,7 +53,6 @@ def rehearse(
     Raises Misconfiguration: see ``RecordGradients``; a label is no class of the model; a record's
     loss raises or isn't finite; the loss or the model mixes records.
     """
-    _check_weights(loss, records)
     chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
     check_buffers(model, task.model)
@@ -63,6 +63,7 @@ def rehearse(
         raise
     except Exception as error:  # whatever a model's operations raise
         raise _unusable(gradients, model, records, error) from error
+    _check_weights(gradients, model, loss)
     _check_labels(gradients, records)
     _check_gradient(gradients, model, records, task)
     refuse_what_may_raise(gradients, loss, task)
@@ -154,27 +155,35 @@ def check_processor(model: nn.Module) -> None:
             )
 
 
-def _check_weights(loss: Loss, records: Records) -> None:
-    """Class weights in a mean over one label cancel: w·l/w = l, whatever w is."""
-    given: Any = (
-        loss.keywords if isinstance(loss, functools.partial) else getattr(loss, "__dict__", {})
-    )
-    own = loss.func if isinstance(loss, functools.partial) else type(loss)
-    averages = given.get("reduction", "mean") == "mean" and records.targets.ndim == 1
-    weight = given.get("weight", getattr(loss, "weight", None))
-    if own in _WEIGHTED and averages and weight is not None:
+class _CancelledWeights(TorchFunctionMode):
+    """Notices class weights in a mean over one label, which cancel: w·l/w = l, whatever w is."""
+
+    seen = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in (functional.cross_entropy, functional.nll_loss):
+            target, averages = args[1], given["reduction"] == "mean"
+            one_label = target.numel() == 1 and not target.is_floating_point()
+            if given["weight"] is not None and averages and one_label:
+                self.seen = func.__name__
+        return func(*args, **given)
+
+
+def _check_weights(gradients: RecordGradients, model: nn.Module, loss: Loss) -> None:
+    """Wherever it is that a loss calls torch's."""
+    device = next(model.parameters()).device
+    inputs, targets = (filler[:1].to(device) for filler in gradients.fillers)
+    # What raises is said with its record later.
+    with torch.no_grad(), contextlib.suppress(Exception), _CancelledWeights() as weights:
+        loss(copy.deepcopy(model).float().train()(inputs), targets)
+    if weights.seen:
         raise Misconfiguration(
             "loss",
-            f"{own.__name__} with weights",
+            f"{weights.seen} with weights",
             "class weights cancel in one record's weighted mean and would do nothing: give "
             "reduction='sum' too, and they count",
         )
-
-
-_WEIGHTED: tuple[Any, ...] = (
-    *(nn.CrossEntropyLoss, functional.cross_entropy),
-    *(nn.NLLLoss, functional.nll_loss),
-)
 
 
 def _check_labels(gradients: RecordGradients, records: Records) -> None:

@@ -93,6 +93,13 @@ def test_other_weights_than_layers_draw_are_chosen(change: Callable[[nn.Module],
         check_weights(module, task_of(module, "uniform").model)
 
 
+def test_a_few_weights_that_are_all_one_number_are_chosen() -> None:
+    module = nn.Linear(3, 2)
+    nn.init.constant_(module.weight, 7.0)
+    with pytest.raises(Misconfiguration, match=r"parameter weight.*has weights of its own"):
+        check_weights(module, task_of(module, "uniform").model)
+
+
 def test_what_is_the_task_s_own_start_is_no_choice() -> None:
     module = fresh()
     nn.init.zeros_(module[0].bias)  # type: ignore[index]

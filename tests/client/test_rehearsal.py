@@ -192,6 +192,18 @@ def test_usual_losses_are_accepted(outputs: int, loss: Any, targets: Any, reduct
     check(linear(outputs), loss(reduction=reduction), X, targets)
 
 
+class Weighted(nn.Module):
+    """A loss of an owner's own around torch's."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        own: torch.Tensor = self.loss(outputs, targets)
+        return own + 0.01 * outputs.square().sum()
+
+
 def masked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(outputs.flip(1), targets, ignore_index=0)
 
@@ -201,6 +213,7 @@ def masked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     [
         nn.CrossEntropyLoss(weight=WEIGHTS, reduction="sum"),
         functools.partial(functional.cross_entropy, weight=WEIGHTS, reduction="sum"),
+        Weighted(nn.CrossEntropyLoss(weight=WEIGHTS, reduction="none")),
         masked,
     ],
 )
@@ -226,6 +239,9 @@ def test_a_model_that_is_not_on_the_processor_is_refused() -> None:
     [
         nn.CrossEntropyLoss(weight=WEIGHTS),
         nn.NLLLoss(weight=WEIGHTS),
+        lambda outputs, targets: functional.cross_entropy(outputs, targets, WEIGHTS),
+        lambda outputs, targets: functional.nll_loss(outputs.log_softmax(1), targets, WEIGHTS),
+        Weighted(nn.CrossEntropyLoss(weight=WEIGHTS)),
         functools.partial(functional.cross_entropy, weight=WEIGHTS),
         functools.partial(functional.nll_loss, weight=WEIGHTS, reduction="mean"),
     ],
