@@ -89,6 +89,8 @@ def read_toml(field: str, path: Path) -> dict[str, object]:
     """Return the file's values. Raises Misconfiguration naming ``field`` and the file."""
     try:
         return tomllib.loads(read_regular(path).decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise Misconfiguration(field, str(path), "isn't UTF-8 text: save it as UTF-8") from None
     except (OSError, ValueError, RecursionError) as error:
         # Integers of thousands of digits are a plain ValueError.
         raise Misconfiguration(field, str(path), f"can't be read: {error}") from None

@@ -270,8 +270,8 @@ def test_files(tmp_path: Path) -> None:
     path = tmp_path / "task.toml"
     with pytest.raises(Misconfiguration, match=r"task\.toml"):
         Task.load(path)
-    path.write_bytes(b"name = '\xff'")
-    with pytest.raises(Misconfiguration, match="can't be read"):
+    path.write_text(TOML, encoding="utf-16")
+    with pytest.raises(Misconfiguration, match="isn't UTF-8 text: save it as UTF-8"):
         Task.load(path)
     path.write_text(TOML, encoding="utf-8")
     assert Task.load(path) == Task.parse(tomllib.loads(TOML))

@@ -1,159 +1,60 @@
 """Every long-running command in the states in which it waits, to be told to end there.
 
-A scene is a deployment that goes from one state to the next: it gives each process that waits, with
-what it waits for, and goes on once that process has ended. ``stopped`` tells it to end.
+A scene is a deployment that goes from one state to the next: it gives each process that waits, as
+``command: state``, and goes on once that process has ended. ``stopped`` tells it to end.
 """
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tests.rig.tasks import task_with
+from tests.rig.scene import OWNERS, Scene
 from tests.rig.waiting import DEADLINE_S, until
-from tests.rig.warm import SOURCES
 
-from precad.cli.local_deployment import LocalDeployment, environment_of_parts
-from precad.common.errors import PrecadError
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import Role
 from precad.common.task import Task
-from precad.common.wire.operator_connection import ServerStatus
 
 Waiting = tuple[str, Any]
 """What waits for what, and its process."""
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "stops.json"
-"""Seconds until each had ended with all that it had started, by scene."""
-OWNERS = ("ward-1", "ward-2")
-FEATURES = 30
-
-
-@dataclass(slots=True)
-class Scene:
-    """Files of a deployment, what was started, and ports that take connections and say nothing."""
-
-    folder: Path
-    popen: Callable[..., Any]
-    opened: ExitStack
-    deployment: LocalDeployment = field(init=False)
-    _dialled: dict[str, socket.socket] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        weight = {"name": "1.weight", "shape": [2, FEATURES]}
-        changes = {
-            "model.architecture": "logistic",
-            "model.parameters": [weight, {"name": "1.bias", "shape": [2]}],
-            "training.rounds": 1000,
-            "enrolment.clients": len(OWNERS),
-            "enrolment.min_clients": len(OWNERS),
-            "deadlines": dict.fromkeys(("enrol", "collect", "peer", "outage", "rejoin"), 3600.0),
-        }
-        x, y = np.zeros((4, FEATURES), dtype=np.float32), np.zeros(4, dtype=np.int64)
-        self.deployment = LocalDeployment(
-            self.folder,
-            task_with(changes),
-            {ClientId(name): (x, y) for name in OWNERS},
-            popen=self.popen,
-        )
-        self.opened.enter_context(self.deployment)
-        self.opened.callback(self._wake)
-
-    def settings(self, part: str, **values: str | int) -> str:
-        """The part's settings file, with these values instead."""
-        path = self.folder / f"{part}.toml"
-        kept = path.read_text("utf-8").splitlines()
-        kept = [line for line in kept if line.partition(" =")[0] not in values]
-        lines = [f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {v}" for k, v in values.items()]
-        path.write_text("\n".join([*lines, *kept, ""]), encoding="utf-8")
-        return str(path)
-
-    def start(self, name: str, *command: str) -> Any:
-        """A command's process, whose output is the log of that name."""
-        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            process = self.popen(
-                [sys.executable, "-m", "precad", *command],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment_of_parts() | {"PYTHONPATH": SOURCES},
-            )
-        self.deployment.processes[name] = process
-        return process
-
-    def part(self, name: str) -> Any:
-        """A part of the deployment, started as people start it."""
-        kind = {
-            "dealer": ("serve", "dealer"),
-            "server-a": ("serve", "a"),
-            "server-b": ("serve", "b"),
-        }
-        return self.start(
-            name, *kind.get(name, ("join",)), "--config", f"{self.folder}/{name}.toml"
-        )
-
-    def silent(self) -> str:
-        """The address of a port that takes connections and says nothing."""
-        listener = self.opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-        listener.settimeout(DEADLINE_S)
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        self._dialled[address] = listener
-        return address
-
-    def dialled(self, address: str) -> None:
-        """Wait until somebody has connected to a silent port."""
-        self.opened.enter_context(self._dialled[address].accept()[0])
-
-    def said(self, name: str, *words: str) -> None:
-        """Wait until these words stand in a log."""
-        log = self.deployment.log
-        until(lambda: all(each in log(name) for each in words), lambda: log(name), poll_s=0.1)
-
-    def status(self, role: Role) -> ServerStatus | None:
-        """What a server says of itself; None while it isn't there."""
-        try:
-            return self.deployment.operator(role).status()
-        except PrecadError:
-            return None
-
-    def reached(self, role: Role, look: Callable[[ServerStatus], object]) -> None:
-        """Wait until ``look`` is true of what a server says."""
-
-        def there() -> bool:
-            said = self.status(role)
-            return said is not None and bool(look(said))
-
-        until(there, lambda: self.deployment.log_tail(role.value, 20), poll_s=0.2)
-
-    def halt(self, name: str) -> None:
-        """Let a part stand still, as on a machine that is gone."""
-        os.kill(self.deployment.processes[name].pid, signal.SIGSTOP)
-
-    def _wake(self) -> None:
-        for process in self.deployment.processes.values():
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGCONT)
+"""Of each scene, the load of the machine and the seconds until each command had ended with all that
+it had started."""
+_CALLS = ("proxy silent", "no server", "server silent")
+_ROUNDS = ("enrolling", "paused", "validating", "proof's coin", "proof's words")
+STATES = {
+    "serve a": (*_CALLS, *_ROUNDS),
+    "serve b": (*_CALLS, *_ROUNDS),
+    "serve dealer": ("no server", "server silent", "enrolling", "paused"),
+    "join": (*_CALLS, *_ROUNDS),
+    "doctor": _CALLS,
+    "health": ("server silent",),
+    "status": ("proxy silent", "server silent"),
+    "status --watch": _CALLS,
+    "allow": ("proxy silent", "server silent"),
+}
+"""Where each command that calls others can wait; without a server the last ones end by themselves
+within a second."""
 
 
 # --- the scenes ----------------------------------------------------------------------------------
 
 
 def nobody_there(scene: Scene) -> Iterator[Waiting]:
-    """No other part runs."""
+    """No other part runs: its port refuses connections, or its host is gone."""
     server = scene.part("server-a")
     scene.said("server-a", "refuses connections")
-    yield "serve a: nobody there", server
+    yield "serve a: no server", server
     server = scene.part("server-b")
     scene.said("server-b", "serves task")
-    yield "serve b: nobody there", server
+    yield "serve b: no server", server
     dealer = scene.part("dealer")
     scene.said("dealer", "deals for task")
-    yield "serve dealer: nobody there", dealer
+    yield "serve dealer: no server", dealer
     owner = scene.part(OWNERS[0])
     scene.said(OWNERS[0], "refuses connections")
     yield "join: no server", owner
@@ -164,16 +65,26 @@ def nobody_there(scene: Scene) -> Iterator[Waiting]:
     for name in OWNERS:
         (scene.folder / "logs" / f"{name}.log").touch()
     scene.said(OWNERS[1], "refuses connections")
-    yield "join, two owners with logs: no server", owners
+    yield "join: no server, two owners with logs", owners
     watching = scene.start("watch", "status", scene.deployment.addresses["server-a"], "--watch",
                            "--identity", f"{scene.folder}/keys/operator")  # fmt: skip
     scene.said("watch", "no answer")
     yield "status --watch: no server", watching
 
+    address, dialled = scene.gone()
+    owner_settings = scene.settings(OWNERS[0], server_a=address, server_b=address)
+    for what, command in {
+        "serve a": ("serve", "a", "--config", scene.settings("server-a", server_b=address)),
+        "join": ("join", "--config", owner_settings),
+        "doctor": ("doctor", "--wait", "3600", "--config", owner_settings),
+    }.items():
+        process = scene.start(what, *command)
+        dialled(process)
+        yield f"{what}: no server, its host gone", process
+
 
 def silence(scene: Scene) -> Iterator[Waiting]:
     """Whoever is called takes the connection and says nothing."""
-    operator = ("--identity", f"{scene.folder}/keys/operator")
 
     def waits(what: str, *command: str) -> Waiting:
         """A command that calls ADDRESS, a silent port's."""
@@ -182,25 +93,46 @@ def silence(scene: Scene) -> Iterator[Waiting]:
         scene.dialled(address)
         return what, process
 
-    def part(what: str, name: str, *command: str, **values: str) -> Waiting:
-        """A command whose settings name such a port."""
-        address = scene.silent()
-        changed = {key: text.replace("ADDRESS", address) for key, text in values.items()}
-        process = scene.start(what, *command, "--config", scene.settings(name, **changed))
-        scene.dialled(address)
-        return what, process
-
+    part = partial(_with_silence, scene)
     both = {"server_a": "ADDRESS", "server_b": "ADDRESS"}
-    yield part("serve a: server B silent", "server-a", "serve", "a", server_b="ADDRESS")
-    yield part("join: servers silent", OWNERS[0], "join", **both)
-    yield part("doctor: servers silent", OWNERS[0], "doctor", "--wait", "3600", **both)
-    yield part("join: its proxy silent", OWNERS[0], "join", proxy="http://ADDRESS")
-    yield part("health: the part silent", "dealer", "health", "--wait", "99", listen="ADDRESS")
+    yield part("serve a: server silent", "server-a", "serve", "a", server_b="ADDRESS")
+    yield part("join: server silent", OWNERS[0], "join", **both)
+    yield part("doctor: server silent", OWNERS[0], "doctor", "--wait", "3600", **both)
+    yield part("health: server silent", "dealer", "health", "--wait", "99", listen="ADDRESS")
+    yield part("join: proxy silent", OWNERS[0], "join", **_PROXY)
+    yield part("doctor: proxy silent", OWNERS[0], "doctor", "--wait", "3600", **_PROXY)
+    yield part("serve a: proxy silent", "server-a", "serve", "a", **_PROXY)
     database = "postgresql://precad@ADDRESS/precad"
-    yield part("serve b: its database silent", "server-b", "serve", "b", database=database)
-    yield waits("status: server silent", "status", "ADDRESS", *operator)
-    yield waits("allow: server silent", "allow", "coin", "ADDRESS", "--version", "1", *operator)
-    yield waits("ledger show: the database silent", "ledger", "show", database)
+    yield part("serve b: database silent", "server-b", "serve", "b", database=database)
+    yield waits("ledger show: database silent", "ledger", "show", database)
+    yield waits("report: database silent", "report", database)
+    operator = ("--identity", f"{scene.folder}/keys/operator")
+    for what, *more in ("status",), ("status --watch",), ("allow", "coin", "--version", "1"):
+        command = (*what.split(), *more, *operator)
+        yield waits(f"{what}: server silent", *command, "ADDRESS")
+        through = ("a.example:7301", "--proxy", "http://ADDRESS")
+        yield waits(f"{what}: proxy silent", *command, *through)
+
+
+def on_the_way_to_the_dealer(scene: Scene) -> Iterator[Waiting]:
+    """B calls the dealer alone, once A has called and owners are enrolled."""
+    for name in ("dealer", "server-a", *OWNERS):
+        scene.part(name)
+    b = "server-b", "serve", "b"
+    yield _with_silence(scene, "serve b: server silent, the dealer", *b, dealer="ADDRESS")
+    yield _with_silence(scene, "serve b: proxy silent", *b, **_PROXY)
+
+
+def _with_silence(scene: Scene, what: str, name: str, *command: str, **values: str) -> Waiting:
+    """A command whose settings name a port that takes connections and says nothing, ADDRESS."""
+    address = scene.silent()
+    changed = {key: text.replace("ADDRESS", address) for key, text in values.items()}
+    process = scene.start(what, *command, "--config", scene.settings(name, **changed))
+    scene.dialled(address)
+    return what, process
+
+
+_PROXY = {"proxy": "http://ADDRESS"}
 
 
 def enrolling(scene: Scene) -> Iterator[Waiting]:
@@ -208,10 +140,11 @@ def enrolling(scene: Scene) -> Iterator[Waiting]:
     scene.deployment.start_servers()
     owner = scene.part(OWNERS[0])
     scene.reached(Role.SERVER_A, lambda said: (said.phase, said.enrolled) == ("enrolling", 1))
-    yield "join: enrolled, another owner missing", owner
+    yield "join: enrolling, another owner missing", owner
     yield "serve a: enrolling", scene.deployment.processes["server-a"]
     yield "serve b: enrolling, server A gone", scene.deployment.processes["server-b"]
-    yield "serve dealer: both servers gone", scene.deployment.processes["dealer"]
+    if scene.deployment.task.has_dealer:
+        yield "serve dealer: enrolling, both servers gone", scene.deployment.processes["dealer"]
 
 
 def collecting(scene: Scene) -> Iterator[Waiting]:
@@ -219,21 +152,60 @@ def collecting(scene: Scene) -> Iterator[Waiting]:
     _train(scene)
     scene.halt(OWNERS[1])
     _no_version_more(scene)
-    yield "join: a round open, another owner silent", scene.deployment.processes[OWNERS[0]]
+    yield "join: collecting, another owner silent", scene.deployment.processes[OWNERS[0]]
     yield "serve b: collecting", scene.deployment.processes["server-b"]
     scene.said("server-a", "server B")
+    if scene.deployment.task.has_dealer:
+        yield "serve dealer: paused, server B gone", scene.deployment.processes["dealer"]
     yield "serve a: paused, server B gone", scene.deployment.processes["server-a"]
 
 
-def validating(scene: Scene) -> Iterator[Waiting]:
-    """The dealer stands still: norms can't be checked."""
+def validating(scene: Scene, first: str = "server-a") -> Iterator[Waiting]:
+    """The dealer stands still: norms can't be checked. Both servers are told to end."""
     _train(scene)
     scene.halt("dealer")
     _no_version_more(scene)
-    yield "serve a: validating, the dealer silent", scene.deployment.processes["server-a"]
-    scene.said(OWNERS[0], "reconnecting")
-    yield "join: paused, server A gone", scene.deployment.processes[OWNERS[0]]
-    yield "serve b: paused, server A gone", scene.deployment.processes["server-b"]
+    last, waits = _OTHER[first]
+    told = _OTHER[last.value][1]
+    yield "join: validating, the dealer silent", scene.deployment.processes[OWNERS[0]]
+    yield f"{told}: validating, the dealer silent", scene.deployment.processes[first]
+    # Owners follow A, and A follows B.
+    scene.said(
+        *{"server-a": (OWNERS[1], "reconnecting"), "server-b": ("server-a", "server B")}[first]
+    )
+    yield f"join: paused, {first} gone", scene.deployment.processes[OWNERS[1]]
+    yield f"{waits}: paused, {first} gone", scene.deployment.processes[last.value]
+
+
+def in_a_round(scene: Scene, still: str) -> Iterator[Waiting]:
+    """A server stands still in the midst of the training."""
+    other, waits = _OTHER[still]
+    _train(scene)
+    scene.halt(still)
+    _no_version_more(scene, other)
+    names = {"join": OWNERS[0], "serve dealer": "dealer", waits: other.value}
+    for what, name in names.items():
+        yield f"{what}: server silent, {still} in a round", scene.deployment.processes[name]
+
+
+def proving(scene: Scene, still: str, step: str) -> Iterator[Waiting]:
+    """A server stands still before it sends its part of a step of the proofs' check."""
+    other, waits = _OTHER[still]
+    point = {"coin": "PeerLink.send/proof-coin", "words": "PeerLink.send/proof"}[step]
+    for name in (*scene.deployment.servers, *OWNERS):
+        if name == still:
+            scene.held(name, point)
+        else:
+            scene.part(name)
+    scene.stands(still)
+    for what, name in {"join": OWNERS[0], waits: other.value}.items():
+        yield f"{what}: proof's {step}, {still} silent", scene.deployment.processes[name]
+
+
+_OTHER = {
+    "server-a": (Role.SERVER_B, "serve b"),
+    "server-b": (Role.SERVER_A, "serve a"),
+}
 
 
 def with_workers(scene: Scene) -> Iterator[Waiting]:
@@ -243,8 +215,8 @@ def with_workers(scene: Scene) -> Iterator[Waiting]:
     _train(scene)
     scene.halt("dealer")
     _no_version_more(scene)
-    yield "serve b, a worker: validating, the dealer silent", scene.deployment.processes["server-b"]
-    yield "serve a, a worker: paused, server B gone", scene.deployment.processes["server-a"]
+    yield "serve b: validating, a worker, the dealer silent", scene.deployment.processes["server-b"]
+    yield "serve a: paused, a worker, server B gone", scene.deployment.processes["server-a"]
 
 
 def over(scene: Scene) -> Iterator[Waiting]:
@@ -269,16 +241,16 @@ def _train(scene: Scene) -> None:
     scene.reached(Role.SERVER_A, lambda said: said.version >= 1)
 
 
-def _no_version_more(scene: Scene) -> None:
+def _no_version_more(scene: Scene, role: Role = Role.SERVER_A) -> None:
     """Until no further version comes about."""
     seen: list[int] = []
 
     def stands() -> bool:
-        if (said := scene.status(Role.SERVER_A)) is not None:
+        if (said := scene.status(role)) is not None:
             seen.append(said.version)
         return len(set(seen[-_LOOKS:])) == 1 and len(seen) >= _LOOKS
 
-    until(stands, lambda: scene.deployment.log_tail("server-a", 20), poll_s=0.5)
+    until(stands, lambda: scene.deployment.log_tail(role.value, 20), poll_s=0.5)
 
 
 _LOOKS = 5
@@ -312,13 +284,22 @@ def computing(scene: Scene) -> Iterator[Waiting]:
     yield "simulate: computing", process
 
 
-SCENES = {
-    each.__name__: each
-    for each in (
-        *(nobody_there, silence, enrolling, collecting, validating, with_workers, over),
-        *(demos, computing),
-    )
+_BY_SHARES = (
+    *(nobody_there, silence, on_the_way_to_the_dealer, enrolling, collecting, validating),
+    *(with_workers, over, demos, computing),
+)
+SCENES: dict[str, tuple[Callable[[Scene], Iterator[Waiting]], str]] = {
+    **{each.__name__: (each, "crypten") for each in _BY_SHARES},
+    "validating_server-b_first": (partial(validating, first="server-b"), "crypten"),
+    **{f"{name}_silent": (partial(in_a_round, still=name), "crypten") for name in _OTHER},
+    **{f"{each.__name__}_by_proof": (each, "proof") for each in (enrolling, collecting)},
+    **{
+        f"{name}_silent_before_{step}": (partial(proving, still=name, step=step), "proof")
+        for name in _OTHER
+        for step in ("coin", "words")
+    },
 }
+"""Each with how norms are checked in it."""
 
 
 # --- what is told to end -------------------------------------------------------------------------
@@ -363,5 +344,6 @@ def stopped(process: Any) -> float:
 def play(name: str, folder: Path, popen: Callable[..., Any]) -> dict[str, float]:
     """Seconds by what waited for what, of one scene."""
     with ExitStack() as opened:
-        scene = Scene(folder, popen, opened)
-        return {what: stopped(process) for what, process in SCENES[name](scene)}
+        acts, validation = SCENES[name]
+        scene = Scene(folder, popen, opened, validation)
+        return {what: stopped(process) for what, process in acts(scene)}
