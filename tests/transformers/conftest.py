@@ -4,7 +4,9 @@ import os
 import sys
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("transformers") else ["test_*.py"]
-os.environ["HF_HUB_OFFLINE"] = "1"
-# No model here needs it, and where its build isn't torch's it can't be imported.
-sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
+collect_ignore_glob = ["test_*.py"]
+if find_spec("transformers"):
+    collect_ignore_glob = []
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    # No model here needs it, and where its build isn't torch's it can't be imported.
+    sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
