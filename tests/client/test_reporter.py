@@ -218,7 +218,10 @@ def test_messages_and_their_times_are_those_of_an_owner_that_nobody_watches(
     assert all(each == seen[0] for each in seen)
     assert WORK_S in seen[0][1]
     assert lines["failing"] == lines["alone"]
-    assert notes[0] == "model 1: held-out records can't be tried (MemoryError: record 7)"
+    # Where this machine is slow a model is passed over for the next one.
+    assert {note.partition(": ")[2] for note in notes} == {
+        "held-out records can't be tried (MemoryError: record 7)"
+    }
 
 
 def test_what_is_slow_waits_while_an_upload_is_due(task: Task) -> None:

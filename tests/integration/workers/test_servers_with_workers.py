@@ -25,6 +25,7 @@ from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.task import Task
 from precad.common.wire.connections import SILENT
+from precad.common.wire.version import WIRE_VERSION
 
 WORKERS = 2
 FLOOD = SILENT + 36
@@ -171,7 +172,10 @@ def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_num
         deployed(tmp_path / "run", task, "workers = 1\n", started) as (deployment, crowd),
         crowd.at_work(),
     ):
-        said = r"the worker at \S+ speaks wire version 1, this side 3: upgrade precad at the worker"
+        said = (
+            rf"the worker at \S+ speaks wire version 1, this side {WIRE_VERSION}: "
+            "upgrade precad at the worker"
+        )
         until(deployment, lambda: re.search(said, deployment.log("server-a")))
 
 
