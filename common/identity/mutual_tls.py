@@ -274,6 +274,7 @@ def _handshake(
     context.set_alpn_protocols(["h2"])
     expected = Principal.service(expect).dns_name
     try:
+        _require_connected(connection)
         with context.wrap_socket(connection, server_hostname=expected) as secured:
             shown = secured.getpeercert(binary_form=True) or b""
     except ssl.SSLCertVerificationError as error:
@@ -305,6 +306,14 @@ def _handshake(
         f"certificate ({', '.join(names) or 'without a name'}); mend the address"
         + ("; server_a and server_b seem to be swapped" if swapped else "")
     )
+
+
+def _require_connected(connection: socket.socket) -> None:
+    """Raise ConnectionError: it was reset meanwhile. ``wrap_socket`` would leave it open then."""
+    try:
+        connection.getpeername()
+    except OSError as error:
+        raise ConnectionResetError from error
 
 
 def check_own_key(context: Context, signature: Signature) -> None:

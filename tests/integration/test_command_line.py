@@ -191,7 +191,9 @@ def test_a_broken_settings_file_is_named_with_what_is_wrong(part: str, tmp_path:
     config.write_bytes(b'task = "unfinished\n')
     assert "at line 1" in refused(*command, "--config", config)
     config.write_bytes(b"\xff\xfe")
-    assert f"config = '{config}': can't be read" in refused(*command, "--config", config)
+    assert f"config = '{config}': isn't UTF-8 text: save it as UTF-8" in refused(
+        *command, "--config", config
+    )
 
     assert f"lisen = 3: unknown key in {config}; remove it" in error(good | {"lisen": 3})
     without = {key: value for key, value in good.items() if key != address}

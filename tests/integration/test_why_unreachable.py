@@ -1,7 +1,9 @@
 """Why a server can't be reached, in a sentence for each reason that a person can mend."""
 
 import re
+import select
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +14,7 @@ import pytest
 from tests.rig.clock import LeapingClock
 from tests.rig.connect_proxy import ConnectProxy
 from tests.rig.keys import identity
-from tests.rig.waiting import DEADLINE_S
+from tests.rig.waiting import DEADLINE_S, until
 
 import precad
 from precad.client.connection import Servers
@@ -268,3 +270,20 @@ def test_whom_an_owner_waits_for_is_told_with_the_time_that_is_left(make_task: T
     assert {what for what, _ in told} == {"waiting for server A"}
     ends = {None if until is None else round(until, 6) for _, until in told}
     assert ends == {clock.start + 1.0}
+
+
+def test_a_connection_that_was_reset_before_tls_began_is_left_to_nobody() -> None:
+    """The standard library makes its socket of one that is gone, raises, and doesn't close it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+        until(lambda: select.select([connection], [], [], 0)[0], "the reset")
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+        found = mutual_tls._handshake(connection, OWNER, A, "server A", "here")
+    assert isinstance(found, PeerUnavailable)
+    descriptor = connection.fileno()
+    connection.close()
+    assert descriptor != -1, "its owner closes it"
