@@ -33,6 +33,9 @@ from precad.protos import precad_pb2 as pb
 
 LOOK_S = 2.0
 """When a link that doesn't come about is looked at."""
+REFUSED_S = 20.0
+"""How long one is waited for where nothing is wrong as seen from here. In TLS 1.3 a server lets go
+of a certificate that it refuses when the handshake is over for whoever dials."""
 _WAITING = 4
 """Frames that wait at one end: 4 MiB of a body that is forwarded."""
 _POLL_S = 0.5
@@ -99,12 +102,14 @@ class DialledTransport(_Receiving):
         super().__init__()
         self._address = address
         ready = grpc.channel_ready_future(channel)
+        waited_s = min(REFUSED_S, timeout_s)
         try:
-            _wait(ready, timeout_s, why)
+            _wait(ready, waited_s, why)
         except grpc.FutureTimeoutError:
             raise PeerUnavailable(
-                f"server B at {address} wasn't there within {timeout_s:g} s; check that it runs, "
-                "its address, and that both sides use the same root certificate"
+                f"server B at {address} let no link come about within {waited_s:g} s; check that "
+                "it runs, and its address; it may refuse this server's certificate, for its clock "
+                "or another root certificate: compare both sides'"
             ) from None
         finally:
             ready.cancel()

@@ -100,7 +100,8 @@ def call_with_retries(
 
     Args:
         why: looks at what keeps the connection from coming about; asked at the first failure, and
-            then now and again. Its answer goes to the log, with the time that is left.
+            then now and again. Its answer goes to the log, with the time that is left; where it
+            twice knows none, what gRPC says does.
         waiting: told the seconds that are left, before each wait.
 
     Raises:
@@ -110,6 +111,7 @@ def call_with_retries(
     look_at = clock.now()
     retries = Retries(within_s, WAITS, clock, counted_from_now=True)
     unreachable: grpc.RpcError | None = None
+    unexplained = False
     while True:
         try:
             return call(max(retries.remaining(), WAITS.first_s))
@@ -123,6 +125,14 @@ def call_with_retries(
                 look_at = clock.now() + LOOK_S
                 if isinstance(cause := why(), errors.Misidentified):
                     raise cause from None
+                if cause is None and unexplained:
+                    # In TLS 1.3 a refused certificate shows only after its owner's handshake.
+                    cause = errors.PeerUnavailable(
+                        f"no call comes through ({errors.one_line(error.details() or '')[:200]}), "
+                        "and nothing is wrong as seen from here: the other side may refuse this "
+                        "one's certificate, for its clock or another root certificate"
+                    )
+                unexplained = cause is None
                 if cause is not None:
                     left = max(0.0, retries.remaining())
                     log.warning("%s; trying again for %.0f s", cause, left)

@@ -13,10 +13,11 @@ import grpc
 import pytest
 from tests.rig.clock import LeapingClock
 from tests.rig.connect_proxy import ConnectProxy
-from tests.rig.keys import identity
+from tests.rig.keys import earlier_identity, identity
 from tests.rig.waiting import DEADLINE_S, until
 
 import precad
+from precad.aggregator.rpc import peer_transport
 from precad.client.connection import Servers
 from precad.client.participation import Observer
 from precad.common.addresses import by_proxy
@@ -230,6 +231,16 @@ def test_who_waits_says_how_long_still(caplog: pytest.LogCaptureFixture) -> None
     assert LOOK_S == 10
 
 
+def test_who_waits_without_a_reason_says_what_grpc_says(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that has just come back is no riddle; one that stays away without a reason is."""
+    with pytest.raises(Unreachable):
+        call_with_retries(fail, 30.0, LeapingClock())
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "no call comes through (" in said
+    assert "may refuse this one's certificate" in said
+    assert said.endswith("trying again for 20 s")
+
+
 def test_a_mistake_ends_the_wait_at_once() -> None:
     clock = LeapingClock()
 
@@ -287,3 +298,17 @@ def test_a_connection_that_was_reset_before_tls_began_is_left_to_nobody() -> Non
     descriptor = connection.fileno()
     connection.close()
     assert descriptor != -1, "its owner closes it"
+
+
+def test_a_link_that_server_b_lets_go_of_is_said_long_before_the_deadline_for_messages(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B's clock is wrong, or A's certificate has expired: seen from A nothing is wrong."""
+    monkeypatch.setattr(peer_transport, "LOOK_S", 0.1)
+    monkeypatch.setattr(peer_transport, "REFUSED_S", 0.5)
+    address, expired = serve(identity(Principal.service(B))), earlier_identity(Principal.service(A))
+    with (
+        pytest.raises(PeerUnavailable, match="may refuse this server's certificate, for its clock"),
+        peer_transport.dial(address, expired, DEADLINE_S),
+    ):
+        pytest.fail("B took it")
