@@ -125,7 +125,7 @@ def _read_safetensors(
     try:
         with safe_open(path, framework="numpy") as file:
             names = set(file.keys()) & set(file.keys() if wanted is None else wanted)
-            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+            return {name: file.get_tensor(name) for name in sorted(names)}, file.metadata() or {}
     except (OSError, SafetensorError, TypeError) as error:
         raise Misconfiguration(
             field, str(path), f"can't be read: {error}; give a safetensors file, float32 or float64"
@@ -380,7 +380,8 @@ def load_model(path: Path, task: Task) -> SavedModel:
 
 def _check_tensors(named: dict[str, NDArray[Any]], task: Task) -> None:
     expected = {parameter.name: parameter.shape for parameter in task.model.parameters}
-    old = next(iter(named.values()), np.empty(0)).dtype == np.float64
+    # All of them, or none: which one is odd mustn't depend on their order in the file.
+    old = all(tensor.dtype == np.float64 for tensor in named.values())
     dtype = np.dtype(np.float64 if old else np.float32)
     for name in sorted(expected.keys() | named.keys()):
         if name not in named or name not in expected:

@@ -177,6 +177,7 @@ def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
     for bad, message in (
         (good | {"w.weight": good["w.weight"].T.copy()}, r"w.weight.*\[25, 4\].*\[4, 25\]"),
         (good | {"w.bias": np.zeros(4)}, "w.bias.*float64.*float32"),
+        (good | {"norm.weight": np.zeros(4)}, "norm.weight.*float64.*float32"),
         (good | {"w.bias": np.zeros(4, np.float16)}, "w.bias.*float16.*float32"),
         (good | {"extra": np.zeros(1, np.float32)}, "extra"),
         ({"w.weight": good["w.weight"]}, "norm.weight.*missing"),
