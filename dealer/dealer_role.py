@@ -7,12 +7,14 @@ when both servers have named it alike.
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
 import numpy as np
 
+from precad.common.clock import CLOCK, Clock
 from precad.common.errors import (
     Misconfiguration,
     PeerUnavailable,
@@ -26,7 +28,7 @@ from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.share.mask import mask_stream, opens
 from precad.common.task import Task
-from precad.norm_check.dealing import Answer
+from precad.norm_check.dealing import Answer, Answers, DealerConversation
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -209,3 +211,68 @@ def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVecto
         a = streams[0].words_into(one[:size])
         a += streams[1].words_into(other[:size])
         yield a
+
+
+# --- dealing in one process -----------------------------------------------------------------------
+
+
+class LocalDealing:
+    """A server's way to a dealer in its own process, shared with the other server's thread.
+
+    For tests, and for the protocol played on one page.
+    """
+
+    def __init__(
+        self, dealer: DealerRole, role: Role, timeout_s: float = 60.0, clock: Clock = CLOCK
+    ) -> None:
+        self._dealer = dealer
+        self._role = role
+        self._timeout_s = timeout_s
+        self._clock = clock
+
+    @property
+    def epoch(self) -> bytes:
+        """A dealer in this process has one start."""
+        return b""
+
+    def join(self) -> Secret:
+        """This server's key."""
+        return self._dealer.key_for(self._role)
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+        return self._dealer.corrections(self._role, request)
+
+    @contextmanager
+    def squares(self, attempt: int) -> Iterator[DealerConversation]:
+        """A conversation for one attempt."""
+        answers = Answers(attempt, self._timeout_s, self._clock)
+        with closing(_Conversation(self._dealer, self._role, answers)) as conversation:
+            yield conversation
+
+
+class _Conversation:
+    def __init__(self, dealer: DealerRole, role: Role, answers: Answers) -> None:
+        self._dealer = dealer
+        self._role = role
+        self._answers = answers
+
+    def ask(self, request: SquareRequest) -> None:
+        """The second of two servers squares in its own thread: there is no other here."""
+        self._answers.expect(request)
+        try:
+            work = self._dealer.ask(self._role, request, self._answers.put)
+            if work is not None:
+                work()
+        except PrecadError as error:
+            self._answers.end(error)
+
+    def row_key(self, context: bytes) -> Secret:
+        return self._answers.row_key(context)
+
+    def share(self, context: bytes) -> int:
+        return self._answers.share(context)
+
+    def close(self) -> None:
+        self._dealer.forget(self._answers.put)
+        self._answers.end(PeerUnavailable("this server ended its conversation with the dealer"))

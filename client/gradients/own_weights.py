@@ -99,7 +99,7 @@ def check_file(module: nn.Module, path: Path) -> None:
     """
     trained, state = dict(module.named_parameters()), module.state_dict()
     with safe_open(path, framework="pt") as file:
-        for name in set(file.keys()) - trained.keys():
+        for name in sorted(set(file.keys()) - trained.keys()):
             if name not in state:
                 fault = "isn't in the model: write its own state_dict()"
             elif not torch.equal(file.get_tensor(name).float(), state[name].float()):

@@ -17,7 +17,7 @@ from precad.common.errors import (
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.dealer.local_dealing import LocalDealing
+from precad.dealer.dealer_role import LocalDealing
 from precad.norm_check.dealing import DealerConversation
 from precad.norm_check.dealt_triples import DealRequest
 

@@ -58,7 +58,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.share.header import SignedHeader
 from precad.common.task import Task
-from precad.dealer import local_dealing as local
+from precad.dealer import dealer_role as local
 from precad.norm_check.dealt_triples import SquareRequest
 
 A, B = SERVERS

@@ -22,8 +22,7 @@ from precad.common.errors import (
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import signed
 from precad.common.secret import Secret
-from precad.dealer.dealer_role import DealerRole
-from precad.dealer.local_dealing import LocalDealing
+from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import Answer, Answers, DealerConversation
 
 TASK = Digest.of(b"task")

@@ -40,8 +40,7 @@ from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
 from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.task import Task
-from precad.dealer.dealer_role import DealerRole
-from precad.dealer.local_dealing import LocalDealing
+from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import Dealing, NoDealer
 from precad.norm_check.share_with_proof import share
 
