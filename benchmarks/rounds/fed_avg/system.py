@@ -12,36 +12,40 @@ from benchmarks.rounds.sample import Sample, between, require_right
 from precad.cli.local_deployment import free_addresses
 from precad.common.identity.deployment_keys import create_local_keys
 
+NAME = "fed_avg"
 FLOAT_BYTES = 4
 
 
-class FedAvg:
-    """A running server and its clients.
+class OneServer:
+    """One server without a norm check, Flower's or plain averaging's, and its clients.
 
     Args:
+        name: the system's.
         server: the process.
         clients: the process with all of them.
+        told: which of the two is told to play, and whether the mean was right.
         moved: bytes that all clients together upload in a round, and fetch.
         wire: to the server.
     """
 
-    name = "fed_avg"
-
-    def __init__(self, server: Part, clients: Part, moved: int, wire: Wire) -> None:
+    def __init__(
+        self, name: str, server: Part, clients: Part, told: Part, moved: int, wire: Wire
+    ) -> None:
+        self.name, self.clients = name, clients
         self.processes = {"server": server.pid, "clients": clients.pid}
-        self.clients, self._moved, self._wire = clients, moved, wire
+        self._told, self._moved, self._wire = told, moved, wire
 
     def play(self) -> Sample:
         """One round."""
         with self._wire.round():
             begin = read(self.processes)
-            self.clients.ask(play=True)
+            self._told.ask(play=True)
             took = between(begin, read(self.processes))
-        require_right(self.name, self.clients.ask(check=True))
+        require_right(self.name, self._told.ask(check=True))
         return Sample({"round_s": took.at_s}, {"round": took.cpu_s})
 
     def facts(self) -> dict[str, Any]:
-        """Bytes of a round by link: they follow from what it is."""
+        """Bytes of a round by link: they follow from what it is. And what the wire had."""
         payload = {"clients to server": self._moved, "server to clients": self._moved}
         return {"payload_bytes": payload, **self._wire.facts()}
 
@@ -49,7 +53,7 @@ class FedAvg:
 @contextmanager
 def set_up(
     dimension: int, clients: int, bound: int, folder: Path, lines: Lines
-) -> Iterator[FedAvg]:
+) -> Iterator[OneServer]:
     """A server and ``clients`` clients whose vectors are at most ``bound`` long.
 
     Raises:
@@ -77,4 +81,4 @@ def set_up(
             bound=bound,
         )
         moved = FLOAT_BYTES * dimension * clients
-        yield FedAvg(server, process, moved, Wire(lines, {address: "server"}))
+        yield OneServer(NAME, server, process, process, moved, Wire(lines, {address: "server"}))

@@ -5,58 +5,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from benchmarks.rounds.fed_avg.system import FLOAT_BYTES, OneServer
 from benchmarks.rounds.lines import Lines, Wire
-from benchmarks.rounds.meter import read
 from benchmarks.rounds.part import Part
-from benchmarks.rounds.sample import Sample, between, require_right
 from precad.cli.local_deployment import free_addresses
 
-FLOAT_BYTES = 4
+NAME = "flower"
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
-
-
-class Flower:
-    """A running server and its clients.
-
-    Args:
-        server: the process.
-        clients: the process with all of them.
-        moved: bytes of all vectors, one way.
-        wire: to the server.
-    """
-
-    name = "flower"
-
-    def __init__(self, server: Part, clients: Part, moved: int, wire: Wire) -> None:
-        self.processes = {"server": server.pid, "clients": clients.pid}
-        self._server, self._moved, self._wire = server, moved, wire
-
-    def play(self) -> Sample:
-        """One round: to the new mean at the server, which clients hear of in the next one."""
-        with self._wire.round():
-            begin = read(self.processes)
-            self._server.ask(play=True)
-            took = between(begin, read(self.processes))
-        require_right(self.name, self._server.ask(check=True))
-        return Sample({"round_s": took.at_s}, {"round": took.cpu_s})
-
-    def facts(self) -> dict[str, Any]:
-        """The vectors' own bytes, by link, and what the wire had."""
-        payload = {"clients to server": self._moved, "server to clients": self._moved}
-        return {"payload_bytes": payload, **self._wire.facts()}
 
 
 @contextmanager
 def set_up(
     dimension: int, clients: int, bound: int, folder: Path, lines: Lines
-) -> Iterator[Flower]:
+) -> Iterator[OneServer]:
     """A server and ``clients`` clients whose vectors are at most ``bound`` long.
 
     Raises:
@@ -75,7 +42,8 @@ def set_up(
         process.ask(address=lines.way("clients", address), root=certificate, **alike)
         server.hear()
         moved = FLOAT_BYTES * dimension * clients
-        yield Flower(server, process, moved, Wire(lines, {address: "server"}))
+        # To the new mean at the server, which clients hear of in the next round.
+        yield OneServer(NAME, server, process, server, moved, Wire(lines, {address: "server"}))
 
 
 def _certified(folder: Path) -> tuple[str, str]:
