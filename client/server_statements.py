@@ -42,7 +42,7 @@ STATEMENT = "statement-{}.bin"
 _OPENING = "opening-{}.bin"
 """What a server signed last for an attempt."""
 _MODEL = "model-{}.bin"
-"""θ of a version as little-endian doubles, while it is one of the newest two."""
+"""θ of a version as it was served, while it is one of the newest two."""
 _MODELS_KEPT = 2
 _MODELS = "models.log"
 Body = TypeVar("Body", Opening, Statement)

@@ -102,5 +102,5 @@ class Finished:
     noisy_sum: RingVector = field(repr=False)
     """``[d] int64``: Σ valid updates + both servers' noise, in units of the last place."""
     theta: NDArray[np.float32] = field(repr=False)
-    """``[d] float64``: θ_{t+1}."""
+    """``[d] float32``: θ_{t+1}."""
     model: Digest
