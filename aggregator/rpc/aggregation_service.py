@@ -53,7 +53,8 @@ class AggregationService(AggregationServicer):
     def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
         self.calls = OpenCalls(limits or Limits())
-        self._upload_slots, self._fetch_slots = TransferSlots(), TransferSlots()
+        self._upload_slots = TransferSlots()
+        self._fetch_slots = TransferSlots(1, shares_grace=True)
         self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
         self._giving_back = asyncio.Lock()

@@ -89,31 +89,53 @@ class TransferSlots:
     from a hundred at once: clients send b, and get models, when a slot is free, in the order in
     which they asked. A slot ends early where the server would wait for its client, who goes on
     without one: nobody waits for a client that is slow on purpose.
+
+    Args:
+        at_once: how many slots there are. Of models it is one: whoever has its own uploads while
+            the others still download, and a server's line is full both ways.
+        shares_grace: whether, where more than ``AT_ONCE`` wait, they share so many ``GRACE_S``:
+            else the last of many slow clients would begin late.
     """
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
+    def __init__(self, at_once: int = AT_ONCE, *, shares_grace: bool = False) -> None:
         self._places = asyncio.Semaphore(at_once)
+        self._shares_grace = shares_grace
+        self._waiting = 0
 
     def one(self) -> "TransferSlot":
         """One vector's; nothing is held yet."""
-        return TransferSlot(self._places)
+        return TransferSlot(self)
+
+    async def taken(self) -> float:
+        """Wait for the others. Returns the grace of whoever waited, in seconds."""
+        self._waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._waiting -= 1
+        many = self._shares_grace and self._waiting > AT_ONCE
+        return GRACE_S * AT_ONCE / self._waiting if many else GRACE_S
+
+    def release(self) -> None:
+        """One slot ends."""
+        self._places.release()
 
 
 class TransferSlot:
     """One vector's way. Used on the event loop alone.
 
     Args:
-        places: one is held from ``take`` to ``close``, or until the client is too slow.
+        slots: one is held from ``take`` to ``close``, or until the client is too slow.
     """
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, slots: TransferSlots) -> None:
+        self._slots = slots
         self._held = False
-        self._left_s = GRACE_S
+        self._left_s = 0.0
 
     async def take(self) -> None:
         """Wait for the others."""
-        await self._places.acquire()
+        self._left_s += await self._slots.taken()
         self._held = True
 
     def passed(self, size: int) -> None:
@@ -139,7 +161,7 @@ class TransferSlot:
         """Make room for the next one. May be called again."""
         if self._held:
             self._held = False
-            self._places.release()
+            self._slots.release()
 
 
 async def in_time(

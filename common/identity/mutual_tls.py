@@ -45,6 +45,10 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_frame_size", 1 << 20),
+    # As at the servers' ports. A server's slot for a model ends when it has left the server, and
+    # not when gRPC has taken it whole for a client that asked for megabytes at once.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
     # The environment's proxy: one that is there for web pages would be waited for in silence.
     ("grpc.enable_http_proxy", 0),
 )
@@ -54,6 +58,7 @@ _BULK = (
     # gRPC reads 8 KiB at first and seldom more than 64: a fifth of the time that bodies take.
     ("grpc.experimental.tcp_read_chunk_size", _READ_BYTES),
     ("grpc.experimental.tcp_min_read_chunk_size", _READ_BYTES),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.rig.leaping_loop import LeapingLoop, passing
 
 from precad.aggregator.rpc.limits import (
+    AT_ONCE,
     GRACE_S,
     LEAST_RATE,
     Call,
@@ -123,7 +124,9 @@ def pieces(number: int, pause_s: float, size: int = PIECE) -> Body:
     return read
 
 
-def began(at_once: int, bodies: Sequence[Body], limit_s: float = 1e6) -> list[float | None]:
+def began(
+    at_once: int, bodies: Sequence[Body], limit_s: float = 1e6, *, shares_grace: bool = False
+) -> list[float | None]:
     """When each body was begun, of those that ask in this order at once; None where it wasn't."""
 
     async def one(slots: TransferSlots, read: Body) -> float | None:
@@ -141,7 +144,7 @@ def began(at_once: int, bodies: Sequence[Body], limit_s: float = 1e6) -> list[fl
         return round(at, 3)
 
     async def run() -> list[float | None]:
-        slots = TransferSlots(at_once)
+        slots = TransferSlots(at_once, shares_grace=shares_grace)
         return await asyncio.gather(*(one(slots, read) for read in bodies))
 
     with asyncio.Runner(loop_factory=LeapingLoop) as runner:
@@ -185,6 +188,16 @@ def test_a_slow_one_goes_on_beside_the_others_and_takes_no_turn_again() -> None:
     assert began(1, [slow, slow, QUICK, QUICK]) == pytest.approx(
         [0, GRACE_S, 2 * GRACE_S, 2 * GRACE_S + TOOK_S], abs=0.01
     )
+
+
+def test_of_many_slow_ones_that_share_their_grace_the_last_begins_soon() -> None:
+    silent = pieces(1, 1000.0)
+    times = began(1, [silent] * 100 + [QUICK] * 2, shares_grace=True)
+    # Nobody waits yet when the first begins; beside the last slow one, two do.
+    graces = [GRACE_S] + [GRACE_S * min(1, AT_ONCE / n) for n in range(2, 101)]
+    assert times[100] == pytest.approx(sum(graces), abs=0.01)
+    # Nobody waits any more: who keeps up has the slot to its end.
+    assert times[101] == pytest.approx(times[100] + TOOK_S, abs=0.01)
 
 
 def test_whoever_waits_for_its_turn_too_long_is_told_to_come_again() -> None:

@@ -105,7 +105,7 @@ class HeldUp:
 
     def until_one_waits(self) -> None:
         """An upload's header has been read, and its body has no slot."""
-        until(lambda: self._upload_slots._places._waiters, "an upload that waits for its slot")
+        until(lambda: self._upload_slots._waiting, "an upload that waits for its slot")
 
     def end(self) -> None:
         self._deployed.loop.call_soon_threadsafe(self._other.close)
@@ -179,7 +179,7 @@ def test_an_upload_passes_by_the_downloads_that_wait(deployed: Deployed, role: R
     ):
         late.serves_first = role
         fetching = executor.submit(late.fetch_model, 0, model)
-        until(lambda: slots._places._waiters, "a download that waits for its slot")
+        until(lambda: slots._waiting, "a download that waits for its slot")
         assert reasons(first.submit(deployed.pair(first), DEADLINE_S)) == [None, None]
         assert not fetching.done()
         deployed.loop.call_soon_threadsafe(last.close)
