@@ -55,11 +55,7 @@ def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> o
 
 
 def ideal_scores(
-    coins: NDArray[np.bool_],
-    rate: float,
-    noise: float,
-    rounds: int,
-    generator: np.random.Generator,
+    coins: NDArray[np.bool_], rate: float, noise: float, rounds: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """Scores of canaries at right angles to all else, each of the full clip.
 
@@ -237,10 +233,7 @@ class Verdict:
 
 
 def judge(
-    statement: Statement,
-    power: Power,
-    ways: Sequence[one_run.Guesses],
-    significance: float,
+    statement: Statement, power: Power, ways: Sequence[one_run.Guesses], significance: float
 ) -> Verdict:
     """What the guesses prove, in the way that proves most; the ways share the significance.
 

@@ -7,7 +7,7 @@ when both servers have named it alike.
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -28,7 +28,7 @@ from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.share.mask import mask_stream, opens
 from precad.common.task import Task
-from precad.norm_check.dealing import Answer, Answers, DealerConversation
+from precad.norm_check.dealing import Answer, DealerConversation
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -245,34 +245,22 @@ class LocalDealing:
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
-        """A conversation for one attempt."""
-        answers = Answers(attempt, self._timeout_s, self._clock)
-        with closing(_Conversation(self._dealer, self._role, answers)) as conversation:
-            yield conversation
+        """A conversation for one attempt.
 
+        The second of two servers squares in its own thread: there is no other here.
+        """
 
-class _Conversation:
-    def __init__(self, dealer: DealerRole, role: Role, answers: Answers) -> None:
-        self._dealer = dealer
-        self._role = role
-        self._answers = answers
+        def send(request: SquareRequest) -> None:
+            try:
+                if (work := self._dealer.ask(self._role, request, conversation.put)) is not None:
+                    work()
+            except PrecadError as error:
+                conversation.end(error)
 
-    def ask(self, request: SquareRequest) -> None:
-        """The second of two servers squares in its own thread: there is no other here."""
-        self._answers.expect(request)
+        conversation = DealerConversation(attempt, send, self._timeout_s, self._clock)
         try:
-            work = self._dealer.ask(self._role, request, self._answers.put)
-            if work is not None:
-                work()
-        except PrecadError as error:
-            self._answers.end(error)
-
-    def row_key(self, context: bytes) -> Secret:
-        return self._answers.row_key(context)
-
-    def share(self, context: bytes) -> int:
-        return self._answers.share(context)
-
-    def close(self) -> None:
-        self._dealer.forget(self._answers.put)
-        self._answers.end(PeerUnavailable("this server ended its conversation with the dealer"))
+            yield conversation
+        finally:
+            self._dealer.forget(conversation.put)
+            why = "this server ended its conversation with the dealer"
+            conversation.end(PeerUnavailable(why))

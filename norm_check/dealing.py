@@ -1,5 +1,6 @@
 """A server's side of the dealer: what it asks for, and what it hears, wherever the dealer is."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -14,11 +15,39 @@ Answer = Secret | int | PrecadError
 """The row key, then this server's share of r; or why there is none."""
 
 
-class DealerConversation(Protocol):
-    """A server's conversation with the dealer about one attempt's submissions."""
+class DealerConversation:
+    """A server's conversation with the dealer about one attempt's submissions.
+
+    Safe between threads: whoever waits for an answer is woken.
+
+    Args:
+        send: tells the dealer; doesn't wait.
+    """
+
+    def __init__(
+        self,
+        attempt: int,
+        send: Callable[[SquareRequest], None],
+        timeout_s: float,
+        clock: Clock = CLOCK,
+    ) -> None:
+        self._attempt = attempt
+        self._send = send
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._changed = clock.condition()
+        self._asked: set[bytes] = set()
+        self._found: dict[tuple[type, bytes], Any] = {}
+        """By kind and context."""
+        self._ended: PrecadError | None = None
 
     def ask(self, request: SquareRequest) -> None:
-        """Tell the dealer; doesn't wait."""
+        """Tell the dealer; doesn't wait. Raises ValueError: it is of another attempt."""
+        if request.attempt != self._attempt:
+            raise ValueError(f"a request of attempt {request.attempt} in {self._attempt}")
+        with self._changed:
+            self._asked.add(request.context)
+        self._send(request)
 
     def row_key(self, context: bytes) -> Secret:
         """32 bytes, the same for both servers, once both have asked; waits for it.
@@ -28,44 +57,13 @@ class DealerConversation(Protocol):
                 context was dealt before.
             PeerViolation: the servers' halves don't fit together, or the dealer broke the protocol.
         """
+        key: Secret = self._wait(Secret, context)
+        return key
 
     def share(self, context: bytes) -> int:
         """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
-
-
-class Dealing(Protocol):
-    """Deals this server's part, and no other's."""
-
-    @property
-    def epoch(self) -> bytes:
-        """Which start of the dealer this server joined; its keys last as long."""
-
-    def deal(self, request: DealRequest) -> RingVector:
-        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
-
-    def squares(self, attempt: int) -> AbstractContextManager[DealerConversation]:
-        """A conversation for one attempt."""
-
-
-class Answers:
-    """What the dealer has answered; whoever waits for it is woken. Safe between threads."""
-
-    def __init__(self, attempt: int, timeout_s: float, clock: Clock = CLOCK) -> None:
-        self.attempt = attempt
-        self._timeout_s = timeout_s
-        self._clock = clock
-        self._changed = clock.condition()
-        self._asked: set[bytes] = set()
-        self._found: dict[tuple[type, bytes], Any] = {}
-        """By kind and context."""
-        self._ended: PrecadError | None = None
-
-    def expect(self, request: SquareRequest) -> None:
-        """The dealer may answer this from now on. Raises ValueError: it is of another attempt."""
-        if request.attempt != self.attempt:
-            raise ValueError(f"a request of attempt {request.attempt} in {self.attempt}")
-        with self._changed:
-            self._asked.add(request.context)
+        share: int = self._wait(int, context)
+        return share
 
     def put(self, context: bytes, answer: Answer) -> None:
         """One answer of the dealer's, in whatever order they come.
@@ -89,16 +87,6 @@ class Answers:
             self._ended = self._ended or error
             self._changed.notify_all()
 
-    def row_key(self, context: bytes) -> Secret:
-        """As ``DealerConversation.row_key``."""
-        key: Secret = self._wait(Secret, context)
-        return key
-
-    def share(self, context: bytes) -> int:
-        """As ``DealerConversation.share``."""
-        share: int = self._wait(int, context)
-        return share
-
     def _wait(self, kind: type, context: bytes) -> Any:
         deadline = self._clock.now() + self._timeout_s
         with self._changed:
@@ -116,6 +104,20 @@ class Answers:
                     )
                 self._changed.wait(left)
             return found
+
+
+class Dealing(Protocol):
+    """Deals this server's part, and no other's."""
+
+    @property
+    def epoch(self) -> bytes:
+        """Which start of the dealer this server joined; its keys last as long."""
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+
+    def squares(self, attempt: int) -> AbstractContextManager[DealerConversation]:
+        """A conversation for one attempt."""
 
 
 class NoDealer:

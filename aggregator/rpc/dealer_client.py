@@ -3,7 +3,8 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from typing import Any
 
 import grpc
 
@@ -14,7 +15,7 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of, errors_of
 from precad.common.wire.version import check_version
-from precad.norm_check.dealing import Answer, Answers, DealerConversation
+from precad.norm_check.dealing import Answer, DealerConversation
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
@@ -45,9 +46,9 @@ class RemoteDealer:
         role: Role,
         why: Callable[[], PeerUnavailable | None] = lambda: None,
     ) -> None:
-        self.stub = DealingStub(channel)
-        self.address = address
-        self.task = task
+        self._stub = DealingStub(channel)
+        self._address = address
+        self._task = task
         self._role = role
         self._why = why
         self._timeout_s = task.deadlines.peer
@@ -60,10 +61,10 @@ class RemoteDealer:
 
     def join(self) -> Secret:
         """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
-        request = pb.JoinRequest(task_digest=self.task.digest.value, role=self._role.value)
-        with errors_of("the dealer", self.address):
+        request = pb.JoinRequest(task_digest=self._task.digest.value, role=self._role.value)
+        with errors_of("the dealer", self._address):
             reply = call_with_retries(
-                lambda timeout_s: self.stub.Join(request, timeout=timeout_s),
+                lambda timeout_s: self._stub.Join(request, timeout=timeout_s),
                 self._timeout_s,
                 why=self._why,
             )
@@ -76,12 +77,12 @@ class RemoteDealer:
         message = request_to_wire(request, self._role.value, self.epoch)
         data = bytearray()
         words = request.correction_words if self._role is Role.SERVER_B else 0
-        with errors_of("the dealer", self.address):
-            for piece in self.stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
+        with errors_of("the dealer", self._address):
+            for piece in self._stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
                 data += piece.words
                 if len(data) > words * WORD_BYTES:
                     raise PeerViolation(f"the dealer sent more than {words} correction words")
-        self.count(len(data))
+        self._count(len(data))
         if len(data) != words * WORD_BYTES:
             raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
         return from_bytes(data)
@@ -91,24 +92,69 @@ class RemoteDealer:
 
         Raises PeerUnavailable, AccessDenied, PeerViolation.
         """
-        request = pb.LeaveRequest(task_digest=self.task.digest.value, role=self._role.value)
-        with errors_of("the dealer", self.address):
-            self.stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
+        request = pb.LeaveRequest(task_digest=self._task.digest.value, role=self._role.value)
+        with errors_of("the dealer", self._address):
+            self._stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
-        """A conversation for one attempt; its errors come from its answers."""
-        with closing(RemoteSquares(self, Answers(attempt, self._timeout_s))) as remote:
-            yield remote
+        """A conversation for one attempt, over one stream; a thread reads what is answered.
 
-    def count(self, received: int) -> None:
-        """So many bytes came."""
+        Whoever waits for an answer hears what went wrong. The dealer forgets what has no answer
+        when the block ends.
+        """
+        outgoing: Outgoing = queue.SimpleQueue()
+
+        def send(request: SquareRequest) -> None:
+            outgoing.put(square_request_to_wire(request, self.epoch))
+
+        conversation = DealerConversation(attempt, send, self._timeout_s)
+        call = self._stub.Square(_together(outgoing), wait_for_ready=True)
+        reader = threading.Thread(
+            target=self._read, args=(call, conversation), name="squares", daemon=True
+        )
+        reader.start()
+        try:
+            yield conversation
+        finally:
+            outgoing.put(None)
+            call.cancel()
+            reader.join(timeout=1)
+
+    def _read(self, call: Any, conversation: DealerConversation) -> None:
+        try:
+            for reply in call:
+                self._count(reply.ByteSize())
+                for each in reply.answers:
+                    conversation.put(each.context, answer_from_wire(each))
+                del reply
+            conversation.end(PeerUnavailable("the dealer ended the squares' stream"))
+        except grpc.RpcError as error:
+            conversation.end(error_of("the dealer", self._address, error))
+        except PeerViolation as error:
+            conversation.end(error)
+            call.cancel()
+
+    def _count(self, received: int) -> None:
         with self._counting:
             self.bytes_received += received
 
 
+Outgoing = queue.SimpleQueue[pb.SquareRequest | None]
 _HALVES = 1024
 """In one message, at most: 180 KiB."""
+
+
+def _together(outgoing: Outgoing) -> Iterator[pb.SquareRequest]:
+    while (message := outgoing.get()) is not None:
+        # What waits goes along: a message costs more than a half in it.
+        while not outgoing.empty() and len(message.halves) < _HALVES:
+            if (further := outgoing.get()) is None:
+                return
+            message.MergeFrom(further)
+            del further
+        yield message
+        del message
 
 
 def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareRequest:
@@ -137,62 +183,3 @@ def answer_from_wire(reply: pb.SquareAnswer) -> Answer:
         case "unavailable":
             return PeerUnavailable(f"the dealer refuses: {reply.unavailable}")
     raise PeerViolation("the dealer's reply holds no answer")
-
-
-class RemoteSquares:
-    """One stream to the dealer; a thread reads what it answers, or the stream's end.
-
-    Raises nothing: whoever waits for an answer hears what went wrong.
-    """
-
-    def __init__(self, dealer: RemoteDealer, answers: Answers) -> None:
-        self._dealer = dealer
-        self._answers = answers
-        self._outgoing: queue.SimpleQueue[pb.SquareRequest | None] = queue.SimpleQueue()
-        self._call = dealer.stub.Square(self._requests(), wait_for_ready=True)
-        self._reader = threading.Thread(target=self._read, name="squares", daemon=True)
-        self._reader.start()
-
-    def ask(self, request: SquareRequest) -> None:
-        """As ``DealerConversation.ask``."""
-        self._answers.expect(request)
-        self._outgoing.put(square_request_to_wire(request, self._dealer.epoch))
-
-    def row_key(self, context: bytes) -> Secret:
-        """As ``DealerConversation.row_key``."""
-        return self._answers.row_key(context)
-
-    def share(self, context: bytes) -> int:
-        """As ``DealerConversation.share``."""
-        return self._answers.share(context)
-
-    def close(self) -> None:
-        """End the stream; the dealer forgets what has no answer yet."""
-        self._outgoing.put(None)
-        self._call.cancel()
-        self._reader.join(timeout=1)
-
-    def _requests(self) -> Iterator[pb.SquareRequest]:
-        while (message := self._outgoing.get()) is not None:
-            # What waits goes along: a message costs more than a half in it.
-            while not self._outgoing.empty() and len(message.halves) < _HALVES:
-                if (further := self._outgoing.get()) is None:
-                    return
-                message.MergeFrom(further)
-                del further
-            yield message
-            del message
-
-    def _read(self) -> None:
-        try:
-            for reply in self._call:
-                self._dealer.count(reply.ByteSize())
-                for each in reply.answers:
-                    self._answers.put(each.context, answer_from_wire(each))
-                del reply
-            self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
-        except grpc.RpcError as error:
-            self._answers.end(error_of("the dealer", self._dealer.address, error))
-        except PeerViolation as error:
-            self._answers.end(error)
-            self._call.cancel()

@@ -192,7 +192,6 @@ async def in_time(
             return
         except TimeoutError:
             raise RejectedSubmission(
-                Rejection.TRUNCATED,
-                f"nothing came for {wait_s:g} s; send the same bytes again",
+                Rejection.TRUNCATED, f"nothing came for {wait_s:g} s; send the same bytes again"
             ) from None
         yield piece

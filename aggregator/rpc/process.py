@@ -291,9 +291,7 @@ class PeerService:
         self._current: ServedTransport | None = None
 
     async def link(
-        self,
-        request_iterator: AsyncIterator[bytes],
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, request_iterator: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[bytes]:
         """The servers' link."""
         async with Refusing(context):

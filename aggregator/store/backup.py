@@ -69,10 +69,7 @@ def back_up(state: Path, copy: Path) -> Audit:
 
 def _copy_database(source: Path, target: Path) -> None:
     target.touch(mode=0o600)
-    with (
-        closing(sqlite3.connect(source)) as database,
-        closing(sqlite3.connect(target)) as copied,
-    ):
+    with closing(sqlite3.connect(source)) as database, closing(sqlite3.connect(target)) as copied:
         database.execute("PRAGMA query_only=ON")
         database.backup(copied)
         # One file, without the log that WAL keeps beside it.

@@ -19,14 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from sqlalchemy import (
-    bindparam,
-    func,
-    insert,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import bindparam, func, insert, select, text, update
 
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import schema
@@ -64,10 +57,7 @@ _OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(_CHARGE.sequence =
 _SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
 _FACTS = (
     select(_ATTEMPT.attempt, _ATTEMPT.state)
-    .where(
-        _ATTEMPT.version == bindparam("of"),
-        _ATTEMPT.state.in_((*CHARGED, AttemptState.VOIDED)),
-    )
+    .where(_ATTEMPT.version == bindparam("of"), _ATTEMPT.state.in_((*CHARGED, AttemptState.VOIDED)))
     .order_by(_ATTEMPT.attempt)
 )
 _NEWEST_HISTORY = (

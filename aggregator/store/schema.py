@@ -226,9 +226,7 @@ ledger = sa.Table(
     sa.Column("hash", _DIGEST, nullable=False),
     sa.UniqueConstraint("sequence", "attempt", name="entry_of_a_round"),
     sa.ForeignKeyConstraint(
-        ["attempt", "version"],
-        ["attempt.attempt", "attempt.version"],
-        name="entry_has_its_round",
+        ["attempt", "version"], ["attempt.attempt", "attempt.version"], name="entry_has_its_round"
     ),
 )
 

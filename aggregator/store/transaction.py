@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, Executable, create_engine, event, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    ProgrammingError,
-)
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from precad.aggregator.store.postgres import connection_options
@@ -187,9 +181,7 @@ def reading_engine(url: URL) -> Engine:
         raise Misconfiguration("state", str(path), "there is no such file")
     if url.get_backend_name() == "postgresql":
         return _engine(
-            url,
-            isolation_level="REPEATABLE READ",
-            execution_options={"postgresql_readonly": True},
+            url, isolation_level="REPEATABLE READ", execution_options={"postgresql_readonly": True}
         )
     engine = _engine(url)
     event.listen(engine, "connect", _read_only_sqlite)

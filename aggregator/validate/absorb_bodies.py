@@ -35,12 +35,7 @@ class Absorber:
     """
 
     def __init__(
-        self,
-        role: Role,
-        task: Task,
-        mask: Keystream,
-        row_key: Secret,
-        total: RingVector | None,
+        self, role: Role, task: Task, mask: Keystream, row_key: Secret, total: RingVector | None
     ) -> None:
         self._role = role
         self._bound = task.bound

@@ -1,4 +1,7 @@
-"""``validation = "crypten"``: a Beaver square on shares, and CrypTen's comparisons."""
+"""``validation = "crypten"``: CrypTen's comparisons of what was absorbed of submissions.
+
+From each one's k + 1 shared words to one opened bit: is its norm within the bound?
+"""
 
 from collections.abc import Sequence
 
@@ -7,57 +10,19 @@ import torch
 from numpy.typing import NDArray
 
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.aggregator.validate.crypten_import import BinarySharedTensor
 from precad.aggregator.validate.crypten_party import DealtProvider, acting_as, current_rank
-from precad.aggregator.validate.validation import Server, deal_request, label
-from precad.common.identifiers import Digest, Role
+from precad.aggregator.validate.validation import deal_request
+from precad.common.identifiers import Role
 from precad.common.ring import RingVector
-from precad.common.share.submission import Submission
 from precad.common.task import TAU, Task
-from precad.norm_check.dealing import DealerConversation
 from precad.norm_check.dealt_triples import DealtRandomness, SpentTriples
-
-
-class ByShares:
-    """As ``Check``: this server has shares of k + 1 words of each, and one bit is opened."""
-
-    def __init__(self, server: Server, attempt: int) -> None:
-        self._server = server
-        self._attempt = attempt
-        self._words: dict[Digest, RingVector] = {}
-
-    def note(self, submission: Submission, absorber: Absorber, squares: DealerConversation) -> None:
-        """As ``Check.note``: this server's share of r."""
-        ctx = submission.context.digest
-        self._words[ctx] = absorber.words(squares.share(ctx.value))
-
-    def decide(self, batch: int, submissions: Sequence[Submission]) -> NDArray[np.bool_]:
-        """As ``Check.decide``."""
-        server = self._server
-        request = deal_request(server.task, self._attempt, batch, len(submissions), server.nonces)
-        return decide(
-            [self._words[each.context.digest] for each in submissions],
-            task=server.task,
-            role=server.role,
-            link=server.link,
-            randomness=server.randomness(request),
-            spent=server.spent,
-            label=label(submissions),
-        )
-
-
-# From each submission's k + 1 shared words to one opened bit: is its norm within the bound?
-
-
-_RANKS = {Role.SERVER_A: 0, Role.SERVER_B: 1}
 
 
 def decide(
     words: Sequence[RingVector],
     *,
     task: Task,
-    role: Role,
     link: PeerLink,
     randomness: DealtRandomness,
     spent: SpentTriples,
@@ -71,7 +36,7 @@ def decide(
     Args:
         words: each submission's, ``[k + 1] int64`` (``Absorber.words``), in the same order on both
             servers.
-        randomness: dealt for ``deal_request(task, attempt, batch, len(words), nonces)``.
+        randomness: dealt to this server, for the ``deal_request`` of so many clients.
         label: names the submissions in every step: servers that decide on others stop at once.
 
     Returns:
@@ -87,17 +52,16 @@ def decide(
     expected = deal_request(task, request.attempt, request.batch, len(words), request.nonces)
     if request != expected:
         raise ValueError(f"{request} isn't for {len(words)} submissions of this task")
-    if randomness.role is not role:
-        raise ValueError(f"the randomness of {randomness.role.value} is held by {role.value}")
     spent.spend(request.attempt, request.batch)
+    rank = 0 if randomness.role is Role.SERVER_A else 1
     # Public constants are added by server A alone.
-    half_width = TAU * task.bound if role is Role.SERVER_A else 0
+    half_width = 0 if rank else TAU * task.bound
     z, y = np.stack(words)[:, :k], np.stack(words)[:, k:]
     compared = np.concatenate([half_width + z, half_width - z, y], axis=1)
     negative = np.array([False] * 2 * k + [True])
     provider = DealtProvider(randomness.binary_triples())
     step = f"decide/{request.batch}/{label}"
-    with acting_as(_RANKS[role], link, provider, step=step):
+    with acting_as(rank, link, provider, step=step):
         return all_signs(compared, negative)
 
 

@@ -10,12 +10,14 @@ from contextlib import ExitStack
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precad.aggregator.validate.absorb_bodies import Absorber, Dropped, forward, receive
 from precad.aggregator.validate.validation import (
     MAX_BATCH_CLIENTS,
     Server,
     Verdicts,
+    deal_request,
     label,
 )
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
@@ -37,23 +39,17 @@ class WithDealer:
     """
 
     def __init__(
-        self,
-        server: Server,
-        attempt: int,
-        counted: Collection[ClientId],
-        batches: Iterator[int],
+        self, server: Server, attempt: int, counted: Collection[ClientId], batches: Iterator[int]
     ) -> None:
         self._server = server
         self._attempt = attempt
         self._counted = counted
         self._batches = batches
         self._taken: dict[ClientId, Submission] = {}
-        # CrypTen and torch take seconds to load: only here, and before any round (``load_check``).
-        from precad.aggregator.validate.check_by_shares import ByShares  # noqa: PLC0415
-
-        self._check = ByShares(server, attempt)
         self._absorbed: dict[ClientId, int] = {}
-        """How many coordinates of each are in the sum; the check has noted them."""
+        """How many coordinates of each are in the sum."""
+        self._words: dict[ClientId, RingVector] = {}
+        """This server's shares of k + 1 words of each of these."""
         self._rejections: dict[ClientId, Rejection] = {}
         self._total = np.zeros(server.task.dimension, dtype=np.int64)
         self._open = ExitStack()
@@ -86,8 +82,9 @@ class WithDealer:
             if (absorber := self._absorb(submission, squares)) is not None
         ]
         for submission, absorber in absorbers:
-            self._check.note(submission, absorber, squares)
-            self._absorbed[submission.context.client] = absorber.absorbed
+            client = submission.context.client
+            self._words[client] = absorber.words(squares.share(submission.context.digest.value))
+            self._absorbed[client] = absorber.absorbed
 
     def ready(self) -> None:
         """As ``Validator.ready``: this process is."""
@@ -104,11 +101,26 @@ class WithDealer:
         """One batch; the invalid ones are taken out again."""
         if not clients:
             return
-        passes = self._check.decide(number, [self._taken[client] for client in clients])
-        for client, good in zip(clients, passes, strict=True):
-            if not good:
+        for client, passes in zip(clients, self._passes(number, clients), strict=True):
+            if not passes:
                 self._take_out(self._taken[client], self._absorbed[client])
                 self._rejections[client] = Rejection.NORM_EXCEEDED
+
+    def _passes(self, number: int, clients: Sequence[ClientId]) -> NDArray[np.bool_]:
+        """Which of them are within the bound."""
+        # CrypTen and torch take seconds to load: ``load_check`` did it before any round.
+        from precad.aggregator.validate.check_by_shares import decide  # noqa: PLC0415
+
+        server = self._server
+        request = deal_request(server.task, self._attempt, number, len(clients), server.nonces)
+        return decide(
+            [self._words[client] for client in clients],
+            task=server.task,
+            link=server.link,
+            randomness=server.randomness(request),
+            spent=server.spent,
+            label=label(self._taken[client] for client in clients),
+        )
 
     def _absorb(self, submission: Submission, squares: DealerConversation) -> Absorber | None:
         server, client = self._server, submission.context.client

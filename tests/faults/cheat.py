@@ -23,7 +23,6 @@ from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, Deviation
 from precad.aggregator import release as releasing
 from precad.aggregator.collect import Inbox
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rpc.dealer_client import RemoteSquares, square_request_to_wire
 from precad.aggregator.training import training_loop
 from precad.aggregator.training.model_store import InMemory, ModelStore, StoredModel
 from precad.aggregator.validate.check_by_proof import ByProof
@@ -35,7 +34,7 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.proof_submission import AnySubmission, ProofSubmission
 from precad.common.task import Task
-from precad.norm_check.dealing import Answers
+from precad.norm_check.dealing import DealerConversation
 from precad.norm_check.dealt_triples import SquareRequest
 from precad.norm_check.norm_proof import ProofWords, Query
 
@@ -99,11 +98,6 @@ def install(cheat: OrderedCheat) -> None:
     """In a child that becomes one party."""
     wrap(cheat)
 
-    def ask_remotely(conversation: Any, request: SquareRequest) -> None:
-        conversation._outgoing.put(square_request_to_wire(request, conversation._dealer.epoch))
-
-    wrap_dealing(cheat, RemoteSquares, ask_remotely)
-
     @_wrapping(DataOwner, "update", setattr)
     def update(original: Any, self: Any, view: Any) -> RingVector:
         if which := cheat.wanted:
@@ -113,8 +107,9 @@ def install(cheat: OrderedCheat) -> None:
 
 
 def wrap(cheat: Cheat, put: Wrap = setattr) -> None:
-    """All but the way to the dealer, which simulated servers have another one of."""
+    """What a server says, and asks of the dealer."""
     _link(cheat, put)
+    _dealing(cheat, put)
     _words(cheat, put)
     _collection(cheat, put)
     _release(cheat, put)
@@ -255,22 +250,8 @@ def _release(cheat: Cheat, put: Wrap) -> None:
         return StoredModel(version, digest, InMemory(theta))
 
 
-def wrap_dealing(
-    cheat: Cheat,
-    conversation: Any,
-    ask_dealer: Callable[[Any, SquareRequest], None],
-    put: Wrap = setattr,
-) -> None:
-    """A server's requests to the dealer.
-
-    Args:
-        cheat: what to do otherwise.
-        conversation: the class that asks.
-        ask_dealer: passes a request of one on, without a look at it.
-        put: how to wrap.
-    """
-
-    @_wrapping(conversation, "ask", put)
+def _dealing(cheat: Cheat, put: Wrap) -> None:
+    @_wrapping(DealerConversation, "ask", put)
     def ask(original: Any, self: Any, request: SquareRequest) -> None:
         asks = cheat.now.asks
         if asks is None:
@@ -278,13 +259,12 @@ def wrap_dealing(
             return
         cheat.did()
         # It waits for what it was to ask for, whatever it asks instead.
-        self._answers.expect(request)
+        self._asked.add(request.context)
         for each in asks(request):
-            if each.context != request.context:
-                self._answers.expect(each)
-            ask_dealer(self, each)
+            self._asked.add(each.context)
+            self._send(each)
 
-    @_wrapping(Answers, "put", put)
+    @_wrapping(DealerConversation, "put", put)
     def answered(original: Any, self: Any, context: bytes, answer: Any) -> None:
         if not (cheat.now.deaf and isinstance(answer, PrecadError)):
             original(self, context, answer)

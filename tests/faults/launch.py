@@ -35,7 +35,7 @@ import precad.cli.start
 from precad.aggregator.collect import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rpc.dealer_client import RemoteDealer, RemoteSquares
+from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.enrolment import Enrolments
 from precad.aggregator.store.versions import Versions
@@ -52,6 +52,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.dealer import process as dealer_process
 from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealing import DealerConversation
 from precad.server_a import process as a_process
 from precad.server_b import process as b_process
 from precad.simulation import datasets
@@ -164,7 +165,7 @@ def install(orders: Orders) -> None:
     wrap(PeerLink, "receive", step_of)
     wrap(PeerLink, "receive_into", step_of)
     for method in ("ask", "row_key", "share"):
-        wrap(RemoteSquares, method)
+        wrap(DealerConversation, method)
     for method in ("absorb", "words"):
         wrap(Absorber, method)
     wrap(ByProof, "take")

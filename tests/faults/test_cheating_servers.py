@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import task_values
-from tests.faults.cheat import candidate, wrap, wrap_dealing
+from tests.faults.cheat import candidate, wrap
 from tests.faults.conftest import quick_folder
 from tests.faults.deviations import (
     DEVIATIONS,
@@ -52,14 +52,11 @@ from precad.aggregator.training.event_log import Event, RoundOpened
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
 from precad.common.encode import squared_norm
-from precad.common.errors import PrecadError
 from precad.common.group import FIELD
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.share.header import SignedHeader
 from precad.common.task import Task
-from precad.dealer import dealer_role as local
-from precad.norm_check.dealt_triples import SquareRequest
 
 A, B = SERVERS
 ENDLESS = 100_000
@@ -269,7 +266,6 @@ def cheated(
     with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
         world = CheatedWorld(folder, seed, cheater, validation, deviations, lasts)
         wrap(world, patch.setattr)
-        wrap_dealing(world, local._Conversation, ask_dealer, patch.setattr)
         level = log.level
         patch.setattr(log, "handlers", [Lines(world)])
         patch.setattr(log, "propagate", False)
@@ -284,16 +280,6 @@ def cheated(
             raise
         finally:
             log.setLevel(level)
-
-
-def ask_dealer(conversation: Any, request: SquareRequest) -> None:
-    """As a conversation asks, but without a look at what it asks for."""
-    try:
-        work = conversation._dealer.ask(conversation._role, request, conversation._answers.put)
-        if work is not None:
-            work()
-    except PrecadError as error:
-        conversation._answers.end(error)
 
 
 def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:

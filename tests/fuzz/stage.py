@@ -230,7 +230,7 @@ class Stage:
     def remote_dealer(self, pieces: list[pb.DealPiece], reply: pb.JoinReply) -> RemoteDealer:
         """A server's way to a dealer that answers this."""
         answers: Any = _Answers({"Join": reply, "Deal": pieces})
-        self._dealer.stub = answers
+        self._dealer._stub = answers
         return self._dealer
 
     def take_part(self, answers: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ from precad.common.wire.submission_messages import header_from_wire, header_to_w
 from precad.common.wire.version import WIRE_VERSION
 from precad.dealer.dealing_service import request_from_wire, square_requests_from_wire
 from precad.dealer.process import DealerSettings
-from precad.norm_check.dealing import Answers
+from precad.norm_check.dealing import DealerConversation
 from precad.norm_check.dealt_triples import SquareRequest
 from precad.norm_check.share_with_proof import share
 from precad.protos import precad_pb2 as pb
@@ -253,8 +253,8 @@ def _square_replies(data: bytes) -> None:
     """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
     replies = [reply for piece in split(data) if (reply := parsed(pb.SquareReply, piece))]
     task = stage().task
-    answers, own = Answers(ROUND, 0.0), Secret(bytes(32))
-    answers.expect(SquareRequest(task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
+    answers, own = DealerConversation(ROUND, lambda _: None, 0.0), Secret(bytes(32))
+    answers.ask(SquareRequest(task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
     for each in (each for reply in replies for each in reply.answers):
         answers.put(each.context, answer_from_wire(each))
     assert len(answers.row_key(_CONTEXT)) == KEY_BYTES

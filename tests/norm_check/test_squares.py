@@ -23,7 +23,7 @@ from precad.common.identifiers import Digest, Role
 from precad.common.ring import signed
 from precad.common.secret import Secret
 from precad.dealer.dealer_role import DealerRole, LocalDealing
-from precad.norm_check.dealing import Answer, Answers, DealerConversation
+from precad.norm_check.dealing import Answer, DealerConversation
 
 TASK = Digest.of(b"task")
 D = 300
@@ -272,11 +272,15 @@ def test_a_conversation_that_ends_in_the_middle_takes_its_halves_along() -> None
 # --- what a server makes of a bad dealer --------------------------------------------------------
 
 
+def unheard() -> DealerConversation:
+    return DealerConversation(0, lambda _: None, 60.0, LonelyClock())
+
+
 def test_answers_that_nobody_asked_for_or_twice_are_the_dealers_violation() -> None:
-    answers, both = Answers(0, 60.0, LonelyClock()), halves(TASK, "x", D)
+    answers, both = unheard(), halves(TASK, "x", D)
     with pytest.raises(PeerViolation, match="isn't asked"):
         answers.put(both.context, 1)
-    answers.expect(both.of[A])
+    answers.ask(both.of[A])
     key = Secret.random()
     refusals = PeerUnavailable("no"), PeerUnavailable("no")
     pairs: list[tuple[Answer, Answer]] = [(key, Secret.random()), (5, 5), refusals]
@@ -289,8 +293,8 @@ def test_answers_that_nobody_asked_for_or_twice_are_the_dealers_violation() -> N
 
 @pytest.mark.parametrize("length", [0, 16, 31, 33])
 def test_a_row_key_of_another_length_is_the_dealers_violation(length: int) -> None:
-    answers, both = Answers(0, 60.0, LonelyClock()), halves(TASK, "x", D)
-    answers.expect(both.of[A])
+    answers, both = unheard(), halves(TASK, "x", D)
+    answers.ask(both.of[A])
     with pytest.raises(PeerViolation, match=f"row key of {length} bytes"):
         answers.put(both.context, Secret(bytes(length)))
 

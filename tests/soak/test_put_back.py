@@ -120,7 +120,7 @@ def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
     late = deployment.clients[-1].name
     # While an owner is awaited: what comes last is asked for once both journals name the attempt.
     deployment.hold(Order(late, "pause-before", "Servers.submit"))
-    deployment.hold(Order("server-a", "pause-after", "RemoteSquares.row_key"))
+    deployment.hold(Order("server-a", "pause-after", "DealerConversation.row_key"))
     done = deployment.done()
     # B first: A is paused, where B would note in its journal that A is gone.
     for role in reversed(SERVER_ROLES):

@@ -52,7 +52,6 @@ class Server:
     def decide(self, role: Role, link: PeerLink, words: list[RingVector], **changed: Any) -> Bits:
         arguments = {
             "task": self.task,
-            "role": role,
             "link": link,
             "spent": MemorySpentTriples(),
             "label": "same",
