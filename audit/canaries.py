@@ -58,8 +58,7 @@ def loud_canaries(
     those of ``like``, the spread ``loud`` times as large; labels are below ``classes``. Each of the
     training's ``periods`` has coins of its own.
 
-    Raises:
-        Misconfiguration: inputs that aren't real numbers, or labels that aren't whole ones.
+    Raises Misconfiguration: inputs that aren't real numbers, or labels that aren't whole ones.
     """
     checks.count("canaries", count, 1)
     if not like.inputs.is_floating_point() or like.targets.is_floating_point():
@@ -114,8 +113,7 @@ def designed(canaries: int, rounds: int, seed: int) -> Designed:
 
     The client clip has room for all canaries, and each round has coins of its own.
 
-    Raises:
-        Misconfiguration: more canaries than a client's clip can hold.
+    Raises Misconfiguration: more canaries than a client's clip can hold.
     """
     generator = np.random.default_rng(seed)
     features = math.ceil(_PARAMETERS_A_CANARY * canaries / _CLASSES)

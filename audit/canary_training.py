@@ -130,8 +130,7 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
 
     Scores are ``[periods, m] float64``; the other owners may be the adversary's.
 
-    Raises:
-        Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
+    Raises Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
     """
     task, privacy, canaries = made.task, made.task.privacy, made.canaries
     models = trained.models
@@ -215,8 +214,7 @@ def audit(
 ) -> tuple[verdict.Verdict, ...]:
     """Score every training and judge them together.
 
-    Raises:
-        Misconfiguration: a training doesn't fit the plan.
+    Raises Misconfiguration: a training doesn't fit the plan.
     """
     ways: dict[verdict.Statement, list[tuple[Guesses, Guesses]]] = {
         statement: [] for statement in plans

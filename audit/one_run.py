@@ -70,8 +70,7 @@ class Guesses:
         made: r, how many coins it guessed; fixed before the scores were seen.
         correct: c, how many of the guesses were right.
 
-    Raises:
-        Misconfiguration: 0 ≤ c ≤ r ≤ m and 1 ≤ r don't hold.
+    Raises Misconfiguration: 0 ≤ c ≤ r ≤ m and 1 ≤ r don't hold.
     """
 
     canaries: int

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from precad.aggregator.server_messages import Fact, HeadBody, SignedMessage
 from precad.aggregator.store import schema
-from precad.aggregator.store.journal_file import JournalEntries, JournalFile
+from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.schema import BOUND, CHARGED, PENDING, AttemptState
 from precad.aggregator.store.transaction import Transaction
@@ -98,8 +98,7 @@ class ReleaseRecord:
 class Attempts:
     """One server's attempts. Each method is one transaction: durable at its end, or undone.
 
-    Raises:
-        StorageFailure: by every method, when the database fails. Nothing was changed then.
+    Raises StorageFailure: by every method, when the database fails. Nothing was changed then.
     """
 
     def __init__(
@@ -107,14 +106,13 @@ class Attempts:
         transaction: Transaction,
         ledger: Ledger,
         versions: Versions,
-        journal_file: JournalFile | None,
-        entries: JournalEntries,
+        journal_file: JournalFile,
     ) -> None:
         self._transaction = transaction
         self._ledger = ledger
         self._versions = versions
         self._journal_file = journal_file
-        self._entries = entries
+        self._entries = journal_file.read()
 
     # --- numbers -----------------------------------------------------------------------------
 
@@ -195,9 +193,8 @@ class Attempts:
     ) -> None:
         """Charge every valid client and persist the noisy share, both or neither.
 
-        Raises:
-            AlreadyReleased: the attempt was prepared before, or another of its version is
-                prepared or done.
+        Raises AlreadyReleased: the attempt was prepared before, or another of its version is
+        prepared or done.
         """
         with self._transaction.write() as connection:
             opened = _row(connection, attempt)
@@ -228,12 +225,9 @@ class Attempts:
 
         What that file says and the database doesn't counts as sent.
 
-        Raises:
-            AlreadyReleased: the attempt isn't prepared here.
+        Raises AlreadyReleased: the attempt isn't prepared here.
         """
-        if self._journal_file is not None:
-            clients = self._ledger.charged(attempt)
-            self._journal_file.countersigned(head.version, attempt, clients)
+        self._journal_file.countersigned(head.version, attempt, self._ledger.charged(attempt))
         with self._transaction.write() as connection:
             known = _row(connection, attempt)
             if known is None or known.state not in PENDING:
@@ -245,8 +239,7 @@ class Attempts:
     def sent(self, attempt: int, countersignature: SignedMessage) -> None:
         """Keep the other's countersignature: the noisy share is about to leave.
 
-        Raises:
-            AlreadyReleased: this server hasn't countersigned the other's head.
+        Raises AlreadyReleased: this server hasn't countersigned the other's head.
         """
         with self._transaction.write() as connection:
             known = _row(connection, attempt)
@@ -258,8 +251,7 @@ class Attempts:
     def pending(self) -> ReleaseRecord | None:
         """Return the attempt that is prepared and not over.
 
-        Raises:
-            StorageFailure: the noisy share isn't the one that was prepared.
+        Raises StorageFailure: the noisy share isn't the one that was prepared.
         """
         with self._transaction.read():
             if (row := self._transaction.first(_PENDING)) is None:
@@ -312,14 +304,12 @@ class Attempts:
     def void(self, version: int, attempt: int) -> None:
         """Keep that the attempt isn't prepared on both servers: it costs nothing.
 
-        Raises:
-            AlreadyReleased: this server has countersigned or sent it, also where it was written
-                off since, or it is done.
+        Raises AlreadyReleased: this server has countersigned or sent it, also where it was written
+        off since, or it is done.
         """
         with self._transaction.write() as connection:
             self._void(connection, version, attempt)
-        remembered = any(fact.attempt == attempt for fact in self._entries.facts)
-        if self._journal_file is not None and remembered:
+        if any(fact.attempt == attempt for fact in self._entries.facts):
             self._journal_file.voided(version, attempt)
 
     def settle(self, attempt: int) -> None:
@@ -333,8 +323,7 @@ class Attempts:
     def learn(self, facts: Collection[Fact]) -> int:
         """Take facts that this server had forgotten into its ledger. Returns how many.
 
-        Raises:
-            StorageFailure: one names an attempt that stands here for another version.
+        Raises StorageFailure: one names an attempt that stands here for another version.
         """
         learned: list[int] = []
         with self._transaction.write() as connection:
@@ -355,9 +344,8 @@ class Attempts:
 
     def charge_unknown(self, fact: Fact) -> None:
         """Charge an attempt that others alone remember, in the journal file first."""
-        if self._journal_file is not None:
-            clients = [ClientId(name) for name in fact.clients]
-            self._journal_file.countersigned(fact.version, fact.attempt, clients)
+        clients = [ClientId(name) for name in fact.clients]
+        self._journal_file.countersigned(fact.version, fact.attempt, clients)
         self.learn([fact])
 
     def take_back(self) -> None:

@@ -4,12 +4,12 @@ import fcntl
 import os
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import Connection, insert, select
 
 from precad.aggregator.store import schema
 from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.enrolment import Enrolments
-from precad.aggregator.store.journal_file import JournalEntries, JournalFile
+from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Ledger, ledger_start
 from precad.aggregator.store.migrate import migrate
 from precad.aggregator.store.postgres import STOP_IT_FIRST, hold_session, require_own_tables
@@ -20,7 +20,6 @@ from precad.aggregator.store.transaction import (
     is_in_memory,
     parse_url,
     require_whole,
-    storage_errors,
     wait_for_database,
     writing_engine,
 )
@@ -34,24 +33,30 @@ class Store:
     """One server's durable state: five stores on one database."""
 
     def __init__(
-        self, transaction: Transaction, task: Task, role: Role, journal_file: JournalFile | None
+        self, transaction: Transaction, task: Task, role: Role, journal_file: JournalFile
     ) -> None:
-        entries = JournalEntries() if journal_file is None else journal_file.read()
         self.task = task
         self.role = role
         self.transaction = transaction
         self.enrolment = Enrolments(transaction)
         self.ledger = Ledger(transaction, task)
         self.versions = Versions(transaction, journal_file)
-        self.attempts = Attempts(transaction, self.ledger, self.versions, journal_file, entries)
+        self.attempts = Attempts(transaction, self.ledger, self.versions, journal_file)
         self.statements = Statements(transaction, self.attempts, self.versions, self.ledger)
-        self._lock: FileLock | None = None
+        self._lock: int | None = None
 
     def open(self) -> None:
-        """Lock the database, bring its tables up to date, and claim it or check whose it is."""
+        """Lock the database, bring its tables up to date, and claim it or check whose it is.
+
+        One process per database, for as long as it lives; the system ends the lock with the
+        process. Two servers on one state would release one round twice, each with a noise of its
+        own.
+        """
         engine = self.transaction.engine
-        with storage_errors():
-            self._lock = lock_database(engine)
+        if (path := file_of(engine.url)) is not None:
+            self._lock = _lock_beside(path)
+        elif engine.dialect.name == "postgresql":
+            hold_session(engine)
         wait_for_database(engine)
         require_whole(engine)
         with self.transaction.write() as connection:
@@ -65,31 +70,25 @@ class Store:
             self.attempts.take_back()
 
     def close(self) -> None:
-        """Release the database for the next process."""
+        """Release the database for the next process. May be called again."""
         self.transaction.close()
         if self._lock is not None:
-            self._lock.release()
+            os.close(self._lock)
+            self._lock = None
 
     def _claim(self, connection: Connection) -> None:
         owner = (str(self.task.digest), self.role)
         row = connection.execute(select(schema.task)).one_or_none()
         if row is None:
-            connection.execute(
-                insert(schema.task).values(
-                    digest=owner[0],
-                    role=self.role,
-                    canonical=self.task.canonical,
-                    ledger_length=0,
-                    ledger_head=ledger_start(self.task.digest, self.role),
-                )
-            )
+            fresh = {"digest": owner[0], "role": self.role, "canonical": self.task.canonical}
+            start = {"ledger_length": 0, "ledger_head": ledger_start(self.task.digest, self.role)}
+            connection.execute(insert(schema.task), fresh | start)
         elif (row.digest, row.role) != owner:
-            raise Misconfiguration(
-                "state",
-                f"{row.role.value} of task {row.digest}",
+            remedy = (
                 "this database belongs to another task or role; give "
-                f"{self.role.value} of task {self.task.digest} a state folder of its own",
+                f"{self.role.value} of task {self.task.digest} a state folder of its own"
             )
+            raise Misconfiguration("state", f"{row.role.value} of task {row.digest}", remedy)
 
 
 def open_store(url: str, task: Task, role: Role, journal_file: Path | None = None) -> Store:
@@ -101,12 +100,7 @@ def open_store(url: str, task: Task, role: Role, journal_file: Path | None = Non
         StorageFailure: it can't be read or written.
     """
     transaction = Transaction(writing_engine(parse_url(url)))
-    journal = None if journal_file is None else JournalFile(journal_file, task.digest)
-    try:
-        store = Store(transaction, task, role, journal)
-    except BaseException:
-        transaction.close()
-        raise
+    store = Store(transaction, task, role, JournalFile(journal_file, task.digest))
     try:
         store.open()
     except BaseException:
@@ -115,55 +109,24 @@ def open_store(url: str, task: Task, role: Role, journal_file: Path | None = Non
     return store
 
 
-# One process per database, for as long as it lives; the system ends the lock with the process. Two
-# servers on one state would release one round twice, each with a noise of its own.
+def _lock_beside(database: Path) -> int:
+    """Lock the file ``<database>.lock``, which stays, and return its descriptor.
 
-
-class FileLock:
-    """An exclusive lock on the file ``<database>.lock`` beside an SQLite database; the file stays.
-
-    Raises:
-        Misconfiguration: another process, or this one, has the database open.
+    Raises Misconfiguration: another process, or this one, has the database open.
     """
-
-    def __init__(self, database: Path) -> None:
-        path = database.with_name(database.name + ".lock")
-        try:
-            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise Misconfiguration("state", str(path), f"can't be opened: {error}") from None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
-            self.release()
-            raise Misconfiguration(
-                "state",
-                str(database),
-                f"process {holder or 'unknown'} works with this database; {STOP_IT_FIRST}",
-            ) from None
-        # For whoever finds the database locked; the lock itself doesn't depend on it.
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, str(os.getpid()).encode())
-
-    def release(self) -> None:
-        """Let the next process in."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def lock_database(engine: Engine) -> FileLock | None:
-    """Make ``engine`` the only one that writes to its database.
-
-    An SQLite file gets a FileLock, PostgreSQL a session (``hold_session``); a database in memory
-    needs none.
-
-    Raises:
-        Misconfiguration: somebody has the database open.
-    """
-    if (path := file_of(engine.url)) is not None:
-        return FileLock(path)
-    if engine.dialect.name == "postgresql":
-        hold_session(engine)
-    return None
+    path = database.with_name(database.name + ".lock")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise Misconfiguration("state", str(path), f"can't be opened: {error}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        remedy = f"process {holder} works with this database; {STOP_IT_FIRST}"
+        raise Misconfiguration("state", str(database), remedy) from None
+    # For whoever finds the database locked; the lock itself doesn't depend on it.
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor

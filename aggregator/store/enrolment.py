@@ -55,8 +55,7 @@ class Enrolments:
             roster: everybody in it.
             taken_back: this server has signed it, and may have lost claims of it since.
 
-        Raises:
-            PeerViolation: it would change, or isn't made of claims that were kept here.
+        Raises PeerViolation: it would change, or isn't made of claims that were kept here.
         """
         with self._transaction.write() as connection:
             if kept := self.roster():

@@ -253,8 +253,7 @@ class Ledger:
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield the ledger from its first entry on, as it stands in the database, unchecked.
 
-        Raises:
-            StorageFailure: a field holds what no server writes there.
+        Raises StorageFailure: a field holds what no server writes there.
         """
         length = 0
         try:

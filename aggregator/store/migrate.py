@@ -32,8 +32,7 @@ _STAMP = sa.Table(
 def migrate(connection: Connection) -> None:
     """Make the tables, or run the steps that they lack, inside the connection's transaction.
 
-    Raises:
-        Misconfiguration: a newer version of precad wrote the database, or somebody else did.
+    Raises Misconfiguration: a newer version of precad wrote the database, or somebody else did.
     """
     current = revision(connection)
     if current is None:
@@ -53,8 +52,7 @@ def migrate(connection: Connection) -> None:
 def upgrade(connection: Connection, current: str, migrations: Path = MIGRATIONS) -> None:
     """Run the steps that the tables lack, inside the connection's transaction.
 
-    Raises:
-        Misconfiguration: a newer version of precad wrote the database.
+    Raises Misconfiguration: a newer version of precad wrote the database.
     """
     # A server whose tables are this version's, as nearly all are, loads nothing of Alembic.
     from alembic import command  # noqa: PLC0415
@@ -86,8 +84,7 @@ def _require_known(connection: Connection, current: str) -> None:
 def require_current(connection: Connection) -> None:
     """For readers, which change nothing: refuse another schema than this version's.
 
-    Raises:
-        Misconfiguration: the database is older, newer, or not precad's.
+    Raises Misconfiguration: the database is older, newer, or not precad's.
     """
     current = revision(connection)
     if current is None:

@@ -139,8 +139,7 @@ def require_own_tables(connection: Connection) -> None:
     Where others may make tables in the schema, as in ``public`` before PostgreSQL 15, theirs would
     be used as this server's own.
 
-    Raises:
-        Misconfiguration: names the table and its owner.
+    Raises Misconfiguration: names the table and its owner.
     """
     if connection.dialect.name != "postgresql":
         return

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from precad.aggregator.store import schema
+from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Head, Ledger
 from precad.aggregator.store.migrate import require_current
 from precad.aggregator.store.schema import CHARGED, AttemptState
@@ -192,7 +193,8 @@ def snapshot(url: str) -> Iterator[Snapshot]:
         with transaction.read() as connection:
             require_current(connection)
             task, role = _owner_of(connection)
-            ledger, versions = Ledger(transaction, task), Versions(transaction, None)
+            ledger = Ledger(transaction, task)
+            versions = Versions(transaction, JournalFile(None, task.digest))
             yield Snapshot(connection, task, role, ledger.head(), ledger, versions)
     finally:
         transaction.close()

@@ -99,7 +99,7 @@ class Transaction:
     def look(self, what: Hashable, find: Callable[[], Found]) -> Found:
         """Return what ``find`` finds, kept until the next write: every owner of a cohort asks.
 
-        This server alone writes its database (``lock_database``).
+        This server alone writes its database (``Store.open``).
         """
         with self._turn:
             if what not in self._looks:
@@ -116,8 +116,7 @@ class Transaction:
 def parse_url(text: str) -> URL:
     """Return the URL of a kind of database that precad keeps its state in.
 
-    Raises:
-        Misconfiguration: another kind of database, or no URL.
+    Raises Misconfiguration: another kind of database, or no URL.
     """
     try:
         url = make_url(text)
@@ -155,7 +154,7 @@ def writing_engine(url: URL) -> Engine:
     """Return an engine with one connection, for the one server that owns the database.
 
     One, because a session's lock on PostgreSQL must live and die with the connection that
-    writes (``lock_database``), and because an SQLite database in memory exists once per connection.
+    writes (``hold_session``), and because an SQLite database in memory exists once per connection.
     """
     if is_in_memory(url):
         engine = _engine(url, poolclass=StaticPool)
@@ -173,8 +172,7 @@ def writing_engine(url: URL) -> Engine:
 def reading_engine(url: URL) -> Engine:
     """Return an engine that changes nothing, beside a running server; a transaction is a snapshot.
 
-    Raises:
-        Misconfiguration: there is no such file.
+    Raises Misconfiguration: there is no such file.
     """
     path = file_of(url)
     if path is not None and not path.is_file():
@@ -192,8 +190,7 @@ def reading_engine(url: URL) -> Engine:
 def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
     """Wait until it takes a connection; a file takes one at once, or never.
 
-    Raises:
-        StorageFailure: it took none for ``START_S``.
+    Raises StorageFailure: it took none for ``START_S``.
     """
     if engine.dialect.name == "sqlite":
         return
@@ -212,8 +209,7 @@ def require_whole(engine: Engine) -> None:
 
     Later it would show in the middle of a round, or in what is read wrongly.
 
-    Raises:
-        StorageFailure: SQLite finds pages that don't belong together.
+    Raises StorageFailure: SQLite finds pages that don't belong together.
     """
     if file_of(engine.url) is not None:
         with storage_errors(), engine.connect() as connection:

@@ -23,7 +23,7 @@ _ALLOWED = select(_PERMISSION.until).where(
 class Versions:
     """What one server keeps of each version, but for its charges; each method a transaction."""
 
-    def __init__(self, transaction: Transaction, journal_file: JournalFile | None) -> None:
+    def __init__(self, transaction: Transaction, journal_file: JournalFile) -> None:
         self._transaction = transaction
         self._journal_file = journal_file
         self._confirmed: int | None = None
@@ -36,8 +36,7 @@ class Versions:
         Returns:
             How many of the version's attempts were opened, this one included.
         """
-        if self._journal_file is not None:
-            self._journal_file.opened(version, attempt)
+        self._journal_file.opened(version, attempt)
         with self._transaction.write() as connection:
             count = self.opened(version) + 1
             _set_opened(connection, version, count, 1)

@@ -27,6 +27,7 @@ from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.training_loop import in_process
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validation, Validator, Verdicts
+from precad.aggregator.workers.worker_attempt import Taken
 from precad.aggregator.workers.worker_placement import (
     RayCluster,
     ThisMachine,
@@ -59,9 +60,6 @@ from precad.protos.precad_pb2_grpc import WorkingStub
 log = logging.getLogger("precad")
 
 _LOOK_S = 0.2
-
-Taken = tuple[AnySubmission, bool, int]
-"""With whether it is counted, and its batch."""
 
 
 class WorkerLink:
@@ -108,9 +106,9 @@ class WorkerLink:
         """Why it can't go on."""
         return None if self._done is not None else self._ended
 
-    def take(self, submission: AnySubmission, *, counted: bool, batch: int) -> None:
+    def take(self, taken: Taken) -> None:
         """Hand one over; doesn't wait."""
-        self._orders.put((submission, counted, batch))
+        self._orders.put(taken)
 
     def decide(self) -> None:
         """Nothing more is taken; ``verdicts`` come."""
@@ -206,9 +204,8 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
     Raises:
         BodyUnreadable: a body that has to be sent was kept in a file that is gone or was changed.
     """
-    submission, counted, batch = taken
-    take = pb.WorkTake(submission=header_to_wire(submission), counted=counted, batch=batch)
-    body = submission.body
+    body, header = taken.submission.body, header_to_wire(taken.submission)
+    take = pb.WorkTake(submission=header, counted=taken.counted, batch=taken.batch)
     if same_disk and isinstance(body, SpooledBody):
         take.spooled.CopyFrom(
             pb.SpooledFile(
@@ -332,7 +329,7 @@ class WorkerPairs:
                 self._batches += 1
             self._loads[number] += 1
             counted = submission.context.client in self._opened.counted
-            link.take(submission, counted=counted, batch=self._recorded[number])
+            link.take(Taken(submission, counted, self._recorded[number]))
         return bool(ready)
 
     def _linked(self) -> list[int]:

@@ -24,7 +24,6 @@ from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerLink, Worke
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.secret import Secret
-from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.norm_check.dealing import NoDealer
 from precad.protos import precad_pb2 as pb
@@ -85,8 +84,8 @@ class SimulatedWorkerLink(WorkerLink):
         self._part._orders = cast("Any", Orders(world.turns))
         world.turns.spawn(f"{self._worker.party}: attempt", self._worker, self._part.run)
 
-    def take(self, submission: AnySubmission, *, counted: bool, batch: int) -> None:
-        self._part.put(Taken(submission, counted, batch))
+    def take(self, taken: Taken) -> None:
+        self._part.put(taken)
 
     def decide(self) -> None:
         self._part.put(None)
