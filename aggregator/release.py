@@ -60,7 +60,7 @@ def aggregate(
     """
     opened = matched.opened
     if validator is None:
-        with in_process(aggregator, opened.attempt, opened.counted) as own:
+        with in_process(aggregator.for_validation, opened.attempt, opened.counted) as own:
             return aggregate(aggregator, matched, own)
     late = [s for client, s in matched.submissions.items() if client not in matched.early]
     for start in range(0, len(late), MAX_BATCH_CLIENTS):

@@ -13,13 +13,13 @@ from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.server_messages import CoinOpening, ServerSignatures
 from precad.aggregator.store import Store
+from precad.aggregator.validate.validation import Server
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import derive
 from precad.common.roster import Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.norm_check.dealing import Dealing
-from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, SpentTriples
 
 
 class CoinKey:
@@ -68,9 +68,10 @@ class Aggregator:
     cap: PrivacyCap = field(repr=False)
 
     @property
-    def spent(self) -> SpentTriples:
-        """Which dealt randomness was used, durably."""
-        return self.store.attempts
+    def for_validation(self) -> Server:
+        """What validation needs of it."""
+        dealt = self.dealing, self.dealer_key, self.nonces
+        return Server(self.task, self.role, self.link, *dealt, spent=self.store.attempts)
 
     @property
     def denominator(self) -> float:
@@ -106,8 +107,3 @@ class Aggregator:
         for client, claim in self.roster.items():
             rate, charges = claim.record_rate, charged.get(client, 0)
             self.cap.precompute_re_release(rate, again.get(client, {}), charges)
-
-    def randomness(self, request: DealRequest) -> DealtRandomness:
-        """Binary triples for one batch of decisions."""
-        corrections = self.dealing.deal(request)
-        return DealtRandomness(self.role, self.dealer_key, request, corrections)

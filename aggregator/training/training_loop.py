@@ -61,7 +61,8 @@ class Dealer(Dealing, Protocol):
 
 def in_process(aggregator: Aggregator, opened: Opened) -> Validation:
     """Validate in the training's own thread."""
-    return in_process_validator.in_process(aggregator, opened.attempt, opened.counted)
+    server = aggregator.for_validation
+    return in_process_validator.in_process(server, opened.attempt, opened.counted)
 
 
 @dataclass(frozen=True, slots=True)

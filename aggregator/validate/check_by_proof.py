@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from precad.aggregator.validate.validation import ProofServer, Verdicts
+from precad.aggregator.validate.validation import Server, Verdicts
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Digest, Role
@@ -50,7 +50,7 @@ class ByProof:
             shows which of them the coin drew.
     """
 
-    def __init__(self, server: ProofServer, attempt: int, counted: Collection[ClientId]) -> None:
+    def __init__(self, server: Server, attempt: int, counted: Collection[ClientId]) -> None:
         self._server = server
         self._shape = shape_of(server.task)
         self._group = group_of(server.task)

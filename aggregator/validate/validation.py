@@ -10,6 +10,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
 from precad.common.ring import RingVector
+from precad.common.secret import Secret
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.norm_check.dealing import Dealing
@@ -59,39 +60,23 @@ Validation = AbstractContextManager[Validator]
 """A validator for one attempt; what it holds goes when the block ends, however it ends."""
 
 
-class ProofServer(Protocol):
-    """What the check of proofs needs of one server."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What validation needs of one server, or of one of its workers."""
 
-    @property
-    def task(self) -> Task:
-        """Gives the proofs' sizes."""
-
-    @property
-    def role(self) -> Role:
-        """SERVER_A or SERVER_B."""
-
-    @property
-    def link(self) -> PeerLink:
-        """To the other server."""
-
-
-class Server(ProofServer, Protocol):
-    """What validation with a dealer needs of one server."""
-
-    @property
-    def dealing(self) -> Dealing:
-        """To the dealer."""
-
-    @property
-    def nonces(self) -> bytes:
-        """Of the servers' link: dealt randomness is bound to them."""
-
-    @property
-    def spent(self) -> SpentTriples:
-        """Remembers, durably, which randomness was used."""
+    task: Task
+    role: Role
+    link: PeerLink
+    dealing: Dealing
+    dealer_key: Secret = field(repr=False)
+    nonces: bytes
+    """Of the servers' link: dealt randomness is bound to them."""
+    spent: SpentTriples
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
         """Binary triples for one batch of decisions. Raises PeerUnavailable, PeerViolation."""
+        corrections = self.dealing.deal(request)
+        return DealtRandomness(self.role, self.dealer_key, request, corrections)
 
 
 def label(submissions: Iterable[AnySubmission]) -> str:

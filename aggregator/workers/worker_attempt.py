@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.validate.in_process_validator import in_process, longest_opening
+from precad.aggregator.validate.validation import Server
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import to_bytes
@@ -17,7 +18,6 @@ from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES
 from precad.norm_check.dealing import Dealing
-from precad.norm_check.dealt_triples import DealRequest, DealtRandomness
 
 log = logging.getLogger("precad")
 
@@ -53,24 +53,6 @@ class Recorded:
         if batch not in self._spendable:
             raise PeerViolation(f"batch {batch} of attempt {attempt} isn't this worker's to spend")
         self._spendable.discard(batch)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPart:
-    """A worker's part in one attempt; see ``validation.Server``."""
-
-    task: Task
-    role: Role
-    link: PeerLink
-    dealing: Dealing
-    dealer_key: Secret = field(repr=False)
-    nonces: bytes
-    spent: Recorded
-
-    def randomness(self, request: DealRequest) -> DealtRandomness:
-        """Binary triples for one batch of decisions."""
-        corrections = self.dealing.deal(request)
-        return DealtRandomness(self.role, self.dealer_key, request, corrections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +154,8 @@ class Attempt:
     def _play(self, link: PeerLink) -> None:
         begin, recorded, counted = self._begin, Recorded(), set[ClientId]()
         dealt = self._dealing, begin.dealer_key, begin.nonces
-        part = WorkerPart(self._task, self._role, link, *dealt, recorded)
-        with in_process(part, begin.attempt, counted, iter(recorded)) as validator:
+        worker = Server(self._task, self._role, link, *dealt, recorded)
+        with in_process(worker, begin.attempt, counted, iter(recorded)) as validator:
             while (orders := self._next(link))[-1] is not None:
                 validator.take(self._note(orders, counted, recorded))
             validator.take(self._note(orders, counted, recorded))

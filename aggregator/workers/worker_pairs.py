@@ -324,7 +324,7 @@ class WorkerPairs:
             number = min(ready, key=lambda n: (self._loads[n], n))
             submission, link = self._waiting.popleft(), self._links[number]
             if self._loads[number] % MAX_BATCH_CLIENTS == 0:
-                self._aggregator.spent.spend(self._opened.attempt, self._batches)
+                self._aggregator.store.attempts.spend(self._opened.attempt, self._batches)
                 self._recorded[number] = self._batches
                 self._batches += 1
             self._loads[number] += 1

@@ -309,7 +309,8 @@ def test_attempts_that_no_worker_was_there_for_opened_nothing(
     def validation(aggregator: Any, opened: Any) -> Any:
         if opened.attempt < without:
             world.seen.faults.append(f"attempt {opened.attempt}: no worker is there")
-            return Unmanned(lost_at, aggregator, opened.attempt, opened.counted, count())
+            server = aggregator.for_validation
+            return Unmanned(lost_at, server, opened.attempt, opened.counted, count())
         return in_process(aggregator, opened)
 
     world.validation = validation

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar, get_args
 
 import grpc
@@ -314,13 +315,6 @@ def _seed_part() -> ProofSubmission:
     return part
 
 
-@dataclass
-class _ServerA:
-    link: PeerLink
-    task: Task
-    role: Role = Role.SERVER_A
-
-
 def _proof_words(data: bytes) -> None:
     """What server A makes of B's coin and words about one submission."""
     task, own = stage("proof").task, _seed_part()
@@ -329,7 +323,8 @@ def _proof_words(data: bytes) -> None:
         for number, (step, piece) in enumerate(zip(_PROOF_STEPS, split(data), strict=False))
     ]
     link = PeerLink(_Frames(frames), task.digest, max_message_bytes=1 << 16, timeout_s=1)
-    with ByProof(_ServerA(link, task), ROUND, [CLIENT]) as check:
+    server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
+    with ByProof(server, ROUND, [CLIENT]) as check:
         check.take([own])
         assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
 

@@ -375,7 +375,7 @@ def test_no_header_is_answered_twice(task: Task) -> None:
 
     def twice(role: Role, link: PeerLink) -> None:
         link.begin_attempt(0)
-        validator = ByProof(aggregator_of(task, role, link, None), 0, ())
+        validator = ByProof(aggregator_of(task, role, link, None).for_validation, 0, ())
         batch = list(halves[role].values())
         validator.take(batch)
         with pytest.raises(AssertionError, match="twice"):
