@@ -40,9 +40,8 @@ def audit(
     """
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
-    from precad.audit.canaries import designed  # noqa: PLC0415
     from precad.audit.canary_training import audit as judged  # noqa: PLC0415
-    from precad.audit.canary_training import planned, train  # noqa: PLC0415
+    from precad.audit.canary_training import designed, planned, train  # noqa: PLC0415
     from precad.common import checks  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 

@@ -24,33 +24,20 @@ _TREE_DEPTH = 6
 """log2 of 64: levels of the carry tree."""
 
 
-def comparison_triples(m: int) -> tuple[tuple[Shape, Shape], ...]:
-    """Operand shapes of the ANDs that CrypTen 0.4.1 computes to take ``m`` sign bits.
+def program(clients: int, comparisons: int) -> tuple[Shape, ...]:
+    """Shapes of all ANDs of a batch in order, of both operands and the result alike.
 
-    Adding two binary sharings takes one AND of the words, then one AND a level of the carry tree,
-    in which the pair (set, propagate) is stacked: seven pairs of shapes. The result of each AND has
-    the shape of its operands.
+    First those that CrypTen 0.4.1 computes to take all sign bits: one AND of the words, then one a
+    level of the carry tree, in which the pair (set, propagate) is stacked. Then those that make one
+    bit of each client's ``comparisons // clients``, in a tree: at each level the first half of a
+    client's values meets the second, and an odd one waits.
     """
-    return (((m,), (m,)), *((((2, m), (2, m)),) * _TREE_DEPTH))
-
-
-def conjunction_triples(clients: int, width: int) -> tuple[tuple[Shape, Shape], ...]:
-    """Operand shapes of the ANDs that make one bit of each client's ``width``, in a tree.
-
-    At each level the first half of a client's values meets the second, and an odd one waits:
-    ⌈log2 width⌉ pairs of shapes ``(clients, pairs)``, seven where width is 81.
-    """
-    levels = []
+    shapes: list[Shape] = [(comparisons,), *[(2, comparisons)] * _TREE_DEPTH]
+    width = comparisons // clients
     while width > 1:
-        levels.append(((clients, width // 2),) * 2)
+        shapes.append((clients, width // 2))
         width -= width // 2
-    return tuple(levels)
-
-
-def program(clients: int, comparisons: int) -> tuple[tuple[Shape, Shape], ...]:
-    """Operand shapes of all ANDs of a batch: its sign bits, then each client's conjunction."""
-    conjunctions = conjunction_triples(clients, comparisons // clients)
-    return *comparison_triples(comparisons), *conjunctions
+    return tuple(shapes)
 
 
 # What the two servers ask the dealer for.
@@ -93,7 +80,7 @@ class DealRequest:
     @property
     def sizes(self) -> list[int]:
         """Words of each binary triple, in order."""
-        return [prod(shape) for shape, _ in program(self.clients, self.comparisons)]
+        return [prod(shape) for shape in program(self.clients, self.comparisons)]
 
     @property
     def correction_words(self) -> int:
@@ -197,7 +184,7 @@ class DealtRandomness:
     def _binary_triples(self) -> Iterator[BinaryTriple]:
         request, start = self.request, 0
         shapes = program(request.clients, request.comparisons)
-        for number, ((shape, _), size) in enumerate(zip(shapes, request.sizes, strict=True)):
+        for number, (shape, size) in enumerate(zip(shapes, request.sizes, strict=True)):
             stream = request.stream(self._key, number)
             a, b = stream.words(size), stream.words(size)
             if self.role is Role.SERVER_A:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 
 import grpc.aio
 
@@ -131,14 +132,5 @@ class OperationService(OperationServicer):
                         most_participations=event.most_participations,
                         model_digest=event.model.value,
                         seconds=event.seconds,
-                        steps=[
-                            pb.StepCost(
-                                step=cost.step,
-                                seconds=cost.seconds,
-                                cpu_seconds=cost.cpu_seconds,
-                                ended=cost.ended,
-                                cpu_ended=cost.cpu_ended,
-                            )
-                            for cost in event.steps
-                        ],
+                        steps=[pb.StepCost(**asdict(cost)) for cost in event.steps],
                     )

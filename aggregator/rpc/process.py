@@ -8,7 +8,6 @@ import queue
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from functools import partial
-from typing import Any
 
 import grpc
 
@@ -45,7 +44,7 @@ from precad.common.process_memory import give_back_freed, let_go_of_loaded
 from precad.common.task import Task, require_dealer
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
-from precad.common.wire.serving import Refusing, add_health, set_when_told_to_stop
+from precad.common.wire.serving import Context, Refusing, add_health, set_when_told_to_stop
 from precad.norm_check.dealing import NoDealer
 
 log = logging.getLogger("precad")
@@ -291,11 +290,11 @@ class PeerService:
         self._current: ServedTransport | None = None
 
     async def link(
-        self, request_iterator: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+        self, request_iterator: AsyncIterator[bytes], context: Context
     ) -> AsyncGenerator[bytes]:
         """The servers' link."""
         async with Refusing(context):
-            require(context, self._session.identity, Role.SERVER_A)
+            self._admit(context)
             if self._current is not None and self._current.alive:
                 log.warning("a second server A dialled from %s and was refused", context.peer())
                 self._session.twice[Role.SERVER_A.value] += 1
@@ -304,13 +303,12 @@ class PeerService:
                 asyncio.get_running_loop(), self._session.task.deadlines.peer
             )
             self._links.put(transport)
-
-            def still_allowed() -> None:
-                require(context, self._session.identity, Role.SERVER_A)
-
             async with aclosing(transport.serve(request_iterator)) as frames:
-                async for message in while_allowed(frames, still_allowed):
+                async for message in while_allowed(frames, lambda: self._admit(context)):
                     yield message
+
+    def _admit(self, context: Context) -> None:
+        require(context, self._session.identity, Role.SERVER_A)
 
     @contextmanager
     def reach(self) -> Iterator[FrameTransport]:

@@ -107,7 +107,7 @@ class DealtProvider:
     """Hands out each dealt binary triple once.
 
     Args:
-        triples: in the order of ``comparison_triples``; read as they are demanded.
+        triples: in the order of ``program``; read as they are demanded.
     """
 
     def __init__(self, triples: Iterable[BinaryTriple]) -> None:
@@ -126,11 +126,9 @@ class DealtProvider:
         triple = next(self._triples, None)
         if triple is None:
             raise UnexpectedDemand("all dealt binary triples are used up")
-        dealt = (triple.a.shape, triple.b.shape)
-        if dealt != (tuple(size0), tuple(size1)):
-            raise UnexpectedDemand(
-                f"dealt a binary triple of shapes {dealt}, asked for {tuple(size0), tuple(size1)}"
-            )
+        asked = tuple(size0), tuple(size1)
+        if (dealt := (triple.a.shape, triple.b.shape)) != asked:
+            raise UnexpectedDemand(f"dealt a binary triple of shapes {dealt}, asked for {asked}")
         return _sharing(triple.a), _sharing(triple.b), _sharing(triple.c)
 
     generate_additive_triple = _refusing("additive triples")

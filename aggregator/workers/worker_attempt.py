@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from precad.aggregator.peer_link import FrameTransport, PeerLink
+from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
 from precad.aggregator.validate.in_process_validator import in_process, longest_opening
 from precad.aggregator.validate.validation import Server
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
@@ -91,7 +92,7 @@ class Attempt:
         role: Role,
         begin: Begin,
         dealing: Dealing,
-        reach: Callable[[], AbstractContextManager[FrameTransport]],
+        reach: Callable[[], AbstractContextManager[DialledTransport | ServedTransport]],
         report: Report,
     ) -> None:
         self._task = task
@@ -101,14 +102,23 @@ class Attempt:
         self._reach = reach
         self._report = report
         self._orders: queue.SimpleQueue[Order | BaseException] = queue.SimpleQueue()
+        self._transport: DialledTransport | ServedTransport | None = None
+        self._broken_off = False
 
     def put(self, order: Order) -> None:
         """The server's next order."""
         self._orders.put(order)
 
     def end(self) -> None:
-        """The server has broken the attempt off."""
+        """No order follows."""
         self._orders.put(EOFError())
+
+    def break_off(self) -> None:
+        """The server wants nothing more of it: whoever waits on the link hears so too."""
+        self.end()
+        self._broken_off = True
+        if self._transport is not None:
+            self._transport.close()
 
     def run(self) -> None:
         """All of it; says what went wrong in a report."""
@@ -127,6 +137,9 @@ class Attempt:
     def _tried(self) -> bool:
         """Whether the link was of this attempt: at B an older one may still lie around."""
         with self._reach() as transport:
+            self._transport = transport
+            if self._broken_off:
+                raise PeerUnavailable("the server has broken the attempt off")
             try:
                 link = self._linked(transport)
             except (PeerUnavailable, PeerViolation) as error:

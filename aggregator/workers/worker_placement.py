@@ -127,9 +127,6 @@ class RayCluster:
     Whoever may submit to the cluster runs programs on its nodes, and so reads that identity's key:
     Ray must ask for a token, which it doesn't by itself.
 
-    Args:
-        start_s: the longest wait for a worker to listen.
-
     Raises:
         Misconfiguration: Ray isn't installed, or lets in whoever reaches its ports.
         PeerUnavailable: the cluster isn't there, or doesn't let this server in.
@@ -137,9 +134,7 @@ class RayCluster:
 
     same_disk = False
 
-    def __init__(
-        self, address: str, resources: dict[str, Any] | None = None, start_s: float = 120.0
-    ) -> None:
+    def __init__(self, address: str) -> None:
         if (mode := os.environ.get("RAY_AUTH_MODE", "")) != "token":
             raise Misconfiguration(
                 "RAY_AUTH_MODE",
@@ -155,27 +150,29 @@ class RayCluster:
                 raise PeerUnavailable(
                     f"Ray's cluster at {address} isn't there, or has another token: {error}"
                 ) from None
-        self._resources = {"num_cpus": 1} if resources is None else resources
-        self._start_s = start_s
 
     def start(self, worker: WorkerStart) -> "RayWorker":
         """As ``WorkerHost.start``."""
         # Never restarted by Ray: the pool does it, and knows then.
-        options = {"max_restarts": 0, "scheduling_strategy": "SPREAD", **self._resources}
+        options = {"max_restarts": 0, "scheduling_strategy": "SPREAD", "num_cpus": 1}
         actor = _ray().remote(_Node).options(**options)
-        return RayWorker(actor.remote(worker.model_dump_json()), self._start_s)
+        return RayWorker(actor.remote(worker.model_dump_json()))
+
+
+_START_S = 120.0
+"""The longest wait for a worker on Ray to listen."""
 
 
 class RayWorker:
     """A worker behind an actor. Raises PeerUnavailable: it didn't come up."""
 
-    def __init__(self, actor: Any, start_s: float) -> None:
+    def __init__(self, actor: Any) -> None:
         self._actor, ray = actor, _ray()
         try:
-            self.address: str = ray.get(actor.address.remote(), timeout=start_s)
+            self.address: str = ray.get(actor.address.remote(), timeout=_START_S)
         except ray.exceptions.RayError as error:
             self.stop()
-            raise PeerUnavailable(f"Ray placed no worker in {start_s:g} s: {error}") from None
+            raise PeerUnavailable(f"Ray placed no worker in {_START_S:g} s: {error}") from None
 
     def wait(self) -> None:
         """As ``RunningWorker.wait``: ends with the process, the actor and the node alike."""

@@ -25,7 +25,6 @@ from typing import Any
 import grpc
 
 from precad.aggregator.collect.upload import Spool, SpooledBody, SpoolFile
-from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.peer_transport import (
     DialledTransport,
@@ -152,22 +151,20 @@ class Working(WorkingServicer):
             begin = (await anext(request_iterator)).begin
             check_task(self.task, begin.task_digest)
             with own_folder() as disk, self._dealer_for(begin.epoch) as dealer:
-                reach = _Reach(self, by_proxy(begin.peer, self._proxy))
+                reach = partial(self._reach, by_proxy(begin.peer, self._proxy))
                 key = Secret(begin.dealer_key)
                 said = Begin(begin.attempt, begin.pair, key, begin.nonces)
-                attempt = Attempt(self.task, self.role, said, dealer, reach.reach, report)
+                attempt = Attempt(self.task, self.role, said, dealer, reach, report)
                 bodies = _Bodies(self, disk, attempt)
                 reading = asyncio.create_task(bodies.read(request_iterator))
                 running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
                 running.add_done_callback(lambda _: reports.put_nowait(None))
-                reading.add_done_callback(lambda _: reach.close_if(reading))
                 try:
                     while (message := await reports.get()) is not None:
                         yield message
                 finally:
                     reading.cancel()
-                    attempt.end()
-                    reach.close()
+                    attempt.break_off()
 
     @contextmanager
     def _dealer_for(self, epoch: bytes) -> Iterator[Dealing]:
@@ -182,45 +179,16 @@ class Working(WorkingServicer):
             dealer.epoch = epoch
             yield dealer
 
-
-class _Reach:
-    """The way to the other server's worker, which can be broken off."""
-
-    def __init__(self, worker: Working, peer: str) -> None:
-        self._worker = worker
-        self._peer = peer
-        self._closed = False
-        self._current: DialledTransport | ServedTransport | None = None
-
     @contextmanager
-    def reach(self) -> Iterator[FrameTransport]:
-        """A link. Raises PeerUnavailable."""
-        with self._opened() as transport:
-            self._current = transport
-            if self._closed:
-                raise PeerUnavailable("the server has broken the attempt off")
-            yield transport
-
-    def close(self) -> None:
-        """Whoever waits on the link hears that it is over."""
-        self._closed = True
-        if self._current is not None:
-            self._current.close()
-
-    def close_if(self, reading: "asyncio.Task[None]") -> None:
-        """As ``close``, when the orders ended by an error."""
-        if reading.cancelled() or reading.exception() is not None:
-            self.close()
-
-    @contextmanager
-    def _opened(self) -> Iterator[DialledTransport | ServedTransport]:
-        worker, patience_s = self._worker, self._worker.task.deadlines.peer
-        if worker.role is Role.SERVER_A:
-            with dial(self._peer, worker.identity, patience_s) as dialled:
+    def _reach(self, peer: str) -> Iterator[DialledTransport | ServedTransport]:
+        """A link to the other server's worker. Raises PeerUnavailable."""
+        patience_s = self.task.deadlines.peer
+        if self.role is Role.SERVER_A:
+            with dial(peer, self.identity, patience_s) as dialled:
                 yield dialled
             return
         try:
-            served = worker.links.get(timeout=patience_s)
+            served = self.links.get(timeout=patience_s)
         except queue.Empty:
             raise PeerUnavailable(
                 f"server A's worker didn't connect within {patience_s:g} s; check that it can "
@@ -257,11 +225,12 @@ class _Bodies:
                         self._attempt.put(None)
                     case _:
                         raise Misconfiguration("order", "", "send take, body or decide")
-        except (PrecadError, OSError):
-            log.exception("a worker's orders ended")
+        except BaseException as error:
+            if isinstance(error, PrecadError | OSError):
+                log.exception("a worker's orders ended")
+            self._attempt.break_off()
             raise
-        finally:
-            self._attempt.end()
+        self._attempt.end()
 
     def _take(self, order: pb.WorkTake) -> None:
         submission = _taken(order, self._worker.role)

@@ -19,8 +19,7 @@ from typing import Any
 
 import click
 
-from precad.audit.canaries import Designed, designed
-from precad.audit.canary_training import SIGNIFICANCE, audit, planned
+from precad.audit.canary_training import SIGNIFICANCE, Designed, audit, designed, planned
 from research.audits import presence
 from research.audits.builds import RELEASES, Build, demo_audit, less_noise, train
 from research.audits.certificate import BUILDS, audit_certificates, certifiable

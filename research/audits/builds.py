@@ -6,8 +6,7 @@ from enum import StrEnum
 import numpy as np
 
 from precad.audit import canary_training
-from precad.audit.canaries import Designed, loud_canaries
-from precad.audit.canary_training import Audited
+from precad.audit.canary_training import Audited, Designed, loud_canaries
 from precad.audit.verdict import MODELS, ONE_SERVER
 from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role

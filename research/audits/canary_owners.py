@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.audit.canaries import coins_at
+from precad.audit.canary_training import coins_at
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
 from precad.client.gradients import local_update as updating

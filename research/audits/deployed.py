@@ -9,8 +9,7 @@ from subprocess import Popen
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.audit.canaries import Designed
-from precad.audit.canary_training import AUDITED, Audited, denominator
+from precad.audit.canary_training import AUDITED, Audited, Designed, denominator
 from precad.cli import forked
 from precad.cli.local_deployment import Data, LocalDeployment
 from precad.client.records.torch_records import Records

@@ -14,8 +14,7 @@ from scipy.stats import binom, norm
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.audit.canaries import designed
-from precad.audit.canary_training import SIGNIFICANCE, statements, train, views
+from precad.audit.canary_training import SIGNIFICANCE, designed, statements, train, views
 from precad.audit.one_run import (
     Guesses,
     from_profile,

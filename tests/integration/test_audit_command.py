@@ -12,8 +12,7 @@ from research.audits.canary_owners import require_own
 from tests.rig.warm import forked
 
 from precad.audit import canary_training
-from precad.audit.canaries import Designed, designed
-from precad.audit.canary_training import Audited, audit, planned
+from precad.audit.canary_training import Audited, Designed, audit, designed, planned
 from precad.cli.audit_command import REFUTED
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration

@@ -10,13 +10,15 @@ from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealt_triples import (
     DealRequest,
     DealtRandomness,
-    comparison_triples,
-    conjunction_triples,
     program,
 )
 
 TASK = Digest.of(b"task")
 keys = st.binary(min_size=32, max_size=32).map(Secret)
+
+
+_COMPARISONS = 7
+"""ANDs before the first conjunction."""
 
 
 @st.composite
@@ -44,8 +46,8 @@ def test_c_is_a_and_b(request: DealRequest, key_a: Secret, key_b: Secret) -> Non
     )
     shapes = []
     for one, other in zip(of_a.binary_triples(), of_b.binary_triples(), strict=True):
-        shapes.append((one.a.shape, one.b.shape))
-        assert other.a.shape == one.a.shape
+        shapes.append(one.a.shape)
+        assert one.b.shape == other.a.shape == one.a.shape
         expected = (one.a ^ other.a) & (one.b ^ other.b)
         assert np.array_equal(one.c ^ other.c, expected)
     assert tuple(shapes) == program(request.clients, request.comparisons)
@@ -54,8 +56,7 @@ def test_c_is_a_and_b(request: DealRequest, key_a: Secret, key_b: Secret) -> Non
 @given(clients=st.integers(1, 5), width=st.integers(1, 600))
 def test_a_conjunctions_tree_leaves_one_value_a_client(clients: int, width: int) -> None:
     values, levels = width, 0
-    for (trees, pairs), other in conjunction_triples(clients, width):
-        assert (trees, pairs) == other
+    for trees, pairs in program(clients, clients * width)[_COMPARISONS:]:
         assert trees == clients
         assert pairs == values // 2
         values = pairs + values % 2
@@ -65,6 +66,6 @@ def test_a_conjunctions_tree_leaves_one_value_a_client(clients: int, width: int)
 
 
 def test_the_tree_of_a_tasks_81_signs_takes_seven_exchanges_and_80_words_a_client() -> None:
-    pairs = [shape[1] for shape, _ in conjunction_triples(10, 81)]
-    assert pairs == [40, 20, 10, 5, 3, 1, 1]
-    assert program(10, 810) == (*comparison_triples(810), *conjunction_triples(10, 81))
+    shapes = program(10, 810)
+    assert shapes[:_COMPARISONS] == ((810,), *[(2, 810)] * 6)
+    assert shapes[_COMPARISONS:] == tuple((10, pairs) for pairs in (40, 20, 10, 5, 3, 1, 1))

@@ -10,8 +10,7 @@ from research.audits.builds import RELEASES, Build, less_noise
 from research.audits.deployed import train, train_present
 from tests.rig.warm import forked
 
-from precad.audit.canaries import designed
-from precad.audit.canary_training import SIGNIFICANCE, audit, planned
+from precad.audit.canary_training import SIGNIFICANCE, audit, designed, planned
 
 SEED = 5
 FAULTS = {

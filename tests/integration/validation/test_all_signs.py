@@ -26,8 +26,7 @@ from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealt_triples import (
     DealRequest,
     DealtRandomness,
-    comparison_triples,
-    conjunction_triples,
+    program,
 )
 
 TASK = Digest.of(b"test")
@@ -167,7 +166,7 @@ def test_the_program_of_triples_is_what_crypten_demands() -> None:
                 all_signs(values, np.zeros(values.shape[1], dtype=bool))
 
         play_both(play)
-        expected = comparison_triples(n * width) + conjunction_triples(n, width)
+        expected = tuple((shape, shape) for shape in program(n, n * width))
         assert tuple(demanded[Role.SERVER_A]) == expected
         assert tuple(demanded[Role.SERVER_B]) == expected
 
