@@ -242,13 +242,9 @@ def judge(
     """
     family, epsilon = statement.family(), statement.epsilon
     each = significance / len(ways)
-
-    def times(guesses: one_run.Guesses) -> float:
-        return _largest_refuted(family, guesses, each)
-
-    best = max(ways, key=times)
-    refuted = one_run.refutes(family(1.0), best, each)
-    less = times(best)
+    times = {way: _largest_refuted(family, way, each) for way in ways}
+    best = max(ways, key=times.__getitem__)
+    less, refuted = times[best], one_run.refutes(family(1.0), best, each)
     found = statement.accountant(1 / less).epsilon(statement.delta) if less else 0.0
     return Verdict(
         statement=statement,

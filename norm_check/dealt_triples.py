@@ -40,9 +40,6 @@ def program(clients: int, comparisons: int) -> tuple[Shape, ...]:
     return tuple(shapes)
 
 
-# What the two servers ask the dealer for.
-
-
 NONCES_BYTES = 64
 _LIMITS = {
     "attempt": (0, ATTEMPTS - 1),
@@ -124,20 +121,17 @@ class SquareRequest:
             raise Misconfiguration("attempt", self.attempt, f"must be in [0, {ATTEMPTS})")
 
 
-# One-time use: an opened x − a and an opened x' − a would give away x − x'.
-
-
 class SpentTriples(Protocol):
-    """Remembers which of a task's randomness was used; a server's journal does so durably."""
+    """Remembers which of a task's randomness was used; a server's store does so durably.
+
+    An opened x − a and an opened x' − a would give away x − x'.
+    """
 
     def spend(self, attempt: int, batch: int) -> None:
         """Mark as used, durably, before anything masked with it is opened.
 
         Raises PeerViolation: this attempt's batch was used before, whatever its shape.
         """
-
-
-# One server's part of a batch's correlated randomness.
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,21 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
 
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of, errors_of
 from precad.common.wire.version import check_version
-from precad.norm_check.dealing import Answer, DealerConversation
+from precad.norm_check.dealing import Answer, DealerConversation, NoDealer
 from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
@@ -33,6 +36,19 @@ def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealReq
         epoch=epoch,
         nonces=request.nonces,
     )
+
+
+@contextmanager
+def reach_dealer(
+    address: str | None, identity: Identity, task: Task, role: Role
+) -> Iterator["RemoteDealer | NoDealer"]:
+    """The dealer until the block ends; of a task that has none ``NoDealer``."""
+    if address is None:
+        yield NoDealer()
+        return
+    why = partial(why_unreachable, address, identity, Role.DEALER)
+    with open_channel(address, identity, Role.DEALER) as channel:
+        yield RemoteDealer(channel, address, task, role, why)
 
 
 class RemoteDealer:

@@ -18,7 +18,7 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rpc.aggregation_service import AggregationService
-from precad.aggregator.rpc.dealer_client import RemoteDealer
+from precad.aggregator.rpc.dealer_client import RemoteDealer, reach_dealer
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.peer_transport import ServedTransport
@@ -36,7 +36,7 @@ from precad.common.files import make_folder
 from precad.common.identifiers import Role
 from precad.common.identity.coin_key import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel, require, why_unreachable
+from precad.common.identity.mutual_tls import open_channel, require
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel import kernel_in_use
 from precad.common.logs import doing, dump_stacks_on_signal
@@ -45,11 +45,9 @@ from precad.common.task import Task, require_dealer
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import Context, Refusing, add_health, set_when_told_to_stop
-from precad.norm_check.dealing import NoDealer
 
 log = logging.getLogger("precad")
 
-JOURNAL_FILE = "journal.jsonl"
 LATE = 10.0
 """How many times ``linger`` is given to owners that weren't heard from yet."""
 LOOK_S = 1.0
@@ -168,7 +166,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     # Beside the state folder, in no backup of it.
     journal = settings.journal or settings.state.with_name(f"{settings.state.name}-journal")
     make_folder(journal)
-    store = open_store(url, task, role, journal / JOURNAL_FILE)
+    store = open_store(url, task, role, journal / "journal.jsonl")
     model_store = ModelStore(task, settings.state / "model.safetensors", store.attempts.start())
     return Session(
         role=role,
@@ -236,20 +234,14 @@ def peers_of(
     session: Session, dealer_address: str | None, other_server: Reach, workers: ValidationWorkers
 ) -> Peers:
     """A process's peers: gRPC, a dealer if it has one, the task's noise, and its workers."""
-    task, role = session.task, session.role
 
     @contextmanager
     def peers() -> Iterator[tuple[FrameTransport, Dealer]]:
-        if dealer_address is None:
-            with other_server() as transport:
-                yield transport, NoDealer()
-            return
-        to_dealer = dealer_address, session.identity, Role.DEALER
-        with open_channel(*to_dealer) as channel, other_server() as transport:
-            why = partial(why_unreachable, *to_dealer)
-            yield transport, RemoteDealer(channel, dealer_address, task, role, why)
+        to_dealer = dealer_address, session.identity, session.task, session.role
+        with reach_dealer(*to_dealer) as dealer, other_server() as transport:
+            yield transport, dealer
 
-    return Peers(peers, DiscreteGaussian(task.noise_units), workers.validation)
+    return Peers(peers, DiscreteGaussian(session.task.noise_units), workers.validation)
 
 
 def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:

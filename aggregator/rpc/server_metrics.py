@@ -7,8 +7,9 @@ and what is left out: nothing names an owner, and nothing says who was drawn.
 import math
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from prometheus_client.core import Metric
 
@@ -106,8 +107,9 @@ class Metrics:
 
 _Again = tuple[tuple[int, int], ...]
 """Versions that were released 1 + m times, by m ≥ 1, in order."""
-_Asked = tuple[str, int, int, _Again]
 _Found = Mapping[Adversary, float]
+_KEPT = 1 << 14
+"""Computed ones: of a few looks, with thousands of owners that differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,8 @@ class Epsilons:
     def __init__(self, task: Task, cap: PrivacyCap) -> None:
         self._task = task
         self._cap = cap
-        self._known: dict[_Asked, _Found] = {}
-        """What the last look asked: from one to the next most is the same, however many owners
-        differ."""
+        # From one look to the next most is the same, however many owners differ.
+        self._once = lru_cache(_KEPT)(lambda compute, *asked: compute(*asked))
 
     def by_adversary(
         self,
@@ -149,20 +150,9 @@ class Epsilons:
             # ε grows with the count: of owners with the same repeats the one with most is enough.
             repeats = tuple(sorted(again.get(client, {}).items()))
             most[repeats] = max(most.get(repeats, 0), count)
-        before, self._known = self._known, {}
-
-        def once(
-            compute: Callable[[int, int, _Again], _Found], count: int, again: _Again
-        ) -> _Found:
-            asked = compute.__name__, released, count, again
-            if asked not in self._known:
-                known = before.get(asked)
-                self._known[asked] = compute(*asked[1:]) if known is None else known
-            return self._known[asked]
-
         owners = [(count, repeats) for repeats, count in (most or {(): 0}).items()]
-        now = [once(self._now, *owner) for owner in owners]
-        end = [once(self._at_the_end, *owner) for owner in owners]
+        now = [self._once(self._now, released, *owner) for owner in owners]
+        end = [self._once(self._at_the_end, released, *owner) for owner in owners]
         found = {}
         for adversary in Adversary:
             spent = max(each[adversary] for each in now)

@@ -46,7 +46,9 @@ class Absorber:
         self._dimension = task.dimension
         self._share = np.empty(min(_TOGETHER, task.dimension), dtype=np.int64)
         self._crossed = 0
+        """⟨b, a_j⟩ with this server's own mask."""
         self._squared = 0
+        """⟨b, b⟩, at A."""
         self.absorbed = 0
         """Coordinates so far."""
 
@@ -56,9 +58,20 @@ class Absorber:
             self._absorb(b[start : start + _TOGETHER])
 
     def words(self, r_share: int) -> RingVector:
-        """``[k + 1] int64``: this server's shares of the k projections, then of y."""
-        y = excess_share(self._role, self._crossed, self._squared, r_share, self._bound)
-        return np.append(self._rows.z(), np.int64(y))
+        """``[k + 1] int64``: this server's shares of the k projections, then of y = X·X − β² − 1.
+
+        The exact norm is a Beaver square whose opening is the client's own: with b = X − a opened,
+        X·X = a·a + 2b·a + b·b (docs/soundness.md, "Part 2: the exact norm"). The public terms are
+        added by server A alone, because there is no division by 2 in this ring. The −1 makes y
+        negative exactly when X·X ≤ β².
+
+        Args:
+            r_share: this server's share of r = a·a.
+        """
+        y = r_share + 2 * self._crossed
+        if self._role is Role.SERVER_A:
+            y += self._squared - self._bound**2 - 1
+        return np.append(self._rows.z(), np.int64(signed(y)))
 
     def _absorb(self, b: RingVector) -> None:
         share, start = self._share[: b.size], self.absorbed
@@ -72,31 +85,6 @@ class Absorber:
         if self.absorbed == self._dimension:
             # All submissions of a batch are kept until they are decided on.
             self._share = self._share[:0].copy()
-
-
-# The exact norm by a Beaver square whose opening is the client's own.
-#
-# docs/soundness.md, "Part 2: the exact norm".
-
-
-def excess_share(role: Role, crossed: int, squared: int, r_share: int, bound: int) -> int:
-    """This server's share of y = X·X − β² − 1.
-
-    With b = X − a opened, X·X = a·a + 2b·a + b·b; the public terms are added by server A alone,
-    because there is no division by 2 in this ring. The −1 makes y negative exactly when
-    X·X ≤ β².
-
-    Args:
-        crossed: ⟨b, a_j⟩ with this server's own mask.
-        squared: ⟨b, b⟩, at A.
-
-    Returns:
-        A signed representative in Z_2^64.
-    """
-    share = r_share + 2 * crossed
-    if role is Role.SERVER_A:
-        share += squared - bound * bound - 1
-    return signed(share)
 
 
 # A matched body's way from B to A: piece by piece, and both servers take each as it goes.

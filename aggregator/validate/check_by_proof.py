@@ -8,12 +8,11 @@ leaves before its own part was verified whole, which the inbox does, and a heade
 import hmac
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from typing import Self
 
 import numpy as np
 
-from precad.aggregator.validate.validation import Server, Verdicts
-from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
+from precad.aggregator.validate.validation import Server, Verdicts, read_again
+from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
 from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import KEY_BYTES, encode_context
@@ -60,12 +59,6 @@ class ByProof:
         self._answered: set[bytes] = set()
         self._rejections: dict[ClientId, Rejection] = {}
         self._total = np.zeros(server.task.dimension, dtype=np.int64)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is held beyond the attempt."""
 
     def ready(self) -> None:
         """As ``Validator.ready``: this process is."""
@@ -187,18 +180,13 @@ class ByProof:
         if not summed or submission.context.client not in self._counted:
             return
         done = 0
-        try:
+        with read_again():
             for piece in Share(submission, self._shape).update():
                 words = piece[: summed - done].view(np.int64)
                 self._group.subtract(self._total[done : done + words.size], words)
                 done += words.size
                 if done == summed:
                     return
-        except BodyUnreadable as error:
-            raise PeerUnavailable(
-                f"a body that is to be taken out of the sum can't be read again: {error}; the "
-                "attempt starts over"
-            ) from None
 
 
 def shape_of(task: Task) -> ProofShape:

@@ -65,9 +65,6 @@ def decide(
         return all_signs(compared, negative)
 
 
-# Sign bits and their conjunction, through CrypTen's sharings: one bit a row is opened.
-
-
 _SIGN_BIT = 63
 
 
@@ -86,10 +83,6 @@ def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.boo
 
     Returns:
         ``[n] bool``; the same at both parties.
-
-    Raises:
-        PeerViolation: the other party is out of step or sent another length.
-        PeerUnavailable: it sent nothing in time.
     """
     own = torch.from_numpy(np.array(shares, dtype=np.int64).reshape(-1))
     zeros = torch.zeros_like(own)

@@ -19,8 +19,9 @@ from precad.aggregator.validate.validation import (
     Verdicts,
     deal_request,
     label,
+    read_again,
 )
-from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
+from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector, view_words
 from precad.common.share.proof_submission import AnySubmission
@@ -169,18 +170,13 @@ class WithDealer:
                 yield size, None
                 left -= size
             return
-        try:
+        with read_again():
             pieces = submission.body_pieces()
             # No piece more: the next one may be the one that can't be read.
             while left > 0:
                 piece = view_words(next(pieces))
                 yield piece.size, piece
                 left -= piece.size
-        except BodyUnreadable as error:
-            raise PeerUnavailable(
-                f"a body that is to be taken out of the sum can't be read again: {error}; the "
-                "attempt starts over"
-            ) from None
 
 
 def _square(submission: Submission) -> SquareRequest:

@@ -10,7 +10,6 @@ that no opening and no comparison asks for.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,7 +27,6 @@ from precad.common.errors import PeerViolation
 from precad.common.ring import WORD_BYTES, from_bytes, to_bytes
 from precad.norm_check.dealt_triples import BinaryTriple
 
-PARTIES = 2
 _OPERATIONS = {ReduceOp.SUM: ("sum", np.add), ReduceOp.BXOR: ("xor", np.bitwise_xor)}
 
 
@@ -52,7 +50,7 @@ class LinkCommunicator:
 
     def get_world_size(self) -> int:
         """Two."""
-        return PARTIES
+        return 2
 
     def all_reduce(
         self,
@@ -85,13 +83,6 @@ class LinkCommunicator:
         return shaped if batched else shaped[0]
 
 
-# CrypTen's provider of correlated randomness, backed by what the dealer dealt.
-#
-# CrypTen's own providers draw from torch's MT19937 and are breakable (docs/soundness.md,
-# "Randomness"); this one hands out dealt binary triples in the order that the comparisons are known
-# to ask, and refuses anything else.
-
-
 class UnexpectedDemand(RuntimeError):
     """CrypTen asked for randomness that wasn't foreseen: a bug, never a peer's doing."""
 
@@ -104,7 +95,10 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
 
 
 class DealtProvider:
-    """Hands out each dealt binary triple once.
+    """Hands out each dealt binary triple once, and refuses anything else.
+
+    CrypTen's own providers draw from torch's MT19937 and are breakable (docs/soundness.md,
+    "Randomness").
 
     Args:
         triples: in the order of ``program``; read as they are demanded.
@@ -144,21 +138,7 @@ def _sharing(words: NDArray[np.int64]) -> Any:
     return BinarySharedTensor.from_shares(torch.from_numpy(words), precision=0)
 
 
-# Which party CrypTen's code is playing right now.
-#
-# CrypTen keeps one communicator and one provider a process. It looks both up at every use, so they
-# are replaced here, once, by look-ups of the current context: one process serves one server,
-# and two threads of one process can play both. Outside ``acting_as`` there is no party, and CrypTen
-# fails instead of falling back on Gloo or on its own providers. Its generators are never seeded, so
-# that whatever would draw from MT19937 fails too.
-
-
-@dataclass(frozen=True, slots=True)
-class _Party:
-    communicator: LinkCommunicator
-    provider: DealtProvider
-
-
+_Party = tuple[LinkCommunicator, DealtProvider]
 _party: ContextVar[_Party | None] = ContextVar("precad_mpc_party", default=None)
 
 
@@ -168,11 +148,17 @@ def acting_as(
 ) -> Iterator[None]:
     """Within the block, CrypTen's code in this thread plays party ``rank``.
 
+    CrypTen keeps one communicator and one provider a process. It looks both up at every use, so
+    they are replaced below, once, by look-ups of the current context: two threads of one process
+    can play both servers. Outside there is no party, and CrypTen fails instead of falling back on
+    Gloo or on its own providers. Its generators are never seeded, so that whatever would draw from
+    MT19937 fails too.
+
     Args:
         rank: 0 for server A, 1 for server B.
         step: prefix of every message's step; both parties give the same.
     """
-    token = _party.set(_Party(LinkCommunicator(rank, link, step), provider))
+    token = _party.set((LinkCommunicator(rank, link, step), provider))
     try:
         yield
     finally:
@@ -188,9 +174,9 @@ def _current() -> _Party:
 
 def current_rank() -> int:
     """The acting party's rank. Raises RuntimeError outside ``acting_as``."""
-    return _current().communicator.get_rank()
+    return _current()[0].get_rank()
 
 
-crypten_communicator.get = lambda: _current().communicator
+crypten_communicator.get = lambda: _current()[0]
 crypten_communicator.is_initialized = lambda: _party.get() is not None
-crypten.mpc.get_default_provider = lambda: _current().provider
+crypten.mpc.get_default_provider = lambda: _current()[1]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Collection, Iterator
+from contextlib import nullcontext
 
 from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
 from precad.aggregator.validate.check_with_dealer import WithDealer
@@ -35,7 +36,7 @@ def in_process(
         batches: numbers of the batches of comparisons, never used before in this attempt.
     """
     if server.task.proof is not None:
-        return ByProof(server, attempt, counted)
+        return nullcontext(ByProof(server, attempt, counted))
     return WithDealer(server, attempt, counted, batches or itertools.count())
 
 

@@ -1,12 +1,12 @@
 """The seam of validation: where it runs, and in how many processes, is its implementation's."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from precad.aggregator.peer_link import PeerLink
-from precad.common.errors import Rejection
+from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
 from precad.common.ring import RingVector
@@ -77,6 +77,21 @@ class Server:
         """Binary triples for one batch of decisions. Raises PeerUnavailable, PeerViolation."""
         corrections = self.dealing.deal(request)
         return DealtRandomness(self.role, self.dealer_key, request, corrections)
+
+
+@contextmanager
+def read_again() -> Iterator[None]:
+    """A block that reads a body once more, to take its share out of the sum.
+
+    Raises PeerUnavailable: it can't.
+    """
+    try:
+        yield
+    except BodyUnreadable as error:
+        raise PeerUnavailable(
+            f"a body that is to be taken out of the sum can't be read again: {error}; the "
+            "attempt starts over"
+        ) from None
 
 
 def label(submissions: Iterable[AnySubmission]) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 import grpc
 
 from precad.aggregator.collect.upload import Spool, SpooledBody, SpoolFile
-from precad.aggregator.rpc.dealer_client import RemoteDealer
+from precad.aggregator.rpc.dealer_client import reach_dealer
 from precad.aggregator.rpc.peer_transport import (
     DialledTransport,
     ServedTransport,
@@ -39,7 +39,7 @@ from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel, require, why_unreachable
+from precad.common.identity.mutual_tls import require
 from precad.common.logs import dump_stacks_on_signal, start_log
 from precad.common.process_memory import PIECES, keep_freed_buffers
 from precad.common.ring import WORD_BYTES
@@ -50,13 +50,10 @@ from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import Context, Refusing, check_task
 from precad.common.wire.submission_messages import header_from_wire
 from precad.common.wire.version import GREETING
-from precad.norm_check.dealing import Dealing, NoDealer
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
 
 log = logging.getLogger("precad")
-
-LOG_FORMAT = "%(asctime)s %(levelname)s worker: %(message)s"
 
 
 async def serve(start: WorkerStart) -> None:
@@ -88,7 +85,7 @@ def main() -> None:
     # A terminal's Ctrl-C is for the server, which ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     dump_stacks_on_signal()
-    start_log(people=LOG_FORMAT)
+    start_log(people="%(asctime)s %(levelname)s worker: %(message)s")
     try:
         asyncio.run(serve(WorkerStart.model_validate_json(sys.stdin.readline())))
     except PrecadError as error:
@@ -150,7 +147,10 @@ class Working(WorkingServicer):
             await context.send_initial_metadata(GREETING)
             begin = (await anext(request_iterator)).begin
             check_task(self.task, begin.task_digest)
-            with own_folder() as disk, self._dealer_for(begin.epoch) as dealer:
+            to_dealer = self._dealer, self.identity, self.task, self.role
+            with own_folder() as disk, reach_dealer(*to_dealer) as dealer:
+                # The server has joined it for itself and all of its workers.
+                dealer.epoch = begin.epoch
                 reach = partial(self._reach, by_proxy(begin.peer, self._proxy))
                 key = Secret(begin.dealer_key)
                 said = Begin(begin.attempt, begin.pair, key, begin.nonces)
@@ -165,19 +165,6 @@ class Working(WorkingServicer):
                 finally:
                     reading.cancel()
                     attempt.break_off()
-
-    @contextmanager
-    def _dealer_for(self, epoch: bytes) -> Iterator[Dealing]:
-        """The dealer, which the server has joined for itself and all of its workers."""
-        if self._dealer is None:
-            yield NoDealer()
-            return
-        to_dealer = self._dealer, self.identity, Role.DEALER
-        with open_channel(*to_dealer) as channel:
-            why = partial(why_unreachable, *to_dealer)
-            dealer = RemoteDealer(channel, self._dealer, self.task, self.role, why)
-            dealer.epoch = epoch
-            yield dealer
 
     @contextmanager
     def _reach(self, peer: str) -> Iterator[DialledTransport | ServedTransport]:

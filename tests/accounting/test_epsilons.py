@@ -95,8 +95,6 @@ def test_a_look_computes_nothing_that_the_last_one_knew(
         computed.append(asked)
         return found
 
-    # By name: what is remembered is told apart by it.
-    compute.__name__ = "_now"
     monkeypatch.setattr(Epsilons, "_now", compute)
     epsilons = epsilons_of(make())
     clients = [ClientId(f"ward-{number}") for number in range(50)]

@@ -105,7 +105,8 @@ def test_seeds_and_bodies_alternate_between_the_servers(held: Held) -> None:
 
 
 def test_this_task_is_checked_by_proofs_and_its_messages_are_short() -> None:
-    assert isinstance(in_process(servers(TASK)[A], 3, NAMES), ByProof)
+    with in_process(servers(TASK)[A], 3, NAMES) as check:
+        assert isinstance(check, ByProof)
     assert longest_opening(TASK) == MAX_BATCH_CLIENTS * SIZE
     assert 1 + 8 * (SHAPE.columns + 2) == SIZE
 

@@ -324,9 +324,9 @@ def _proof_words(data: bytes) -> None:
     ]
     link = PeerLink(_Frames(frames), task.digest, max_message_bytes=1 << 16, timeout_s=1)
     server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
-    with ByProof(server, ROUND, [CLIENT]) as check:
-        check.take([own])
-        assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
+    check = ByProof(server, ROUND, [CLIENT])
+    check.take([own])
+    assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
 
 
 _PROOF_STEPS = ("proof-coin/0", "proof/0")

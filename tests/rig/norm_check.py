@@ -205,16 +205,16 @@ def play(
     """Both take what they hold, batch by batch, and decide; raises what one of them raised."""
 
     def side(role: Role) -> Verdicts:
-        with ByProof(both[role], 3, counted) as check:
-            try:
-                check.ready()
-                for batch in batches:
-                    check.take(held[role][batch])
-            except BaseException:
-                # So that the other one doesn't wait for what won't come.
-                both[role].link.send("gone", b"")
-                raise
-            return check.decide()
+        check = ByProof(both[role], 3, counted)
+        try:
+            check.ready()
+            for batch in batches:
+                check.take(held[role][batch])
+        except BaseException:
+            # So that the other one doesn't wait for what won't come.
+            both[role].link.send("gone", b"")
+            raise
+        return check.decide()
 
     with ThreadPoolExecutor(2) as threads:
         running = {role: threads.submit(side, role) for role in SERVERS}
