@@ -78,8 +78,7 @@ def test_a_request_that_is_refused_spends_nothing(refused: Digest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "changed"),
-    [("clients", 6), ("comparisons", 9), ("nonces", NONCES[::-1])],
+    ("field", "changed"), [("clients", 6), ("comparisons", 9), ("nonces", NONCES[::-1])]
 )
 def test_the_second_server_gets_the_firsts_batch_or_none(field: str, changed: Any) -> None:
     dealer = DealerRole(TASK, D)

@@ -13,12 +13,7 @@ from tests.rig.clock import LonelyClock
 from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.waiting import until
 
-from precad.common.errors import (
-    PeerUnavailable,
-    PeerViolation,
-    PrecadError,
-    TaskMismatch,
-)
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import signed
 from precad.common.secret import Secret

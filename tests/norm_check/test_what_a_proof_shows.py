@@ -27,12 +27,7 @@ from precad.common.prime_field import FieldKeystream, FieldVector, arithmetic, o
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.proof_submission import (
-    SERVERS,
-    ProofDraft,
-    ProofHeader,
-    ProofSubmission,
-)
+from precad.common.share.proof_submission import SERVERS, ProofDraft, ProofHeader, ProofSubmission
 from precad.norm_check.norm_proof import Query, accepts, bit_challenges, bits_of, projections
 from precad.norm_check.random_rows import Rows
 
@@ -96,10 +91,7 @@ def extracted(queries: list[Query], seen: list[FieldVector], rows: FieldVector) 
     """Whether a candidate's rows explain two answers: the masking row cancels between them."""
     first, second = (int(query.wires[0]) for query in queries)
     without = math.subtract(scaled(seen[0], second), scaled(seen[1], first))
-    parts = (
-        scaled(unmasked(queries[0], rows), second),
-        scaled(unmasked(queries[1], rows), first),
-    )
+    parts = (scaled(unmasked(queries[0], rows), second), scaled(unmasked(queries[1], rows), first))
     return bool((math.subtract(*parts) == without).all())
 
 
@@ -193,9 +185,7 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
 
 
 @pytest.mark.parametrize("bad", SERVERS)
-def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(
-    bad: Role,
-) -> None:
+def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(bad: Role) -> None:
     """Whatever the bad server adds to its words, it knows before what the honest one will say."""
     for number in (1, 2):
         pair = shared(SHAPE, update(SHAPE, seed=number), A)

@@ -83,9 +83,7 @@ def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
     assert [found["survived"] for found in points] == [False] * (len(points) - 1) + [True]
 
 
-def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(
-    killed: Found,
-) -> None:
+def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(killed: Found) -> None:
     """Killed anywhere in between: never gone before that word, and what is left is sound."""
     points = killed["confirm"]
     for found in points:

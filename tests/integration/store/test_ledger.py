@@ -334,10 +334,7 @@ def test_a_head_noted_earlier_stays_in_a_ledger_that_grew(
 
 
 def test_a_sound_chain_over_another_noise_shows(
-    url: str,
-    opener: Opener,
-    make_task: Callable[..., Task],
-    prepared: Prepare,
+    url: str, opener: Opener, make_task: Callable[..., Task], prepared: Prepare
 ) -> None:
     store = opener(url)
     store.ledger._task = make_task(8, {"privacy.noise_multiplier": 4.0})

@@ -301,12 +301,7 @@ def facts(run: Path, out: Path) -> Report:
 
 @pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
 def test_a_charge_that_one_ledger_has_and_that_was_never_released_counts(
-    run: Path,
-    tmp_path: Path,
-    opener: Opener,
-    prepared: Prepare,
-    bind: Bind,
-    role: Role,
+    run: Path, tmp_path: Path, opener: Opener, prepared: Prepare, bind: Bind, role: Role
 ) -> None:
     """Its share may have left: another database, put back from a copy, doesn't know of it."""
     before = facts(run, tmp_path / "before.json")
@@ -415,12 +410,7 @@ def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
 
 
 def test_a_version_that_was_released_twice_raises_what_is_guaranteed(
-    run: Path,
-    tmp_path: Path,
-    opener: Opener,
-    prepared: Prepare,
-    bind: Bind,
-    task: Task,
+    run: Path, tmp_path: Path, opener: Opener, prepared: Prepare, bind: Bind, task: Task
 ) -> None:
     """The report names nobody's repeats: every round is accounted as the one that has the most."""
     before = facts(run, tmp_path / "before.json")

@@ -196,11 +196,7 @@ def test_the_first_commitment_to_a_coin_stays_until_both_operators_discard_it(
 
 
 def live(
-    store: Store,
-    task: Task,
-    prepared: Prepare,
-    bind: Bind,
-    enrol: Callable[[Store], Store],
+    store: Store, task: Task, prepared: Prepare, bind: Bind, enrol: Callable[[Store], Store]
 ) -> Store:
     """Whatever a server may ask of its store, once."""
     enrol(store)

@@ -98,11 +98,7 @@ def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole | N
 
 
 def aggregate_both(
-    task: Task,
-    halves: Halves,
-    *,
-    attempt: int = 0,
-    counted: Collection[ClientId] | None = None,
+    task: Task, halves: Halves, *, attempt: int = 0, counted: Collection[ClientId] | None = None
 ) -> tuple[Summed, Summed]:
     """What both servers end with, of submissions that both hold."""
     dealer = DealerRole.of(task) if task.has_dealer else None

@@ -23,11 +23,7 @@ from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import RingVector
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealt_triples import (
-    DealRequest,
-    DealtRandomness,
-    program,
-)
+from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, program
 
 TASK = Digest.of(b"test")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]

@@ -160,12 +160,7 @@ def test_randomness_is_spent_before_the_first_opening(server: Server, task: Task
 )
 @pytest.mark.parametrize("row", [0, 39])
 def test_one_projection_outside_the_range_is_enough(
-    row: int,
-    projection: Callable[[int], int],
-    *,
-    passes: bool,
-    server: Server,
-    task: Task,
+    row: int, projection: Callable[[int], int], *, passes: bool, server: Server, task: Task
 ) -> None:
     z = projection(TAU * task.bound)
 

@@ -142,10 +142,7 @@ class Site:
 
         def play(role: Role) -> Summed | PrecadError:
             link = PeerLink(
-                ends[role],
-                task.digest,
-                max_message_bytes=1 << 26,
-                timeout_s=task.deadlines.peer,
+                ends[role], task.digest, max_message_bytes=1 << 26, timeout_s=task.deadlines.peer
             )
             link.begin_attempt(attempt)
             clients = tuple(halves[role])
@@ -265,11 +262,7 @@ def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator
             *,
             same_disk: bool = True,
         ) -> Site:
-            changes = {
-                "enrolment.clients": 12,
-                "deadlines.peer": 120.0,
-                "validation": validation,
-            }
+            changes = {"enrolment.clients": 12, "deadlines.peer": 120.0, "validation": validation}
             task, place = make_task(64, changes), place or Here(loop, same_disk=same_disk)
             folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
