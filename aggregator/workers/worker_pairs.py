@@ -12,7 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,7 +26,7 @@ from precad.aggregator.server_messages import WorkerCount, Workers, WorkerState
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.training_loop import in_process
-from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validation, Validator, Verdicts
+from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validation, Verdicts
 from precad.aggregator.workers.worker_attempt import Taken
 from precad.aggregator.workers.worker_placement import (
     RayCluster,
@@ -247,13 +247,10 @@ class WorkerPairs:
         pairs: how many there are to be, the same at both servers.
     """
 
-    def __init__(
-        self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, epoch: bytes, pairs: int
-    ) -> None:
+    def __init__(self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, pairs: int) -> None:
         self._aggregator = aggregator
         self._opened = opened
         self._own = own
-        self._epoch = epoch
         self._numbers = range(pairs)
         self._links: dict[int, WorkerLink] = {}
         self._loads = dict.fromkeys(self._numbers, 0)
@@ -381,7 +378,7 @@ class WorkerPairs:
             pair=number,
             peer=f"{own.other_host}{peer}" if peer.startswith(":") else peer,
             dealer_key=aggregator.dealer_key.reveal(),
-            epoch=self._epoch,
+            epoch=aggregator.dealing.epoch,
             nonces=aggregator.nonces,
         )
         address = placed.address
@@ -437,17 +434,12 @@ class ValidationWorkers:
             clock=session.clock,
         )
 
-    @contextmanager
-    def validation(self, aggregator: Aggregator, opened: Opened) -> Iterator[Validator]:
+    def validation(self, aggregator: Aggregator, opened: Opened) -> Validation:
         """A validator for one attempt: pairs of workers where both servers have some."""
         pairs = pairs_of(aggregator, self._count)
-        made: Validation
         if self._own is None or not pairs:
-            made = in_process(aggregator, opened)
-        else:
-            made = WorkerPairs(aggregator, opened, self._own, aggregator.dealing.epoch, pairs)
-        with made as validator:
-            yield validator
+            return in_process(aggregator, opened)
+        return WorkerPairs(aggregator, opened, self._own, pairs)
 
     def close(self) -> None:
         """End all workers."""

@@ -24,7 +24,7 @@ from typing import Any
 
 import grpc
 
-from precad.aggregator.collect.upload import Spool, SpooledBody, SpoolFile
+from precad.aggregator.collect.upload import Spool, SpooledBody
 from precad.aggregator.rpc.dealer_client import reach_dealer
 from precad.aggregator.rpc.peer_transport import (
     DialledTransport,
@@ -37,7 +37,7 @@ from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import require
 from precad.common.logs import dump_stacks_on_signal, start_log
@@ -155,8 +155,7 @@ class Working(WorkingServicer):
                 key = Secret(begin.dealer_key)
                 said = Begin(begin.attempt, begin.pair, key, begin.nonces)
                 attempt = Attempt(self.task, self.role, said, dealer, reach, report)
-                bodies = _Bodies(self, disk, attempt)
-                reading = asyncio.create_task(bodies.read(request_iterator))
+                reading = asyncio.create_task(self._read(request_iterator, Spool(disk), attempt))
                 running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
                 running.add_done_callback(lambda _: reports.put_nowait(None))
                 try:
@@ -165,6 +164,52 @@ class Working(WorkingServicer):
                 finally:
                     reading.cancel()
                     attempt.break_off()
+
+    async def _read(
+        self, orders: AsyncIterator[pb.WorkOrder], spool: Spool, attempt: Attempt
+    ) -> None:
+        """Give the attempt its orders, until the server ends them."""
+        over = attempt.break_off
+        try:
+            async for message in orders:
+                match message.WhichOneof("order"):
+                    case "take":
+                        take = message.take
+                        submission = _taken(take, self.role)
+                        if submission.awaits_body and submission.body is None:
+                            body = await self._body(orders, spool, submission.context.client)
+                            submission = replace(submission, body=body)
+                        attempt.put(Taken(submission, take.counted, take.batch))
+                    case "decide":
+                        attempt.put(None)
+                    case _:
+                        raise Misconfiguration("order", "", "send take, its body, or decide")
+            over = attempt.end
+        except (PrecadError, OSError):
+            log.exception("a worker's orders ended")
+        except StopAsyncIteration:
+            # In the middle of a body, which the server couldn't read; it has said so.
+            pass
+        finally:
+            over()
+
+    async def _body(
+        self, orders: AsyncIterator[pb.WorkOrder], spool: Spool, client: ClientId
+    ) -> SpooledBody:
+        """The body that follows, on this worker's own disk."""
+        first, words = body_layout(self.task)
+        prefix, left = (await anext(orders)).body, words * WORD_BYTES
+        if len(prefix) != first:
+            raise Misconfiguration("body", len(prefix), f"must begin with {first} bytes")
+        file = await asyncio.to_thread(spool.begin, client)
+        while left:
+            piece = (await anext(orders)).body
+            if not 0 < len(piece) <= left:
+                raise Misconfiguration("body", len(piece), f"{left} bytes are to come")
+            # A full disk or a slow one holds nobody else up.
+            await asyncio.to_thread(file.add, memoryview(piece))
+            left -= len(piece)
+        return await asyncio.to_thread(file.finish, Secret(prefix))
 
     @contextmanager
     def _reach(self, peer: str) -> Iterator[DialledTransport | ServedTransport]:
@@ -183,68 +228,6 @@ class Working(WorkingServicer):
             ) from None
         with closing(served):
             yield served
-
-
-class _Bodies:
-    """Reads orders; bodies that come with them go to a spool of this worker's own."""
-
-    def __init__(self, worker: Working, folder: Path, attempt: Attempt) -> None:
-        self._worker = worker
-        self._spool = Spool(folder)
-        self._attempt = attempt
-        self._next: Taken | None = None
-        """Its body is on the way."""
-        self._file: SpoolFile | None = None
-        self._prefix = Secret(b"")
-        self._left = 0
-
-    async def read(self, orders: AsyncIterator[pb.WorkOrder]) -> None:
-        """Until the server ends them."""
-        try:
-            async for message in orders:
-                match message.WhichOneof("order"):
-                    case "take":
-                        self._take(message.take)
-                    case "body":
-                        # A full disk or a slow one holds nobody else up.
-                        await asyncio.to_thread(self._add, message.body)
-                    case "decide":
-                        self._attempt.put(None)
-                    case _:
-                        raise Misconfiguration("order", "", "send take, body or decide")
-        except BaseException as error:
-            if isinstance(error, PrecadError | OSError):
-                log.exception("a worker's orders ended")
-            self._attempt.break_off()
-            raise
-        self._attempt.end()
-
-    def _take(self, order: pb.WorkTake) -> None:
-        submission = _taken(order, self._worker.role)
-        one = Taken(submission, order.counted, order.batch)
-        if not submission.awaits_body or submission.body is not None:
-            self._attempt.put(one)
-            return
-        prefix, words = body_layout(self._worker.task)
-        self._next, self._left = one, prefix + words * WORD_BYTES
-
-    def _add(self, piece: bytes) -> None:
-        if self._next is None or len(piece) > self._left:
-            raise Misconfiguration("body", len(piece), "more bytes than a body has")
-        if self._file is None:
-            if len(piece) != (most := body_layout(self._worker.task)[0]):
-                raise Misconfiguration("body", len(piece), f"must begin with {most} bytes")
-            self._prefix = Secret(piece)
-            self._file = self._spool.begin(self._next.submission.context.client)
-        else:
-            self._file.add(memoryview(piece))
-        self._left -= len(piece)
-        if self._left < WORD_BYTES:
-            body = self._file.finish(self._prefix)
-            self._attempt.put(
-                replace(self._next, submission=replace(self._next.submission, body=body))
-            )
-            self._next, self._file = None, None
 
 
 def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:

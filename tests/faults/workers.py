@@ -130,8 +130,7 @@ class ByPairs:
         own = OwnWorkers(pool, cast("Any", self), clock=self.world.clock)
         cast("Any", worker_pairs).WorkerLink = SimulatedWorkerLink
         try:
-            epoch = aggregator.dealing.epoch
-            with WorkerPairs(aggregator, opened, own, epoch, self._count) as validator:
+            with WorkerPairs(aggregator, opened, own, self._count) as validator:
                 yield validator
         finally:
             cast("Any", worker_pairs).WorkerLink = WorkerLink

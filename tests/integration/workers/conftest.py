@@ -105,8 +105,8 @@ class Site:
         def at(role: Role, aggregator: Aggregator, opened: Opened) -> Summed:
             first = frozenset(opened.cohort[: len(opened.cohort) // 2] if early else ())
             own = self.own_workers[role]
-            pairs, epoch = pairs_of(aggregator, len(own.pool)), self.dealers[role].epoch
-            with WorkerPairs(aggregator, opened, own, epoch, pairs) as validator:
+            pairs = pairs_of(aggregator, len(own.pool))
+            with WorkerPairs(aggregator, opened, own, pairs) as validator:
                 links = validator._links.values()
                 until(lambda: all(link.ready for link in links), "workers linked up")
                 validator.take([held[role][client] for client in sorted(first)])
