@@ -213,14 +213,13 @@ def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVecto
         yield a
 
 
-# --- dealing in one process -----------------------------------------------------------------------
-
-
 class LocalDealing:
     """A server's way to a dealer in its own process, shared with the other server's thread.
 
     For tests, and for the protocol played on one page.
     """
+
+    epoch = b""
 
     def __init__(
         self, dealer: DealerRole, role: Role, timeout_s: float = 60.0, clock: Clock = CLOCK
@@ -229,11 +228,6 @@ class LocalDealing:
         self._role = role
         self._timeout_s = timeout_s
         self._clock = clock
-
-    @property
-    def epoch(self) -> bytes:
-        """A dealer in this process has one start."""
-        return b""
 
     def join(self) -> Secret:
         """This server's key."""

@@ -1,6 +1,7 @@
 """Attempts: opening them, charging them, and what becomes of them."""
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -368,7 +369,8 @@ class Attempts:
                         fact.attempt,
                         len(fact.clients),
                     )
-            for version, count in self._entries.opened_of().items():
+            opened = Counter(version for version, _ in set(self._entries.opened))
+            for version, count in opened.items():
                 self._versions.raise_opened(version, count)
 
     def _end(self, attempt: int, state: AttemptState) -> None:

@@ -7,7 +7,6 @@ word leaves. A database that is put back from a backup learns from it what it ha
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +34,6 @@ class JournalEntries:
         """-1 before the first."""
         attempts = {fact.attempt for fact in self.facts} | {attempt for _, attempt in self.opened}
         return max(attempts | self.voided, default=-1)
-
-    def opened_of(self) -> Counter[int]:
-        """Opened attempts by version."""
-        return Counter(version for version, _ in set(self.opened))
 
 
 class _Line(Message):

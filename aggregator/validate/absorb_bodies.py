@@ -54,8 +54,20 @@ class Absorber:
 
     def absorb(self, b: RingVector) -> None:
         """The next piece of b, ``[≤ d] int64``; all but the last a multiple of 64 long."""
-        for start in range(0, b.size, _TOGETHER):
-            self._absorb(b[start : start + _TOGETHER])
+        for at in range(0, b.size, _TOGETHER):
+            piece = b[at : at + _TOGETHER]
+            share, start = self._share[: piece.size], self.absorbed
+            self._mask.words_into(share)
+            total = None if self._total is None else self._total[start : start + piece.size]
+            adds_b = self._role is Role.SERVER_B
+            crossed, squared = self._add_share(piece, share, total, adds_b=adds_b)
+            self._crossed += crossed
+            self._squared += squared
+            self._rows.absorb(share)
+            self.absorbed += piece.size
+        if self.absorbed == self._dimension:
+            # All submissions of a batch are kept until they are decided on.
+            self._share = self._share[:0].copy()
 
     def words(self, r_share: int) -> RingVector:
         """``[k + 1] int64``: this server's shares of the k projections, then of y = X·X − β² − 1.
@@ -72,19 +84,6 @@ class Absorber:
         if self._role is Role.SERVER_A:
             y += self._squared - self._bound**2 - 1
         return np.append(self._rows.z(), np.int64(signed(y)))
-
-    def _absorb(self, b: RingVector) -> None:
-        share, start = self._share[: b.size], self.absorbed
-        self._mask.words_into(share)
-        total = None if self._total is None else self._total[start : start + b.size]
-        crossed, squared = self._add_share(b, share, total, adds_b=self._role is Role.SERVER_B)
-        self._crossed += crossed
-        self._squared += squared
-        self._rows.absorb(share)
-        self.absorbed += b.size
-        if self.absorbed == self._dimension:
-            # All submissions of a batch are kept until they are decided on.
-            self._share = self._share[:0].copy()
 
 
 # A matched body's way from B to A: piece by piece, and both servers take each as it goes.

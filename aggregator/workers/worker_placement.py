@@ -82,12 +82,7 @@ class WorkerProcess:
         if not said:
             self.stop()
             raise PeerUnavailable("a worker ended before it listened; its reason is in the log")
-        self.port = int(json.loads(said)["port"])
-
-    @property
-    def address(self) -> str:
-        """As ``RunningWorker.address``."""
-        return f":{self.port}"
+        self.address = f":{json.loads(said)['port']}"
 
     def wait(self) -> None:
         """As ``RunningWorker.wait``."""
@@ -193,7 +188,7 @@ class _Node:
 
     def address(self) -> str:
         """Where the worker listens, for other machines."""
-        return f"{_ray().util.get_node_ip_address()}:{self._process.port}"
+        return f"{_ray().util.get_node_ip_address()}{self._process.address}"
 
     def wait(self) -> None:
         self._process.wait()
