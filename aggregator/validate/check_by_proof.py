@@ -42,11 +42,7 @@ _WHOLE, _DROPPED = b"w", b"d"
 class ByProof:
     """As ``Validator``: validates one attempt's matched submissions, a batch at a time.
 
-    Args:
-        server: this one.
-        attempt: of all submissions.
-        counted: whose shares are summed; the others are validated all the same, so that nothing
-            shows which of them the coin drew.
+    See ``in_process`` for its arguments.
     """
 
     def __init__(self, server: Server, attempt: int, counted: Collection[ClientId]) -> None:

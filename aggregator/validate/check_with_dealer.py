@@ -23,7 +23,7 @@ from precad.aggregator.validate.validation import (
 )
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.ring import RingVector, view_words
+from precad.common.ring import WORD_BYTES, RingVector, view_words
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import PIECE_BYTES, Submission
 from precad.norm_check.dealing import DealerConversation
@@ -33,11 +33,7 @@ log = logging.getLogger("precad")
 
 
 class WithDealer:
-    """As ``Validator``, with a dealer; to be used in a ``with`` block.
-
-    Args:
-        server, attempt, counted, batches: as ``in_process`` takes them.
-    """
+    """As ``Validator``, with a dealer; to be used in a ``with`` block, as ``in_process`` says."""
 
     def __init__(
         self, server: Server, attempt: int, counted: Collection[ClientId], batches: Iterator[int]
@@ -47,10 +43,8 @@ class WithDealer:
         self._counted = counted
         self._batches = batches
         self._taken: dict[ClientId, Submission] = {}
-        self._absorbed: dict[ClientId, int] = {}
-        """How many coordinates of each are in the sum."""
         self._words: dict[ClientId, RingVector] = {}
-        """This server's shares of k + 1 words of each of these."""
+        """This server's shares of k + 1 words of whoever is in the sum."""
         self._rejections: dict[ClientId, Rejection] = {}
         self._total = np.zeros(server.task.dimension, dtype=np.int64)
         self._open = ExitStack()
@@ -83,9 +77,8 @@ class WithDealer:
             if (absorber := self._absorb(submission, squares)) is not None
         ]
         for submission, absorber in absorbers:
-            client = submission.context.client
-            self._words[client] = absorber.words(squares.share(submission.context.digest.value))
-            self._absorbed[client] = absorber.absorbed
+            share = squares.share(submission.context.digest.value)
+            self._words[submission.context.client] = absorber.words(share)
 
     def ready(self) -> None:
         """As ``Validator.ready``: this process is."""
@@ -95,7 +88,7 @@ class WithDealer:
         clients = tuple(self._taken)
         for start in range(0, len(clients), MAX_BATCH_CLIENTS):
             batch = clients[start : start + MAX_BATCH_CLIENTS]
-            self._decide(next(self._batches), [c for c in batch if c in self._absorbed])
+            self._decide(next(self._batches), [c for c in batch if c in self._words])
         return Verdicts(self._rejections, self._total)
 
     def _decide(self, number: int, clients: Sequence[ClientId]) -> None:
@@ -104,7 +97,7 @@ class WithDealer:
             return
         for client, passes in zip(clients, self._passes(number, clients), strict=True):
             if not passes:
-                self._take_out(self._taken[client], self._absorbed[client])
+                self._take_out(self._taken[client], self._server.task.dimension)
                 self._rejections[client] = Rejection.NORM_EXCEEDED
 
     def _passes(self, number: int, clients: Sequence[ClientId]) -> NDArray[np.bool_]:
@@ -152,31 +145,15 @@ class WithDealer:
         if submission.context.client not in self._counted:
             return
         mask, done = submission.mask(), 0
-        for size, piece in self._pieces(submission, absorbed):
-            share = mask.words(size)
-            if piece is not None:
-                share = share + piece
-            self._total[done : done + size] -= share
-            done += size
-
-    def _pieces(
-        self, submission: Submission, absorbed: int
-    ) -> Iterator[tuple[int, RingVector | None]]:
-        """The sizes of the pieces that were absorbed; at B with the pieces, read again."""
-        left = absorbed
-        if self._server.role is Role.SERVER_A:
-            while left > 0:
-                size = min(left, PIECE_BYTES // 8)
-                yield size, None
-                left -= size
-            return
+        pieces = submission.body_pieces() if self._server.role is Role.SERVER_B else None
         with read_again():
-            pieces = submission.body_pieces()
-            # No piece more: the next one may be the one that can't be read.
-            while left > 0:
-                piece = view_words(next(pieces))
-                yield piece.size, piece
-                left -= piece.size
+            while done < absorbed:
+                share = mask.words(min(PIECE_BYTES // WORD_BYTES, absorbed - done))
+                if pieces is not None:
+                    # No piece more: the next one may be the one that can't be read.
+                    share += view_words(next(pieces))
+                self._total[done : done + share.size] -= share
+                done += share.size
 
 
 def _square(submission: Submission) -> SquareRequest:
