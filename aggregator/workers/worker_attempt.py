@@ -185,11 +185,10 @@ class Attempt:
 
         A batch of proofs has one coin: A's worker says how many orders it is made of.
         """
-        if self._task.proof is None:
-            return self._waiting(link, 1, _AT_ONCE)
-        if self._role is Role.SERVER_A:
+        if self._task.proof is None or self._role is Role.SERVER_A:
             orders = self._waiting(link, 1, _AT_ONCE)
-            link.send("batch", len(orders).to_bytes(2, "big"))
+            if self._task.proof is not None:
+                link.send("batch", len(orders).to_bytes(2, "big"))
             return orders
         deadlines = self._task.deadlines
         said = link.receive("batch", timeout_s=deadlines.collect + deadlines.peer)
