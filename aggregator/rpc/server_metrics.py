@@ -89,18 +89,15 @@ class Metrics:
         yield from self._privacy(taken)
 
     def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
-        released, again = (
-            self._session.model_store.current.version,
-            self._session.store.ledger.re_releases(),
-        )
+        session = self._session
+        released, again = session.model_store.current.version, session.store.ledger.re_releases()
         epsilons = self._epsilons.by_adversary(released, taken, again)
         spent = {who.value: each.spent for who, each in epsilons.items()}
         yield gauge("epsilon", "Exact ε so far, for the owner with most.", spent, "adversary")
         left = {who.value: e.left for who, e in epsilons.items() if e.left is not None}
         said = "How much more it may become until the task is over."
         yield gauge("epsilon_left", said, left, "adversary")
-        limit = self._session.task.privacy.epsilon_limit
-        if limit is not None:
+        if (limit := session.task.privacy.epsilon_limit) is not None:
             said = "Where both servers stop counting an owner."
             yield gauge("epsilon_limit", said, {Adversary.ONE_SERVER.value: limit}, "adversary")
 
