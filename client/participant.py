@@ -338,15 +338,16 @@ class _Participant:
     def _make(self, event: RoundOpen, came: float) -> None:
         """Keep and count a pair for this attempt, if it gets one."""
         version, model = event.version, event.model
-        theta = self.statements.model(version, model)
-        if theta is None:
-            theta = self.servers.fetch_model(version, model)
-        self._saw(version, model, theta)
+        # Before the models of all owners fill the servers' lines.
         try:
             opened = self.statements.opening(self.servers, event)
         except NotOnOffer:
             log.warning("attempt %d was over before it could be answered", event.attempt)
             return
+        theta = self.statements.model(version, model)
+        if theta is None:
+            theta = self.servers.fetch_model(version, model)
+        self._saw(version, model, theta)
         signed = opened.re_releases
         re_releases = min(signed, self.pending.answered(version, event.attempt))
         if signed > re_releases:

@@ -71,9 +71,9 @@ def play_in(
     """
     # Some schedules have their faults all at once, others throughout.
     chance = (0.005, 0.01, 0.02, 0.04)[seed % 4]
-    # Lines of orders take about half a version each; an owner's more, because the others go on.
+    # Lines of orders take about half a version each; an owner's two, because the others go on.
     servers = not any(line.startswith("ward") for line in orders)
-    rounds += len(orders) * 2 // 3 if servers else len(orders)
+    rounds += len(orders) * 2 // 3 if servers else len(orders) * 2
     if faults is None:
         faults = 0 if orders else 8
     world = World(

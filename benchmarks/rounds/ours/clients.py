@@ -202,9 +202,9 @@ async def _heeded(servers: Servers, notices: AsyncIterable[pb.Notice]) -> AsyncI
 
 
 def _take_part(event: RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
-    """One client's part, as ``client/participant.py`` does it: fetch, ask, prepare, submit."""
-    _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
+    """One client's part, as ``client/participant.py`` does it: ask, fetch, prepare, submit."""
     stated, ask_s, _ = _timed(lambda: _ask(event, servers))
+    _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
     prepare = partial(servers.prepare, event.version, event.attempt, event.model, x, stated)
     pair, prepare_s, prepare_cpu_s = _timed(prepare)
     receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
@@ -221,8 +221,8 @@ def _take_part(event: RoundOpen, servers: Servers, x: RingVector) -> dict[str, f
 
 def _send_body(event: RoundOpen, servers: Servers, x: RingVector) -> AnySubmission:
     """As ``_take_part``, to the body's server alone; returns the other's half."""
-    _fetch(event, servers)
     stated = _ask(event, servers)
+    _fetch(event, servers)
     pair = servers.prepare(event.version, event.attempt, event.model, x, stated)
     seed, body = sorted(pair, key=lambda half: half.awaits_body)
     _send_half(servers, body)

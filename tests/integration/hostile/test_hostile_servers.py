@@ -129,15 +129,15 @@ WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
     ),
     "a digest that differs between A and B": (
         lambda pair: setattr(pair.b, "digest", Digest(b"\5" * 32)),
-        r"server B has 0505.*nothing is sent",
+        r"server-b signed for attempt 0 of version 0 from model 0505.*nothing is sent",
     ),
     "a model that only A has": (a_model_of_as_own, "nothing is sent"),
     "a final model that they disagree about": (at_the_end, "nothing is sent"),
     "a model that is not the announced one": (
         lambda pair: setattr(pair.a, "announced", b"\6" * 32),
-        "announced 0606",
+        "from 0606.* is open; nothing is sent",
     ),
-    "an older model under a newer version": (an_older_model, "served model 1 with digest"),
+    "an older model under a newer version": (an_older_model, "of version 0 .* of version 1 from"),
 }
 
 
