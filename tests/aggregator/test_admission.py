@@ -289,8 +289,7 @@ def test_settings_choose_who_may_enrol(tmp_path: Path, task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    "more",
-    ['enrolment = "roster"', 'roster = "r.toml"', 'enrolment = "token"\nroster = "r.toml"'],
+    "more", ['enrolment = "roster"', 'roster = "r.toml"', 'enrolment = "token"\nroster = "r.toml"']
 )
 def test_half_a_setting_is_refused(tmp_path: Path, task: Task, more: str) -> None:
     with pytest.raises(Misconfiguration, match="roster"):

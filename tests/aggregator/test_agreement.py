@@ -28,12 +28,7 @@ from precad.aggregator.server_messages import (
 )
 from precad.aggregator.training.session import Progress
 from precad.aggregator.training.training_loop import make_aggregator
-from precad.common.errors import (
-    Misconfiguration,
-    PeerUnavailable,
-    PeerViolation,
-    StorageFailure,
-)
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, StorageFailure
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret

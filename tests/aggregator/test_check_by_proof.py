@@ -134,9 +134,7 @@ TWICE: dict[str, tuple[Callable[[ProofSubmission], ProofSubmission], tuple[slice
 
 @pytest.mark.parametrize(("again", "batches"), TWICE.values(), ids=TWICE)
 def test_no_header_is_answered_twice(
-    held: Held,
-    again: Callable[[ProofSubmission], ProofSubmission],
-    batches: tuple[slice, ...],
+    held: Held, again: Callable[[ProofSubmission], ProofSubmission], batches: tuple[slice, ...]
 ) -> None:
     """Two answers of one header at different points give its update away."""
     both = servers(TASK)
@@ -181,10 +179,7 @@ def test_a_body_that_cannot_be_read_again_costs_its_client_alone(held: Held) -> 
     sent = noted(both[holder])
     found = play(both, held, NAMES)
     for role in SERVERS:
-        assert found[role].rejections == {
-            lost: Rejection.TRUNCATED,
-            BAD: Rejection.NORM_EXCEEDED,
-        }
+        assert found[role].rejections == {lost: Rejection.TRUNCATED, BAD: Rejection.NORM_EXCEEDED}
     right = np.sum([update_of(name) for name in NAMES if name not in (lost, BAD)], axis=0)
     assert opened(found) == right.tolist()
     # No word of it leaves.

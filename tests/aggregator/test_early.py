@@ -163,9 +163,7 @@ def test_a_batch_that_costs_a_coin_waits_for_half_of_the_missing(
     assert collecting.batches == [3, 1]
 
 
-def test_a_batch_that_nobody_joins_any_more_is_taken_however_small(
-    collecting: Collecting,
-) -> None:
+def test_a_batch_that_nobody_joins_any_more_is_taken_however_small(collecting: Collecting) -> None:
     collecting.gather = True
     pair = collecting.pair(NAMES[0])
     with collecting.running():

@@ -62,12 +62,7 @@ def pair(make_task: TaskMaker, tmp_path: Path) -> Pair:
     return made[0], made[1]
 
 
-def opened(
-    pair: Pair,
-    cohort: list[ClientId],
-    at_b: Any,
-    attempt: int = 4,
-) -> Any:
+def opened(pair: Pair, cohort: list[ClientId], at_b: Any, attempt: int = 4) -> Any:
     """What A's and B's sides return or raise; B's coin drew everybody."""
 
     def play(call: Callable[[], Any]) -> Any:
@@ -233,9 +228,7 @@ def test_the_end_of_training_opens_nothing(pair: Pair) -> None:
     assert states(pair[1]) == {}
 
 
-def test_the_end_of_training_is_no_end_for_a_before_b_agrees(
-    pair: Pair,
-) -> None:
+def test_the_end_of_training_is_no_end_for_a_before_b_agrees(pair: Pair) -> None:
     with ThreadPoolExecutor(1) as threads:
         at_a = threads.submit(say_over, pair[0], 4, OTHER_MODEL)
         with pytest.raises(PeerViolation, match="A's model is"):
@@ -343,18 +336,14 @@ def settled(pair: Pair, *numbers: int) -> list[Summed | PeerViolation]:
         return list(threads.map(play, pair, numbers))
 
 
-def test_servers_that_settle_one_round_agree_on_its_set(
-    pair: Pair,
-) -> None:
+def test_servers_that_settle_one_round_agree_on_its_set(pair: Pair) -> None:
     a, b = settled(pair, 7, 7)
     assert isinstance(a, Summed)
     assert isinstance(b, Summed)
     assert a.counted.valid_set == b.counted.valid_set
 
 
-def test_the_same_clients_of_another_round_are_another_set(
-    pair: Pair,
-) -> None:
+def test_the_same_clients_of_another_round_are_another_set(pair: Pair) -> None:
     """Else a round's agreement, or its charge, would pass for the next one's."""
     for error in settled(pair, 7, 8):
         assert isinstance(error, PeerViolation)

@@ -174,9 +174,7 @@ def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_squar
         assert cap.admits(rate, spent, re_releases, charges) == allowed
 
 
-def test_a_version_released_again_is_charged_before_the_release(
-    make_task: TaskMaker,
-) -> None:
+def test_a_version_released_again_is_charged_before_the_release(make_task: TaskMaker) -> None:
     base = limited(make_task)
     once, twice = upgraded(base, 0.2, {0: 1}), upgraded(base, 0.2, {1: 1})
     assert once < twice
@@ -231,9 +229,7 @@ def test_a_limit_of_less_than_one_round_lets_nobody_in(make_task: TaskMaker) -> 
     assert not PrivacyCap(task).admits(0.2, 0, {}, 0)
 
 
-def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
-    make_task: TaskMaker,
-) -> None:
+def test_more_charges_than_rounds_are_judged_by_epsilon_alone(make_task: TaskMaker) -> None:
     """Forfeited rounds are charged beside the task's own, up to twice as many and a few."""
     task = limited(make_task, 50.0, rounds=3)
     assert PrivacyCap(task).most(0.2) == 3

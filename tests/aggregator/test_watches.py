@@ -7,10 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 import pytest
 
 from precad.aggregator.training import connected_clients
-from precad.aggregator.training.connected_clients import (
-    OpenWatches,
-    while_allowed,
-)
+from precad.aggregator.training.connected_clients import OpenWatches, while_allowed
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import ClientId
 

@@ -15,11 +15,7 @@ from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.process import open_session
-from precad.aggregator.settings import (
-    ServerASettings,
-    ServerBSettings,
-    ServerSettings,
-)
+from precad.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.aggregator.training.event_log import TrainingDone
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml

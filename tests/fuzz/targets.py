@@ -983,8 +983,7 @@ TARGETS: dict[str, Target] = {
     "task-canonical": Target(read_task, lambda: [stage().task.canonical]),
     "settings": Target(_settings, _settings_seeds),
     "roster": Target(
-        _roster,
-        lambda: [b'[[clients]]\nclient = "ward-3"\nrecords = 120\nrecord_rate = 0.2\n'],
+        _roster, lambda: [b'[[clients]]\nclient = "ward-3"\nrecords = 120\nrecord_rate = 0.2\n']
     ),
     "certificate": Target(_certificate, _identity_seeds("cert.pem")),
     "identity-ca": Target(_identity_file("ca.pem"), _identity_seeds("ca.pem")),

@@ -16,10 +16,7 @@ from precad.common.errors import LEAST_EXTRA, MissingPackage, PrecadError, missi
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(str(sys.modules["precad"].__file__)).parents[1]
-DISTRIBUTIONS = {
-    "sklearn": "scikit-learn",
-    "prometheus_client": "prometheus-client",
-}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
 ACCOUNT = (
     *("account", "--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2"),
     *("--rounds", "6", "--delta", "1e-5"),

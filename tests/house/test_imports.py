@@ -62,13 +62,7 @@ PURE = (
     "common/task_schema.py",
     "norm_check",
 )
-IMPURE = (
-    "grpc",
-    "google.protobuf",
-    "sqlalchemy",
-    "precad.aggregator.store",
-    "precad.protos",
-)
+IMPURE = ("grpc", "google.protobuf", "sqlalchemy", "precad.aggregator.store", "precad.protos")
 # Services and stubs alone touch messages, besides common/wire; the others take plain values. This
 # list only shrinks.
 MESSAGES = {

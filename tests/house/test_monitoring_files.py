@@ -141,9 +141,7 @@ def test_the_dashboard_asks_for_every_metric_and_for_nothing_else(
     assert asked == shown | OWN
 
 
-def test_every_panel_says_what_it_shows_of_the_chosen_prometheus_and_parts(
-    dashboard: Any,
-) -> None:
+def test_every_panel_says_what_it_shows_of_the_chosen_prometheus_and_parts(dashboard: Any) -> None:
     chosen = {variable["name"] for variable in dashboard["templating"]["list"]}
     assert chosen == {"datasource", "instance"}
     for panel in dashboard["panels"]:

@@ -10,14 +10,7 @@ import pytest
 import precad
 from precad.common.errors import Misconfiguration
 from precad.common.identity.deployment_keys import Deployment
-from precad.common.kernel import (
-    NUMPY,
-    VARIABLE,
-    built_library,
-    chosen,
-    kernels,
-    project_blocks,
-)
+from precad.common.kernel import NUMPY, VARIABLE, built_library, chosen, kernels, project_blocks
 
 ACCOUNT = "precad.accounting"
 WITHOUT_UNIX = """

@@ -437,9 +437,7 @@ def test_repeated_releases_divide_the_noise_of_a_certificate(tmp_path: Path) -> 
     assert again["bounds"][1]["upper"] > once["bounds"][1]["upper"]
 
 
-def test_only_proofs_cover_a_server_that_cheats_in_what_finished_runs_cost(
-    tmp_path: Path,
-) -> None:
+def test_only_proofs_cover_a_server_that_cheats_in_what_finished_runs_cost(tmp_path: Path) -> None:
     """Runs of older versions under fss had another range test, whose share of δ isn't proofs'."""
     covered = {}
     for validation in ("crypten", "fss", "proof"):

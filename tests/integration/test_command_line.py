@@ -99,10 +99,7 @@ def test_no_command_shows_the_help() -> None:
             ["demo", "--attack", "garbage", "--attackers", "10"],
             ["--attackers", "10", "fewer than the 10 clients"],
         ),
-        (
-            ["demo", "--attack", "garbage", "--attackers", "0"],
-            ["--attackers", "0", "at least 1"],
-        ),
+        (["demo", "--attack", "garbage", "--attackers", "0"], ["--attackers", "0", "at least 1"]),
         (["demo", "--clients", "400"], ["clients", "400", "from 1 to 359"]),
         (["demo", "--client-rate", "0"], ["client_rate", "0.0", "greater than 0"]),
         (["status", ADDRESS, "--identity", "/nowhere"], ["/nowhere"]),

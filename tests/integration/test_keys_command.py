@@ -315,9 +315,7 @@ def renewing(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(
-    renewing: Path,
-) -> None:
+def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(renewing: Path) -> None:
     old, new = renewing / "server-a", renewing / "new"
     before = contents(old)
     done = keys("request", new, "server-a", "--renew", old)

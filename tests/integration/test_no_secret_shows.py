@@ -123,14 +123,7 @@ LINES: dict[str, list[Line]] = {
     ],
     "health": [lambda f: ("--config", server(f, database=DATABASES[0]))],
     "allow": [
-        lambda f: (
-            "coin",
-            f"http://u:{PLANTED}@{HOST}:1",
-            "--version",
-            1,
-            "--identity",
-            keys_of(f),
-        ),
+        lambda f: ("coin", f"http://u:{PLANTED}@{HOST}:1", "--version", 1, "--identity", keys_of(f))
     ],
     "ledger": [
         *(lambda _, d=d: ("show", d) for d in DATABASES),

@@ -78,11 +78,7 @@ def test_a_model_of_ones_own_gives_its_parameters(
 @pytest.mark.parametrize(
     ("name", "more", "said"),
     [
-        (
-            "Item",
-            [],
-            "an if on data), in wards_by_value.py line 9, `return self.line(x)",
-        ),
+        ("Item", [], "an if on data), in wards_by_value.py line 9, `return self.line(x)"),
         ("Item", ["--features", "5"], "takes no record of shape [5]"),
         ("compiled", [], "torch.compile can't be trained record by record; give the module itself"),
         ("lazy", [], "its shapes aren't known yet"),

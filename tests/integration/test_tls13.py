@@ -76,10 +76,7 @@ def test_a_tls12_client_gets_no_handshake(port: int, keys: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "expected"),
-    [
-        (ssl.TLSVersion.TLSv1_3, "PRI * HTTP/2.0"),
-        (ssl.TLSVersion.TLSv1_2, "refused"),
-    ],
+    [(ssl.TLSVersion.TLSv1_3, "PRI * HTTP/2.0"), (ssl.TLSVersion.TLSv1_2, "refused")],
 )
 def test_a_channel_speaks_tls13_alone(keys: Path, version: ssl.TLSVersion, expected: str) -> None:
     context = context_of(keys / "server-b", ssl.PROTOCOL_TLS_SERVER, version)

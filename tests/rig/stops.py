@@ -202,10 +202,7 @@ def proving(scene: Scene, still: str, step: str) -> Iterator[Waiting]:
         yield f"{what}: proof's {step}, {still} silent", scene.deployment.processes[name]
 
 
-_OTHER = {
-    "server-a": (Role.SERVER_B, "serve b"),
-    "server-b": (Role.SERVER_A, "serve a"),
-}
+_OTHER = {"server-a": (Role.SERVER_B, "serve b"), "server-b": (Role.SERVER_A, "serve a")}
 
 
 def with_workers(scene: Scene) -> Iterator[Waiting]:

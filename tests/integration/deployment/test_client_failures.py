@@ -12,12 +12,7 @@ from tests.rig.warm import said as command
 
 from precad.cli.local_deployment import task_to_toml
 from precad.client.connection import Servers
-from precad.common.errors import (
-    AccessDenied,
-    PeerUnavailable,
-    PeerViolation,
-    TaskMismatch,
-)
+from precad.common.errors import AccessDenied, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 

@@ -145,9 +145,7 @@ def test_servers_of_a_task_without_crypten_load_no_torch(
         assert unneeded(modules[name], "server") == []
 
 
-def test_the_dealer_is_small_enough_to_be_read_in_a_day(
-    loaded: Loaded,
-) -> None:
+def test_the_dealer_is_small_enough_to_be_read_in_a_day(loaded: Loaded) -> None:
     ours = {
         name: len(Path(file).read_text(encoding="utf-8").splitlines())
         for name, file in loaded["dealer"].items()

@@ -120,8 +120,7 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy"
 
 
 @pytest.mark.parametrize(
-    ("party", "said"),
-    [("server-b", "task digest differs"), ("dealer", "the dealer at")],
+    ("party", "said"), [("server-b", "task digest differs"), ("dealer", "the dealer at")]
 )
 def test_different_tasks_stop_the_servers_with_both_digests(
     deploy: "Deploy", party: str, said: str

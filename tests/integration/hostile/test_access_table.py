@@ -341,14 +341,7 @@ def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
     if who in FAULTY:
         return grpc.StatusCode.UNAUTHENTICATED
     service, _, method = rpc.partition(".")
-    names_a_client = method in (
-        "Enrol",
-        "Watch",
-        "Submit",
-        "Opening",
-        "Statement",
-        "GiveBack",
-    )
+    names_a_client = method in ("Enrol", "Watch", "Submit", "Opening", "Statement", "GiveBack")
     allowed: dict[str, tuple[str, ...]] = {
         "Aggregation": ("client ward-1",)
         if names_a_client

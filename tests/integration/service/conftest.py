@@ -28,9 +28,7 @@ from precad.aggregator.training.session import Session
 from precad.client.connection import Receipt, Servers
 from precad.client.pending_update import Pair
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import (
-    Rejection,
-)
+from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
@@ -75,11 +73,7 @@ class Deployed:
         self._thread.run(work)
 
     def _make(
-        self,
-        role: Role,
-        identity: Identity,
-        limits: Limits | None,
-        admission: Admission,
+        self, role: Role, identity: Identity, limits: Limits | None, admission: Admission
     ) -> grpc.aio.Server:
         state = self.folder / role.value
         state.mkdir(exist_ok=True)
@@ -138,12 +132,7 @@ class Deployed:
         opened = Opened(0, 0, (ONE, TWO), model, frozenset((ONE, TWO)))
         collected = {role: session.inbox.close() for role, session in self.sessions.items()}
         of_a, of_b = (
-            match(
-                opened,
-                own,
-                collected[own],
-                describe(collected[other]),
-            )
+            match(opened, own, collected[own], describe(collected[other]))
             for own, other in ((A, B), (B, A))
         )
         assert of_a.rejections == of_b.rejections

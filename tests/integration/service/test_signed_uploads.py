@@ -11,12 +11,7 @@ import pytest
 from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deployed, reasons
 from tests.rig.submissions import masked, signed_anew
 
-from precad.common.errors import (
-    BudgetExceeded,
-    PeerViolation,
-    Rejection,
-    StorageFailure,
-)
+from precad.common.errors import BudgetExceeded, PeerViolation, Rejection, StorageFailure
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal
@@ -53,10 +48,7 @@ def test_no_place_on_the_disk_costs_an_upload_and_it_may_come_again(deployed: De
     deployed.open_round()
     spool = deployed.folder / B.value / "spool"
     away = spool.with_name("elsewhere")
-    with (
-        deployed.connect(ONE) as one,
-        deployed.connect(TWO) as two,
-    ):
+    with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
         spool.rename(away)
         pair = deployed.pair(one)
         header, *share = upload_pieces(pair[1])
@@ -106,9 +98,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
 def test_no_text_of_a_failure_reaches_a_client(
-    deployed: Deployed,
-    monkeypatch: pytest.MonkeyPatch,
-    failure: Exception,
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """It may be about somebody else: one told a stranger who was drawn, and who at its limit."""
     deployed.open_round()
@@ -122,10 +112,7 @@ def test_no_text_of_a_failure_reaches_a_client(
         monkeypatch.setattr(session.model_store, "get", fail)
         monkeypatch.setattr(session.event_log, "follow", fail)
     digest = deployed.task.digest.value
-    with (
-        deployed.connect(ONE) as servers,
-        deployed.channel(A) as channel,
-    ):
+    with deployed.connect(ONE) as servers, deployed.channel(A) as channel:
         stub = AggregationStub(channel)
         claim = pb.EnrolRequest(task_digest=digest, client=ONE.name, records=1, record_rate=0.2)
         model = pb.ModelRequest(task_digest=digest, version=0)

@@ -15,9 +15,7 @@ from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deplo
 from tests.rig.waiting import until
 
 from precad.aggregator.rpc.limits import Limits, TransferSlots
-from precad.common.errors import (
-    Rejection,
-)
+from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import KEY_BYTES
 from precad.common.model import model_digest, to_bytes
@@ -61,14 +59,10 @@ def stalled() -> Iterator[Callable[..., Stalling]]:
 
 
 @pytest.mark.parametrize(
-    ("role", "kind"),
-    [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")],
+    ("role", "kind"), [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")]
 )
 def test_a_slow_loris_is_cut_off_and_keeps_nothing(
-    deploy: Deploy,
-    stalled: Callable[..., Stalling],
-    role: Role,
-    kind: str,
+    deploy: Deploy, stalled: Callable[..., Stalling], role: Role, kind: str
 ) -> None:
     collect_s = 0.6 if kind == "drip" else DEADLINE_S
     idle_s = DEADLINE_S if kind == "drip" else 0.3
@@ -141,8 +135,7 @@ def test_a_body_is_read_when_its_turn_comes(
 
 
 def test_a_quick_upload_passes_by_all_that_stall(
-    deployed: Deployed,
-    stalled: Callable[..., Stalling],
+    deployed: Deployed, stalled: Callable[..., Stalling]
 ) -> None:
     deployed.open_round()
     deployed.services[B]._upload_slots = TransferSlots(1)

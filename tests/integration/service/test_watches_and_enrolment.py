@@ -26,11 +26,7 @@ from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
 from precad.aggregator.training.event_log import RoundDone
 from precad.client.check_before_enrolling import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S
-from precad.common.errors import (
-    AccessDenied,
-    NameInUse,
-    PrecadError,
-)
+from precad.common.errors import AccessDenied, NameInUse, PrecadError
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
@@ -55,10 +51,7 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: De
     session = deployed.sessions[A]
     opened = notice_of(session)
     done = RoundDone(opened.opened, frozenset((ONE,)), {}, opened.opened.model, 1, 0.5)
-    with (
-        deployed.connect(ONE) as one,
-        deployed.connect(TWO) as two,
-    ):
+    with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
         # No attempt is open: who wants to know why asks.
         session.event_log.publish(opened)
         assert not signed_with(one.watch())
@@ -110,10 +103,7 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
     session = deployed.sessions[A]
     session.event_log.publish(notice_of(session))
     clock = LeapingClock()
-    with (
-        deployed.connect(ONE) as first,
-        deployed.connect(ONE, clock=clock) as second,
-    ):
+    with deployed.connect(ONE) as first, deployed.connect(ONE, clock=clock) as second:
         watch = first.watch()
         next(watch)
         with pytest.raises(NameInUse, match="another process takes part as client ward-1"):
@@ -139,10 +129,7 @@ def test_one_token_enrols_one_client_at_both_servers(deploy: Deploy, tmp_path: P
     token = new_token()
     for book in books.values():
         book.add(token_digest(token))
-    with (
-        deployed.connect(TWO) as two,
-        deployed.connect(ONE) as one,
-    ):
+    with deployed.connect(TWO) as two, deployed.connect(ONE) as one:
         with pytest.raises(AccessDenied, match="brings no token"):
             one.enrol(100, 0.2)
         with pytest.raises(AccessDenied, match="no such token"):
@@ -169,10 +156,7 @@ def test_after_round_0_no_token_helps(deploy: Deploy, tmp_path: Path) -> None:
         other = Enrolment(TWO, 1, 0.1)
         deployed.sessions[role].store.enrolment.claim(other)
         deployed.sessions[role].register.freeze(Roster({TWO: other}))
-    with (
-        deployed.connect(ONE) as servers,
-        pytest.raises(PrecadError, match="too late"),
-    ):
+    with deployed.connect(ONE) as servers, pytest.raises(PrecadError, match="too late"):
         servers.enrol(100, 0.2, Secret(token.encode()))
     assert {owner for book in books.values() for owner in book.owners().values()} == {None}
 

@@ -16,13 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
-from tests.rig.guesses import (
-    Haystack,
-    named_to_dealer,
-    recognised,
-    seen_by_dealer,
-    seen_by_server,
-)
+from tests.rig.guesses import Haystack, named_to_dealer, recognised, seen_by_dealer, seen_by_server
 from tests.rig.views import SERVERS, DealerView, View, Watched, header_bytes
 
 from precad.common.encode import squared_norm
