@@ -15,7 +15,6 @@ from benchmarks.rounds.document import FORMAT
 from benchmarks.rounds.show import as_text
 from scipy.stats import norm
 from tests.house.test_documents import ROOT, flat, text_of
-from tests.rig import noise_run
 
 from precad.accounting.adversaries import Run
 from precad.accounting.exact import record_epsilon
@@ -222,12 +221,6 @@ def test_the_benchmarks_tables_are_those_of_their_documents() -> None:
     assert checks["tables"](result("checks")) in text_of(ROOT / "docs/cheating-server.md")
     # A submission takes at most 64 bytes between the servers besides its body.
     assert 0 < checks["between_servers"](result("checks"), "proof") <= 2_200
-
-
-def test_the_noises_figures_are_of_a_whole_run_that_fits() -> None:
-    judged = result("noise_fit")["judged"]
-    assert [each["deviation"] for each in judged] == list(noise_run.DEVIATIONS)
-    assert all(each["fits"] and each["samples"] == 10**8 for each in judged)
 
 
 @pytest.mark.parametrize("page", ["ceremony", "round"])

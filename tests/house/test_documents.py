@@ -6,6 +6,7 @@ code by its path, and functions and tests as ``path`` · ``function``.
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -166,6 +167,14 @@ def test_every_test_function_named_alone_exists() -> None:
         known |= {path.stem, *re.findall(r"^ *def (test_\w+)", text_of(path), re.MULTILINE)}
     named = ((page, name) for page in DOCUMENTS for name in re.findall(r"`(test_\w+)`", flat(page)))
     assert wrong_in((page, name) for page, name in named if name not in known) == {}
+
+
+def test_every_file_that_answers_one_of_the_ten_questions_is_there() -> None:
+    text = text_of(Path(__file__).with_name("ten_questions.toml"))
+    questions = tomllib.loads(text)["question"]
+    assert len(questions) == 10
+    named = [each["file"] for each in questions if "file" in each]
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def test_every_corrected_formula_is_in_the_table_of_corrections() -> None:

@@ -1,13 +1,20 @@
-"""No verdict by the wall clock: what tests may not do, looked for in their source.
+"""What tests may not do and leave behind, and in which of two tiers each of them is.
 
-Time passes in ``tests/rig/waiting.py`` alone: a condition is waited for, with one deadline for all.
+No verdict depends on the wall clock. Time passes in ``tests/rig/waiting.py`` alone: a condition is
+waited for, with one deadline for all.
 """
 
 import ast
+import re
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.soak import run
+from tests.soak.parts import DEFAULT_S, PARTS, Part, split
 
 TESTS = Path(__file__).parents[1]
 WAITING = TESTS / "rig" / "waiting.py"
@@ -79,9 +86,70 @@ def test_what_the_check_finds(source: str, said: str) -> None:
     assert [what for _, what in offences(source) if said in what]
 
 
-@pytest.mark.parametrize(
-    "source",
-    ["clock.sleep(5)", "thread.join(timeout=60)", "listener.bind(('', 0))", "event.wait()"],
-)
-def test_what_the_check_allows(source: str) -> None:
-    assert list(offences(source)) == []
+# --- what is left running ------------------------------------------------------------------------
+LEAVES_ONE = """
+import os, signal, subprocess, sys
+from tests.rig import leftovers, waiting
+
+waiting.DEADLINE_S = 0.0
+
+def test_that_leaves_one():
+    {body}
+"""
+CHILD = "print('pid', subprocess.Popen(['sleep', '987']).pid)"
+STOPPED = """started = subprocess.Popen(['sleep', '987'])
+    os.kill(started.pid, signal.SIGSTOP)
+    print('pid', started.pid)"""
+ORPHAN = f"""subprocess.run([sys.executable, '-c', "import subprocess; {CHILD}"])"""
+
+
+@pytest.mark.parametrize("body", [STOPPED, ORPHAN], ids=["stopped", "orphan"])
+def test_what_is_left_running_fails_the_run_by_name_and_is_killed(
+    tmp_path: Path, body: str
+) -> None:
+    path = tmp_path / "test_one.py"
+    path.write_text(LEAVES_ONE.format(body=body), encoding="utf-8")
+    # Its own settings: another file of them may lie in a folder above.
+    path.with_name("pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "tests.rig.leftovers", str(path)]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "1 passed, 1 error" in done.stdout
+    assert "sleep 987" in done.stdout
+    assert "test_one.py::test_that_leaves_one (call)" in done.stdout
+    (pid,) = re.findall(r"\bpid (\d+)", done.stdout)
+    state = Path(f"/proc/{pid}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+# --- two tiers -----------------------------------------------------------------------------------
+
+
+def test_every_folder_with_tests_is_in_one_of_the_tiers() -> None:
+    settings = tomllib.loads((TESTS.parent / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]
+    first = settings["ini_options"]["testpaths"]
+    folders = {path.relative_to(TESTS.parent).parts[:2] for path in TESTS.rglob("test_*.py")}
+    assert sorted([*first, "tests/soak"]) == sorted("/".join(folder) for folder in folders)
+
+
+def test_parts_have_every_test_once_and_take_about_equally_long() -> None:
+    seconds = {f"test-{number}": float(number) for number in range(1, 60)}
+    units = [[test] for test in seconds] + [["together-1", "together-2"], ["unknown"]]
+    parts = split(units, seconds, PARTS)
+    assert len(parts) == PARTS
+    assert sorted(test for part in parts for test in part) == sorted(
+        test for unit in units for test in unit
+    )
+    assert any({"together-1", "together-2"} <= part for part in parts)
+    long = [sum(seconds.get(test, DEFAULT_S) for test in part) for part in parts]
+    assert max(long) - min(long) <= 59
+    # Not by the order in which they are found.
+    assert split(units[::-1], seconds, PARTS) == parts
+
+
+def test_twenty_commits_in_a_row_have_every_part() -> None:
+    turns = [run.turn("ab", str(count), shallow=False) for count in range(852, 872)]
+    assert {each.number for each in turns} == set(range(1, PARTS + 1))
+    # Where history is cut the count means nothing; without git there is neither.
+    assert run.turn("ab", "1", shallow=True) == Part(0xAB % PARTS + 1)
+    assert run.turn("", "", shallow=True) == Part(1)

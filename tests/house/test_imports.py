@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -201,6 +202,12 @@ def test_mathematics_loads_no_network_and_no_storage(modules: str, impure: tuple
         env={"PYTHONPATH": str(ROOT.parent), "OMP_NUM_THREADS": "1"},
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_no_two_files_of_the_wheel_have_one_name_but_each_parts_process() -> None:
+    found = Counter(path.name for path in sources(*PARTS))
+    allowed = {"__init__.py", "process.py"}
+    assert {name for name, number in found.items() if number > 1} <= allowed
 
 
 FORBIDDEN_CALLS = {

@@ -63,7 +63,6 @@ def accounting(loaded: set[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("program", "absent"),
     [
-        ("import precad", {"torch"}),
         (
             "from precad.simulation.datasets import load\nload('digits'), load('breast-cancer')",
             {"sklearn", "pandas", "scipy.stats"},
