@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.aggregators import aggregator, link_over
 from tests.rig.keys import signatures, signer, verifier
 
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import aggregate, countersign, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
 from precad.aggregator.server_messages import (
     Fact,
@@ -27,7 +27,6 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind, check_server_signed, sign_as_server
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
@@ -72,25 +71,10 @@ class Release:
     def __init__(self, task: Task) -> None:
         self.task, self.written = task, Written(task)
         end, other = memory_pair()
-        self.b = PeerLink(other, task.digest, max_message_bytes=1 << 20, timeout_s=60)
-        unused: Any = None
-        self.a = Aggregator(
-            task=task,
-            role=A,
-            roster=SimpleNamespace(denominator=lambda _: 100.0),  # type: ignore[arg-type]
-            link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60),
-            dealing=unused,
-            dealer_key=unused,
-            set_secret=Secret(bytes(32)),
-            nonces=bytes(64),
-            signatures=signatures(task.digest, A),
-            coin_key=unused,
-            noise=unused,
-            store=SimpleNamespace(  # type: ignore[arg-type]
-                attempts=self.written, versions=self.written, ledger=self.written
-            ),
-            cap=unused,
-        )
+        self.b = link_over(other, task)
+        roster = SimpleNamespace(denominator=lambda _: 100.0)
+        store = dict.fromkeys(("attempts", "versions", "ledger"), self.written)
+        self.a = aggregator(task, A, end, roster=roster, store=SimpleNamespace(**store))
         counted = Counted(Opened(7, 3, (WARD,), MODEL, frozenset({WARD})), (WARD,), SET, {})
         self.share = np.arange(task.dimension, dtype=np.int64)
         self.prepared = Prepared(counted, self.share)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.deployment.conftest import logistic
+from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import SOURCES, forked, said
 
@@ -67,7 +67,6 @@ def test_what_is_read_when_python_starts_needs_a_start(tmp_path: Path) -> None:
 LEADER = """
 import os, pathlib, signal, subprocess, sys
 from precad.cli import forked
-from tests.integration.deployment.conftest import logistic
 from tests.rig.waiting import until
 log = pathlib.Path(sys.argv[1])
 forked.begin(os.environ, ())

@@ -1,14 +1,21 @@
-"""One server's role object: what a test gives is real, and nothing else may be touched."""
+"""A server's role object, and what clients send to both; what a test doesn't give isn't touched."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.rig.keys import signatures
+from tests.rig.norm_check import UNCHECKED
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.share.header import Signer, SubmissionContext
+from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.task import Task
+from precad.norm_check.share_with_proof import share
 
 PATIENCE_S = 60.0
 
@@ -27,13 +34,36 @@ def link_over(end: Any, task: Task, timeout_s: float = PATIENCE_S) -> PeerLink:
 
 def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggregator:
     """A server of ``task`` over a link's ``end``, with its own signatures."""
-    names = (
-        "roster", "dealing", "dealer_key", "set_secret", "coin_key", "noise", "store"
-    )  # fmt: skip
+    names = ("roster", "dealing", "dealer_key", "coin_key", "noise", "store")
     parts: dict[str, Any] = {name: Untouched() for name in names} | {
         "link": link_over(end, task),
+        "set_secret": Secret(bytes(32)),
         "nonces": bytes(64),
         "cap": PrivacyCap(task),
         "signatures": signatures(task.digest, role),
     }
     return Aggregator(task=task, role=role, **parts | given)
+
+
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
+OPENINGS = Digest.of(b"o_A"), Digest.of(b"o_B")
+MODEL = Digest.of(b"model")
+Halves = dict[Role, dict[ClientId, AnySubmission]]
+
+
+def submissions_of(
+    task: Task,
+    vectors: Iterable[RingVector],
+    attempt: int = 0,
+    pen: Callable[[ClientId], Signer] = lambda _: UNCHECKED,
+) -> Halves:
+    """Each server's halves of what these vectors' clients send, by client, in order."""
+    halves: Halves = {role: {} for role in SERVERS}
+    for number, x in enumerate(vectors):
+        client = ClientId(f"ward-{number:04d}")
+        context = SubmissionContext(task.digest, 0, attempt, client, MODEL)
+        stated = ForProof(OPENINGS, SERVERS[number % 2])
+        pair = share(task, x, context, pen(client), stated)
+        for role, half in zip(SERVERS, pair, strict=True):
+            halves[role][client] = half
+    return halves

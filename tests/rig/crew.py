@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.rig.light_client import LightClient
+from tests.rig.light_client import LightClient, joined
 from tests.rig.waiting import until as wait_until
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment
-from precad.client.connection import Servers
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 
 CLIENTS = 4
@@ -83,18 +81,8 @@ def deployed(
             with (folder / f"{name}.toml").open("a", encoding="utf-8") as file:
                 file.write(settings)
         deployment.start_servers()
-        a, b = (deployment.addresses[name] for name in SERVERS)
-        clients = [
-            LightClient(Servers(task, c, a, b, Identity.load(folder / "keys" / c.name)))
-            for c in deployment.clients
-        ]
-        try:
-            for client in clients:
-                client.join()
+        with joined(deployment) as clients:
             yield deployment, Crowd(clients)
-        finally:
-            for client in clients:
-                client.close()
 
 
 def until(deployment: LocalDeployment, what: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.aggregator.server_messages import ServerSignatures
 from precad.common.identifiers import ClientId, Digest, Role
@@ -97,6 +97,41 @@ def revoke(*revoked: Identity, folder: Path) -> RevocationList:
     made = root.revocation_list(entries, number=1)
     path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     return RevocationList(path, [root.certificate])
+
+
+def forged(
+    base: Identity,
+    authority: Authority,
+    *names: str,
+    starts_days: int = -1,
+    ends_days: int = 1,
+    self_signed: bool = False,
+) -> Identity:
+    """``base`` with another certificate, such as no command of ours makes; with these DNS names."""
+    key, now = new_key(), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server-a.precad")])
+    usage = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name if self_signed else authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=starts_days))
+        .not_valid_after(now + timedelta(days=ends_days))
+        .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+    )
+    if names:
+        alternative = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])
+        builder = builder.add_extension(alternative, critical=False)
+    certificate = builder.sign(key if self_signed else authority.key, hashes.SHA256())
+    return replace(base, cert=to_pem(certificate), key=key_to_pem(key))
+
+
+def unchecked(folder: Path, donor: Identity) -> Identity:
+    """A folder as it is, without the check at start-up that would refuse it."""
+    key = type(donor.key)((folder / "key.pem").read_bytes())
+    return replace(donor, cert=(folder / "cert.pem").read_bytes(), key=key)
 
 
 AUTHORITY = x509.BasicConstraints(ca=True, path_length=None)

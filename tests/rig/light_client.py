@@ -6,17 +6,24 @@ holds it decides what to submit, round by round.
 
 import math
 import threading
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Self
 
+import numpy as np
 from tests.rig.waiting import DEADLINE_S
 
 from precad.client.connection import Receipt, Servers
 from precad.client.pending_update import Pair
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.identifiers import ClientId
+from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.wire.owner_notices import Notice, RoundOpen, RoundOver
+
+if TYPE_CHECKING:
+    from precad.cli.local_deployment import LocalDeployment
 
 
 class LightClient:
@@ -133,3 +140,39 @@ class LightClient:
         with self._changed:
             self._ended = ended
             self._changed.notify_all()
+
+
+def light_client(
+    deployment: "LocalDeployment", client: ClientId, patience_s: float = DEADLINE_S
+) -> LightClient:
+    """That client, who hasn't joined yet."""
+    a, b = (deployment.addresses[name] for name in ("server-a", "server-b"))
+    identity = Identity.load(deployment.folder / "keys" / client.name)
+    return LightClient(Servers(deployment.task, client, a, b, identity, patience_s=patience_s))
+
+
+@contextmanager
+def joined(deployment: "LocalDeployment", *clients: ClientId) -> Iterator[list[LightClient]]:
+    """These clients, or all, enrolled and watching."""
+    with ExitStack() as stack:
+        names = clients or deployment.clients
+        made = [stack.enter_context(light_client(deployment, client)) for client in names]
+        for client in made:
+            client.join()
+        yield made
+
+
+def submit_zeros(clients: Sequence[LightClient], after: int = -1) -> int:
+    """Each of them, in the next attempt, which is returned."""
+    # Who hasn't heard of it may not be watching yet, and isn't waited for.
+    event = max((client.opened(after=after) for client in clients), key=lambda each: each.attempt)
+    for client in clients:
+        client.submit(event, np.zeros(client.servers.task.dimension, dtype=np.int64))
+    return event.attempt
+
+
+def play_round(*clients: LightClient, after: int = -1) -> int:
+    """A round of these clients, in which all count: its attempt."""
+    attempt = submit_zeros(clients, after)
+    assert all(client.over(attempt).counted for client in clients)
+    return attempt

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.rig.tasks import task_with
+from tests.rig.tasks import logistic, task_with
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import SOURCES
 
@@ -54,10 +54,8 @@ class Scene:
     _dialled: dict[str, socket.socket] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        weight = {"name": "1.weight", "shape": [2, FEATURES]}
         changes = {
-            "model.architecture": "logistic",
-            "model.parameters": [weight, {"name": "1.bias", "shape": [2]}],
+            **logistic(FEATURES),
             "training.rounds": 1000,
             "validation": self.validation,
             "enrolment.clients": len(OWNERS),

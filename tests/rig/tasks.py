@@ -21,6 +21,13 @@ def task_with(changes: dict[str, Any], dimension: int = 8) -> Task:
     return Task.parse(values)
 
 
+def logistic(features: int, classes: int = 2) -> dict[str, Any]:
+    """Changes for a model that `precad join` can build: (features + 1)·classes parameters."""
+    weight, bias = [classes, features], [classes]
+    parameters = [{"name": "1.weight", "shape": weight}, {"name": "1.bias", "shape": bias}]
+    return {"model.architecture": "logistic", "model.parameters": parameters}
+
+
 def task_of(module: nn.Module, initial: str = "zeros", **privacy: Any) -> Task:
     """Around a model of one's own; ``privacy`` by the names of its fields."""
     changes = {f"privacy.{name}": value for name, value in privacy.items()}

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rig.light_client import LightClient
+from tests.rig.light_client import LightClient, light_client
+from tests.rig.tasks import logistic
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment
@@ -201,7 +202,7 @@ def training(folder: Path, make_task: TaskMaker, validation: str = "crypten") ->
     )
     with LocalDeployment(folder, task, records_of(CLIENTS), popen=forked) as deployment:
         deployment.start_servers()
-        clients = light_clients(deployment)
+        clients = [light_client(deployment, each, COLLECT_S) for each in deployment.clients]
         try:
             with ThreadPoolExecutor(8) as threads:
                 list(threads.map(LightClient.join, clients))
@@ -224,12 +225,6 @@ def one_round(make_task: TaskMaker) -> Callable[..., LocalDeployment]:
     return make
 
 
-def logistic(features: int) -> dict[str, Any]:
-    """A model of two classes, which `precad join` can build: 2·features + 2 parameters."""
-    weight, bias = {"name": "1.weight", "shape": [2, features]}, {"name": "1.bias", "shape": [2]}
-    return {"model.architecture": "logistic", "model.parameters": [weight, bias]}
-
-
 def limit_of(task: Task, rounds: int) -> float:
     """A limit on ε with room for so many rounds, and no more."""
 
@@ -249,15 +244,3 @@ def records_of(clients: int) -> dict[ClientId, tuple[Any, Any]]:
     """One record a client: nothing here trains."""
     x, y = np.zeros((1, 127), dtype=np.float32), np.zeros(1, dtype=np.int64)
     return {ClientId(f"ward-{number:02d}"): (x, y) for number in range(clients)}
-
-
-def light_client(deployment: LocalDeployment, client: ClientId) -> LightClient:
-    """That client, who hasn't joined yet."""
-    a, b = (deployment.addresses[name] for name in ("server-a", "server-b"))
-    identity = Identity.load(deployment.folder / "keys" / client.name)
-    return LightClient(Servers(deployment.task, client, a, b, identity, patience_s=COLLECT_S))
-
-
-def light_clients(deployment: LocalDeployment) -> list[LightClient]:
-    """A light client for each of the deployment's clients."""
-    return [light_client(deployment, client) for client in deployment.clients]

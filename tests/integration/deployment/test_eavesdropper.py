@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.integration.deployment.conftest import logistic
 from tests.rig.proxy import Proxy
+from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.integration.deployment.conftest import TaskMaker
+from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import SOURCES, forked, said
 
@@ -245,11 +246,7 @@ def a_task(make_task: TaskMaker, clients: int) -> Task:
     """A small task that goes on for longer than all this takes."""
     changes = {
         "name": "mistakes",
-        "model.architecture": "logistic",
-        "model.parameters": [
-            {"name": "1.weight", "shape": [CLASSES, FEATURES]},
-            {"name": "1.bias", "shape": [CLASSES]},
-        ],
+        **logistic(FEATURES, CLASSES),
         "privacy.client_clip": 10.0,
         "privacy.noise_multiplier": 8.0,
         "privacy.record_rate": 0.1,

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tests.integration.deployment.conftest import light_clients
+from tests.rig.light_client import joined, play_round
 from tests.rig.waiting import DEADLINE_S
 from tests.rig.warm import forked
 
@@ -125,17 +124,8 @@ def test_servers_of_a_task_without_crypten_load_no_torch(
             deployment.start_server(name)
     with deployment:
         deployment._popen = forked
-        clients = light_clients(deployment)
-        try:
-            for client in clients:
-                client.join()
-            event = clients[0].opened()
-            for client in clients:
-                client.submit(event, np.zeros(deployment.task.dimension, dtype=np.int64))
-            assert all(client.over(event.attempt).counted for client in clients)
-        finally:
-            for client in clients:
-                client.close()
+        with joined(deployment) as clients:
+            play_round(*clients)
         statuses = deployment.wait(("server-a", "server-b"), DEADLINE_S)
         assert statuses == {"server-a": 0, "server-b": 0}
         modules = read(deployment)

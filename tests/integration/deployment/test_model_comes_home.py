@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.integration.deployment.conftest import limit_of
-from tests.integration.deployment.conftest import logistic as logistic_model
+from tests.rig.tasks import logistic as logistic_model
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked, said
 

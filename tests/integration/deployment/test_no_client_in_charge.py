@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 import pytest
-from tests.integration.deployment.conftest import light_client
 from tests.rig.idle_flood import IdleFlood
-from tests.rig.light_client import LightClient
+from tests.rig.light_client import LightClient, joined, light_client, play_round
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 
@@ -39,26 +38,6 @@ def identity_of(deployment: LocalDeployment, client: ClientId) -> Identity:
     return Identity.load(deployment.folder / "keys" / client.name)
 
 
-def play(*clients: LightClient, after: int = -1) -> int:
-    """A round of these clients, in which all count: its attempt."""
-    # Who hasn't heard of it may not be watching yet, and isn't waited for.
-    event = max((client.opened(after=after) for client in clients), key=lambda each: each.attempt)
-    for client in clients:
-        client.submit(event, np.zeros(client.servers.task.dimension, dtype=np.int64))
-    assert all(client.over(event.attempt).counted for client in clients)
-    return event.attempt
-
-
-@contextmanager
-def joined(deployment: LocalDeployment, *clients: ClientId) -> Iterator[list[LightClient]]:
-    """Them, enrolled and watching."""
-    with ExitStack() as stack:
-        made = [stack.enter_context(light_client(deployment, client)) for client in clients]
-        for client in made:
-            client.join()
-        yield made
-
-
 @dataclass(slots=True)
 class Site:
     """One deployment for all: two owners train, and anybody may come."""
@@ -69,7 +48,7 @@ class Site:
 
     def play(self) -> None:
         """A round that nobody disturbs."""
-        self.last = play(*self.clients, after=self.last)
+        self.last = play_round(*self.clients, after=self.last)
 
     def close(self) -> None:
         """Both owners leave."""
@@ -140,7 +119,7 @@ def test_a_body_that_cannot_be_read_costs_its_submission_alone(deploy: "Deploy")
     deployment = deploy(clients=3)
     spool = deployment.folder / "state" / "server-b" / "spool"
     deployment.start_servers()
-    with joined(deployment, *deployment.clients) as clients:
+    with joined(deployment) as clients:
         event = clients[0].opened()
         zero = np.zeros(deployment.task.dimension, dtype=np.int64)
         # Server A hears of them afterwards: what both hold is forwarded at once.
@@ -159,7 +138,7 @@ def test_a_body_that_cannot_be_read_costs_its_submission_alone(deploy: "Deploy")
             (False, "truncated"),
             (True, ""),
         ]
-        play(*clients, after=event.attempt)
+        play_round(*clients, after=event.attempt)
     for client in clients[:2]:
         assert f"the body of client {client.servers.client} won't count" in deployment.log(
             "server-b"
@@ -212,8 +191,8 @@ def test_a_stale_copy_of_the_leader_ends_nothing(site: Site) -> None:
 def test_a_revoked_leader_loses_its_open_link(deploy: "Deploy") -> None:
     deployment = deploy({"enrolment.clients": 1}, clients=1)
     deployment.start_servers()
-    with joined(deployment, *deployment.clients) as clients:
-        play(*clients)
+    with joined(deployment) as clients:
+        play_round(*clients)
         keys = Deployment.open(deployment.folder / "keys")
         keys.revoke(keys.current_serials(Principal.service(Role.SERVER_A)))
         said = "the certificate of server-a.precad was revoked"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from tests.integration.deployment.conftest import logistic as logistic_model
+from tests.rig.tasks import logistic as logistic_model
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LINGER_S, LocalDeployment

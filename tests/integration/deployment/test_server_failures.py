@@ -2,14 +2,10 @@
 deadlines, with status 1 and words that say what, where and what to do; so do the clients."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from tests.integration.deployment.conftest import light_clients
-from tests.rig.light_client import LightClient
+from tests.rig.light_client import joined, play_round, submit_zeros
 from tests.rig.waiting import DEADLINE_S, until
 
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
@@ -44,19 +40,6 @@ def why(deployment: LocalDeployment, party: str) -> str:
     assert len(lines) == 1, deployment.log(party)
     assert "Traceback" not in deployment.log(party)
     return lines[0]
-
-
-@contextmanager
-def joined(deployment: LocalDeployment) -> Iterator[list[LightClient]]:
-    """A light client for every client, enrolled."""
-    clients = light_clients(deployment)
-    try:
-        for client in clients:
-            client.join()
-        yield clients
-    finally:
-        for client in clients:
-            client.close()
 
 
 def ended(deployment: LocalDeployment) -> dict[str, int]:
@@ -102,15 +85,10 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy"
     deployment = deploy({"deadlines.peer": 10.0, "deadlines.outage": 10.0})
     deployment.start_servers()
     with joined(deployment) as clients:
-        zero = np.zeros(deployment.task.dimension, dtype=np.int64)
-        event = clients[0].opened()
-        for client in clients:
-            client.submit(event, zero)
-        assert all(client.over(event.attempt).counted for client in clients)
-        following = clients[0].opened(after=event.attempt)
+        attempt = play_round(*clients)
+        clients[0].opened(after=attempt)
         deployment.processes["dealer"].kill()
-        for client in clients:
-            client.submit(following, zero)
+        submit_zeros(clients, attempt)
         for client in clients:
             assert client.ended() == TrainingPaused()
     assert ended(deployment) == {"server-a": 1, "server-b": 1}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tests.integration.deployment.conftest import logistic
+from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from tests.integration.deployment.conftest import logistic
+from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S, until
 
 from precad.cli.local_deployment import LocalDeployment

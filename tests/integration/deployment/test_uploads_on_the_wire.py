@@ -85,12 +85,6 @@ class Cast:
         self.send("forged", client, self.pair(client, event, 2**32))
         self.send("honest", client, self.pair(client, event))
 
-    def same_again(self, client: LightClient, event: RoundOpen) -> None:
-        """The same bytes three times, as after a broken link."""
-        pair = self.pair(client, event)
-        for name in ("once", "twice", "thrice"):
-            self.send(name, client, pair)
-
     def ended_early(self, client: LightClient, event: RoundOpen) -> None:
         """B's upload ends before the body does; then all of it comes."""
         a, b = self.pair(client, event)
@@ -129,7 +123,6 @@ def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason_and_touche
         (cast.other_header, COUNTED),
         (cast.second_thoughts, COUNTED),
         (cast.bad_first, "norm-exceeded"),
-        (cast.same_again, COUNTED),
         (cast.ended_early, COUNTED),
     ]
     before = rejected(running)
@@ -138,7 +131,7 @@ def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason_and_touche
     expected |= {running.clients[n].servers.client.name: how for n, (_, how) in enumerate(acts)}
     assert played.outcome == expected
     assert rejected(running) - before == Counter(("unmatched", "norm-exceeded"))
-    for name in ("unmatched", "first", "forged", "once", "twice", "thrice", "whole", "mended"):
+    for name in ("unmatched", "first", "forged", "whole", "mended"):
         assert cast.reasons(name) == (None, None)
     assert cast.reasons("second") == cast.reasons("honest") == (Rejection.DUPLICATE,) * 2
     for receipt in cast.receipts["header"]:

@@ -3,16 +3,15 @@
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
-from tests.integration.deployment.conftest import light_client, logistic, records_of
-from tests.rig.light_client import LightClient
+from tests.integration.deployment.conftest import records_of
+from tests.rig.light_client import LightClient, joined, submit_zeros
+from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 from tests.rig.wrong_clock import WrongClock
@@ -38,16 +37,13 @@ def deployment(
     tmp_path: Path, clock: WrongClock, make_task: "TaskMaker", request: pytest.FixtureRequest
 ) -> Iterator[LocalDeployment]:
     """Of its parts the one that the test names has that clock."""
-    deadlines = dict.fromkeys(("enrol", "collect", "peer", "outage"), 300.0)
-    task = make_task(
-        8,
-        {
-            **logistic(3),
-            "training.rounds": 1000,
-            "enrolment.clients": CLIENTS,
-            **{f"deadlines.{name}": seconds for name, seconds in deadlines.items()},
-        },
-    )
+    changes = {
+        **logistic(3),
+        "training.rounds": 1000,
+        "enrolment.clients": CLIENTS,
+        "deadlines": dict.fromkeys(("enrol", "collect", "peer", "outage"), 300.0),
+    }
+    task = make_task(8, changes)
 
     def started(arguments: list[str], **options: Any) -> Any:
         part = {"a": "server-a", "b": "server-b"}.get(arguments[-3], arguments[-3])
@@ -59,25 +55,10 @@ def deployment(
         yield made
 
 
-@contextmanager
-def joined(deployment: LocalDeployment) -> Iterator[list[LightClient]]:
-    clients = [light_client(deployment, client) for client in deployment.clients]
-    try:
-        for client in clients:
-            client.join()
-        yield clients
-    finally:
-        for client in clients:
-            client.close()
-
-
 def play(clients: list[LightClient], after: int) -> int:
     """A round in which all count: its attempt. One that a broken link ended is played again."""
     for _ in range(TRIES):
-        event = max((client.opened(after=after) for client in clients), key=lambda e: e.attempt)
-        for client in clients:
-            client.submit(event, np.zeros(client.servers.task.dimension, dtype=np.int64))
-        after = event.attempt
+        after = submit_zeros(clients, after)
         until(partial(settled, clients, after), "its end")
         # One that began before they were back counts nobody, and is over at once.
         if all(after in client._over and client.over(after).counted for client in clients):
@@ -113,11 +94,7 @@ def test_a_part_whose_clock_jumps_ends_nobody(
         clock.set(TWO_YEARS)
         if name == "dealer":
             # Asked when there is something to validate.
-            event = clients[0].opened(after=last)
-            zero = np.zeros(deployment.task.dimension, dtype=np.int64)
-            for client in clients:
-                client.submit(event, zero)
-            last = event.attempt
+            last = submit_zeros(clients, last)
         until(lambda: re.search(words, deployment.log(log)), lambda: deployment.log_tail(log, 40))
         deployment.check_alive()
         clock.set(RIGHT)

@@ -7,24 +7,21 @@ writes the document anew.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
+from tests.rig.keys import forged, unchecked
 
 from precad.aggregator.rpc.dealer_client import request_to_wire
 from precad.aggregator.training.event_log import TrainingDone
 from precad.aggregator.validate.validation import deal_request
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.authority import Authority
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal
@@ -42,23 +39,12 @@ DEADLINE_S = 240.0
 PLACES = (Role.SERVER_A, Role.SERVER_B, Role.DEALER)
 HEALTH = "Health.Check"
 RPCS = (
-    "Aggregation.Describe",
-    "Aggregation.Enrol",
-    "Aggregation.Watch",
-    "Aggregation.ModelDigest",
-    "Aggregation.FetchModel",
-    "Aggregation.Submit",
-    "Aggregation.Opening",
-    "Aggregation.Statement",
-    "Aggregation.GiveBack",
-    "Operation.Status",
-    "Operation.Reports",
-    "Operation.Allow",
+    *("Aggregation.Describe", "Aggregation.Enrol", "Aggregation.Watch", "Aggregation.ModelDigest"),
+    *("Aggregation.FetchModel", "Aggregation.Submit", "Aggregation.Opening"),
+    *("Aggregation.Statement", "Aggregation.GiveBack"),
+    *("Operation.Status", "Operation.Reports", "Operation.Allow"),
     "Peer.Link",
-    "Dealing.Join",
-    "Dealing.Deal",
-    "Dealing.Square",
-    "Dealing.Leave",
+    *("Dealing.Join", "Dealing.Deal", "Dealing.Square", "Dealing.Leave"),
     HEALTH,
 )
 OFFERED = {
@@ -74,14 +60,8 @@ RIGHT_PARTY = {
     "Health": Principal.service(Role.OPERATOR),
 }
 """Whose name the bad certificates carry, so that nothing but their fault keeps them out."""
-NO_CONNECTION = (
-    "no TLS",
-    "no certificate",
-    "self-signed",
-    "another root's",
-    "expired",
-    "not yet valid",
-)
+WRONG = ("self-signed", "another root's", "expired", "not yet valid")
+NO_CONNECTION = ("no TLS", "no certificate", *WRONG)
 FAULTY = (*NO_CONNECTION, "revoked", "two names of ours")
 NAMED = (
     "client ward-1",
@@ -123,65 +103,34 @@ class Outcomes(dict[tuple[Role, str, str], Outcome]):
 
 def bad_certificate(base: Identity, root: Authority, party: Principal, fault: str) -> Identity:
     """The party's certificate with one fault."""
-    key = new_key()
-    now = datetime.now(UTC)
-    days = {"expired": (-3, -1), "not yet valid": (1, 3)}.get(fault, (-1, 1))
+    starts, ends = {"expired": (-3, -1), "not yet valid": (1, 3)}.get(fault, (-1, 1))
     authority = Authority.create() if fault == "another root's" else root
-    names = [party.dns_name]
-    if fault == "two names of ours":
-        names.append("ward-9.client.precad")
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party.dns_name)])
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if fault == "self-signed" else authority.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(days=days[0]))
-        .not_valid_after(now + timedelta(days=days[1]))
-        .add_extension(
-            x509.ExtendedKeyUsage(
-                [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-            ),
-            critical=False,
-        )
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
-        )
-    )
-    certificate = builder.sign(key if fault == "self-signed" else authority.key, hashes.SHA256())
-    return replace(base, cert=to_pem(certificate), key=key_to_pem(key))
+    more = ["ward-9.client.precad"] if fault == "two names of ours" else []
+    return forged(
+        base, authority, party.dns_name, *more,
+        starts_days=starts, ends_days=ends, self_signed=fault == "self-signed",
+    )  # fmt: skip
 
 
 def revoked_certificate(base: Identity, keys: Path, service: str) -> Identity:
     """A second certificate of the right party, revoked since; its first one stays good."""
-    party = RIGHT_PARTY[service]
     deployment = Deployment.open(keys)
     before = {each.serial_number for each in deployment.issued()}
-    folder = deployment.issue(party, out=keys / f"revoked-{service}")
-    issued = {each.serial_number for each in deployment.issued()} - before
-    stolen = replace(
-        base,
-        cert=(folder / "cert.pem").read_bytes(),
-        key=type(base.key)((folder / "key.pem").read_bytes()),
-    )
-    deployment.revoke(issued)
-    return stolen
+    folder = deployment.issue(RIGHT_PARTY[service], out=keys / f"revoked-{service}")
+    deployment.revoke({each.serial_number for each in deployment.issued()} - before)
+    return unchecked(folder, base)
 
 
 def callers(keys: Path, service: str) -> dict[str, Caller]:
     """Everybody who tries, for the RPCs of one service."""
     base = Identity.load(keys / "ward-1")
     root, party = Deployment.open(keys)._authority, RIGHT_PARTY[service]
-    found = {
+    faults = (*WRONG, "two names of ours")
+    found = {fault: Caller(bad_certificate(base, root, party, fault)) for fault in faults}
+    return found | {
         "no TLS": Caller(None, tls=False),
         "no certificate": Caller(None),
         "revoked": Caller(revoked_certificate(base, keys, service)),
-    }
-    for fault in FAULTY:
-        if fault not in found:
-            found[fault] = Caller(bad_certificate(base, root, party, fault))
-    return found | {
         "client ward-1": Caller(base),
         "client ward-2, as ward-1": Caller(Identity.load(keys / "ward-2")),
         "operator": Caller(Identity.load(keys / "operator")),

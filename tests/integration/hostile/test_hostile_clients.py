@@ -244,25 +244,6 @@ def test_a_bad_upload_is_refused_with_its_reason_and_counted(bench: Bench, kind:
     assert bench.closed() == (True, counted)
 
 
-def test_a_second_submission_is_a_duplicate_and_the_first_counts(bench: Bench) -> None:
-    first = bench.submission()
-    assert bench.submit(bench.pieces(first)) == ""
-    assert bench.submit(bench.pieces(bench.submission())) == "duplicate"
-    assert bench.submit(bench.pieces(first)) == ""
-    bench.honest_submits()
-    honest, held = bench.closed()
-    assert honest
-    assert isinstance(held, Submission)
-    assert held.header == first.header
-
-
-def test_who_is_not_drawn_is_refused(bench: Bench) -> None:
-    late = bench.submission("ward-3")
-    assert bench.submit(bench.pieces(late), "ward-3") == "not-selected"
-    bench.honest_submits()
-    assert bench.closed() == (True, Rejection.ABSENT)
-
-
 def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
     header = bench.pieces(bench.submission())[0]
     large = pb.SubmissionPiece(body=bytes((2 << 20) + 1))
@@ -338,15 +319,6 @@ def ended(opened: socket.socket) -> None:
     with suppress(ConnectionError):
         while opened.recv(4096):
             pass
-
-
-def test_a_flood_of_connections_keeps_nobody_out(bench: Bench) -> None:
-    with flood(bench.server.address, silent=200, half_open=100):
-        bench.honest_submits()
-        assert bench.submit(bench.pieces(bench.submission())) == ""
-    honest, other = bench.closed()
-    assert honest
-    assert isinstance(other, Submission)
 
 
 def test_connections_that_never_finish_their_handshake_are_closed(

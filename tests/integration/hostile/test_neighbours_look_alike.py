@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from tests.rig.clock import LeapingClock
 from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
+from tests.rig.tasks import logistic
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import environment_of_parts, task_to_toml, to_toml
@@ -66,17 +67,8 @@ class Seen:
 
 
 def task_of(make_task: MakeTask, **changes: Any) -> Task:
-    weight, bias = {"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}
-    return make_task(
-        D,
-        {
-            "model.architecture": "logistic",
-            "model.parameters": [weight, bias],
-            "privacy.record_rate": 1.0,
-            "deadlines.work": WORK_S,
-            **changes,
-        },
-    )
+    usual = {"privacy.record_rate": 1.0, "deadlines.work": WORK_S}
+    return make_task(D, logistic(FEATURES) | usual | changes)
 
 
 def servers_of(task: Task, *, selected: bool = True, clock: Clock = CLOCK) -> list[FakeServer]:
@@ -308,8 +300,7 @@ def looked_at(folder: Path, task: Task, text: str | None) -> tuple[int, list[lis
 def test_bad_records_show_in_nothing_that_the_doctor_asks(
     tmp_path: Path, make_task: MakeTask
 ) -> None:
-    weight, bias = {"name": "1.weight", "shape": [2, 1]}, {"name": "1.bias", "shape": [2]}
-    task = make_task(4, {"model.architecture": "logistic", "model.parameters": [weight, bias]})
+    task = make_task(4, logistic(1))
     status, calls = looked_at(tmp_path / "good", task, GOOD)
     assert status == 0
     assert [[rpc for rpc, _ in seen] for seen in calls] == [["Describe"], ["Describe"]]

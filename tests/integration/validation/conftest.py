@@ -3,36 +3,29 @@
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import pytest
+from tests.rig.aggregators import MODEL, SERVERS, Halves, aggregator, submissions_of
 from tests.rig.breaking import Breaking
 from tests.rig.spent import MemorySpentTriples
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
-from precad.common.share.header import Signature, SubmissionContext
-from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import NoDealer
-from precad.norm_check.share_with_proof import share
 
 T = TypeVar("T")
 Play = Callable[[Role, PeerLink], T]
 Validate = Callable[..., tuple[Rejection | None, ...]]
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
-Halves = dict[Role, dict[ClientId, AnySubmission]]
-OPENINGS = Digest.of(b"o_A"), Digest.of(b"o_B")
 TASK = Digest.of(b"test")
 PATIENCE_S = 60.0
 
@@ -56,45 +49,12 @@ def play_both(play: Play[T], *, task: Digest = TASK) -> tuple[T, T]:
     return futures[0].result(), futures[1].result()
 
 
-class Unchecked:
-    """A pen whose signatures nobody checks: whoever matched has checked them before."""
-
-    def sign(self, signed: bytes) -> Signature:
-        return Signature(Digest.of(signed).value, (b"certificate",))
-
-
-def submissions_of(task: Task, vectors: Sequence[RingVector], *, attempt: int = 0) -> Halves:
-    """Each server's halves, by client, in order."""
-    halves: Halves = {role: {} for role in SERVERS}
-    for number, x in enumerate(vectors):
-        client = ClientId(f"client-{number:04d}")
-        context = SubmissionContext(task.digest, 0, attempt, client, Digest.of(b"model"))
-        stated = ForProof(OPENINGS, SERVERS[number % 2])
-        pair = share(task, x, context, Unchecked(), stated)
-        for role, half in zip(SERVERS, pair, strict=True):
-            halves[role][client] = half
-    return halves
-
-
 def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole | None) -> Aggregator:
     """A server that can aggregate, and nothing else."""
-    nothing = cast("Any", None)
     dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, 20.0)
-    return Aggregator(
-        task=task,
-        role=role,
-        roster=nothing,
-        link=link,
-        dealing=dealing,
-        dealer_key=dealing.join(),
-        set_secret=Secret(bytes(32)),
-        nonces=bytes(64),
-        signatures=nothing,
-        coin_key=nothing,
-        noise=nothing,
-        store=cast("Any", SimpleNamespace(attempts=MemorySpentTriples())),
-        cap=PrivacyCap(task),
-    )
+    store = SimpleNamespace(attempts=MemorySpentTriples())
+    key = dealing.join()
+    return aggregator(task, role, link=link, dealing=dealing, dealer_key=key, store=store)
 
 
 def aggregate_both(
@@ -107,7 +67,7 @@ def aggregate_both(
         link.begin_attempt(attempt)
         clients = tuple(halves[role])
         drawn = frozenset(clients if counted is None else counted)
-        opened = Opened(attempt, 0, clients, Digest.of(b"model"), drawn)
+        opened = Opened(attempt, 0, clients, MODEL, drawn)
         matched = Matched(opened, halves[role], {})
         return aggregate(aggregator_of(task, role, link, dealer), matched)
 
@@ -118,7 +78,7 @@ def validate_both(
     task: Task, vectors: Sequence[RingVector], *, attempt: int = 0
 ) -> tuple[Rejection | None, ...]:
     """Both servers' verdicts on ``vectors``, which must be the same, and so must be the sum."""
-    halves = submissions_of(task, vectors, attempt=attempt)
+    halves = submissions_of(task, vectors, attempt)
     at_a, at_b = aggregate_both(task, halves, attempt=attempt)
     assert at_a.counted.rejections == at_b.counted.rejections
     clients = list(halves[Role.SERVER_A])

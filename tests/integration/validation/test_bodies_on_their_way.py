@@ -7,15 +7,13 @@ from typing import cast
 import numpy as np
 import pytest
 from tests.integration.validation.conftest import (
-    SERVERS,
-    Halves,
     aggregate_both,
     aggregator_of,
     play_both,
-    submissions_of,
     task_of,
     with_proofs,
 )
+from tests.rig.aggregators import MODEL, SERVERS, Halves, submissions_of
 from tests.rig.submissions import masked
 
 from precad.aggregator.peer_link import PeerLink
@@ -24,7 +22,7 @@ from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.validate.absorb_bodies import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.group import group_of
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector
 from precad.common.share.submission import PIECE_BYTES, Body
 from precad.common.task import Task
@@ -186,7 +184,7 @@ def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
     def play(role: Role, link: PeerLink) -> None:
         link.begin_attempt(0)
         clients = tuple(halves[role])
-        opened = Opened(0, 0, clients, Digest.of(b"model"), frozenset(clients))
+        opened = Opened(0, 0, clients, MODEL, frozenset(clients))
         try:
             aggregate(aggregator_of(task, role, link, dealer), Matched(opened, halves[role], {}))
         except PeerUnavailable as error:

@@ -12,17 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from tests.integration.validation.conftest import (
-    OPENINGS,
-    SERVERS,
-    Halves,
-    Unchecked,
-    aggregator_of,
-    play_both,
-    submissions_of,
-    task_of,
-    with_proofs,
-)
+from tests.integration.validation.conftest import aggregator_of, play_both, task_of, with_proofs
+from tests.rig.aggregators import MODEL, OPENINGS, SERVERS, Halves, submissions_of
+from tests.rig.norm_check import UNCHECKED
 
 from precad.aggregator.peer_link import Frame, PeerLink
 from precad.aggregator.release import aggregate
@@ -117,7 +109,7 @@ def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
         link.begin_attempt(0)
         mine = halves[role]
         clients = tuple(mine)
-        opened = Opened(0, 0, clients, Digest.of(b"model"), frozenset(clients))
+        opened = Opened(0, 0, clients, MODEL, frozenset(clients))
         try:
             return aggregate(aggregator_of(task, role, link, None), Matched(opened, mine, {}))
         except Exception as error:  # noqa: BLE001 -- looked at below
@@ -246,8 +238,8 @@ def test_words_that_lie_refuse_a_submission_and_tell_nothing(
 
 
 def proved(task: Task, x: RingVector) -> tuple[ProofSubmission, ProofSubmission]:
-    context = SubmissionContext(task.digest, 0, 0, ClientId("victim"), Digest.of(b"model"))
-    return share_with_proof(x, shape_of(task), context, ForProof(OPENINGS, A), Unchecked())
+    context = SubmissionContext(task.digest, 0, 0, ClientId("victim"), MODEL)
+    return share_with_proof(x, shape_of(task), context, ForProof(OPENINGS, A), UNCHECKED)
 
 
 def told_apart(

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.validation.conftest import SERVERS, play_both, task_of
+from tests.integration.validation.conftest import play_both, task_of
+from tests.rig.aggregators import SERVERS
 from tests.rig.spent import MemorySpentTriples
 
 from precad.aggregator.peer_link import PeerLink

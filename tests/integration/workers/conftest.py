@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from tests.rig.aggregators import MODEL, SERVERS, Halves, aggregator, submissions_of
 from tests.rig.keys import signer
 from tests.rig.loop import LoopThread
 from tests.rig.parts import Here
@@ -31,23 +32,17 @@ from precad.aggregator.workers.worker_placement import WorkerHost, WorkerPool, W
 from precad.cli.local_deployment import task_to_toml
 from precad.common.clock import RetryPolicy
 from precad.common.errors import PeerUnavailable, PrecadError
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
-from precad.common.share.proof_submission import AnySubmission, ForProof
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import Dealing, NoDealer
-from precad.norm_check.share_with_proof import share
 
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
-MODEL = Digest.of(b"model")
-
-Halves = Mapping[Role, Mapping[ClientId, AnySubmission]]
 EitherDealer = RemoteDealer | NoDealer
 Disturb = Callable[[Role, WorkerPairs], None]
 
@@ -66,16 +61,7 @@ class Site:
 
     def halves(self, vectors: Collection[RingVector], attempt: int) -> Halves:
         """Submissions of these vectors, in memory."""
-        task = self.task
-        made: dict[Role, dict[ClientId, AnySubmission]] = {role: {} for role in SERVERS}
-        for number, x in enumerate(vectors):
-            client = ClientId(f"ward-{number:02d}")
-            context = SubmissionContext(task.digest, 0, attempt, client, MODEL)
-            stated = ForProof((MODEL, MODEL), SERVERS[number % 2])
-            pair = share(task, x, context, signer(client), stated)
-            for role, half in zip(SERVERS, pair, strict=True):
-                made[role][client] = half
-        return made
+        return submissions_of(self.task, vectors, attempt, signer)
 
     def play(
         self,
@@ -163,22 +149,9 @@ class Site:
 
     def aggregator(self, role: Role, link: PeerLink, dealing: Dealing) -> Aggregator:
         """A server that can aggregate, and nothing else."""
-        nothing = cast("Any", None)
-        return Aggregator(
-            task=self.task,
-            role=role,
-            roster=nothing,
-            link=link,
-            dealing=dealing,
-            dealer_key=self.keys[role],
-            set_secret=Secret(bytes(32)),
-            nonces=bytes(64),
-            signatures=nothing,
-            coin_key=nothing,
-            noise=nothing,
-            store=cast("Any", SimpleNamespace(attempts=_Spent(self.spent.setdefault(role, [])))),
-            cap=nothing,
-        )
+        store = SimpleNamespace(attempts=_Spent(self.spent.setdefault(role, [])))
+        key = self.keys[role]
+        return aggregator(self.task, role, link=link, dealing=dealing, dealer_key=key, store=store)
 
     def all_up(self) -> None:
         """Wait until every worker is up."""

@@ -48,7 +48,7 @@ def vectors_of(task: Task) -> Sequence[RingVector]:
 
 
 def name(number: int) -> ClientId:
-    return ClientId(f"ward-{number:02d}")
+    return ClientId(f"ward-{number:04d}")
 
 
 def check_sum(
