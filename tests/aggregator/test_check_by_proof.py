@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.rig.keys import signer, verifier
 from tests.rig.norm_check import A, B, context, noted, other, play, servers, update
+from tests.rig.rounds import roster_of
 from tests.rig.submissions import upload
 from tests.rig.tasks import task_with
 
@@ -22,7 +23,6 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.prime_field import of_signed
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.roster import Enrolment, Roster
 from precad.common.share.header import Signature
 from precad.common.share.proof_submission import SERVERS, ForProof, ProofSubmission
 from precad.common.task import Task
@@ -33,7 +33,7 @@ assert TASK.proof is not None
 SHAPE: ProofShape = TASK.proof
 NAMES = [ClientId(f"ward-{i}") for i in range(6)]
 BAD = NAMES[3]
-HOLDERS = Roster({name: Enrolment(name, 100, 0.1) for name in NAMES}).seed_holders(TASK.digest)
+HOLDERS = roster_of(NAMES).seed_holders(TASK.digest)
 MODEL = Digest(b"m" * 32)
 Held = dict[Role, list[ProofSubmission]]
 SIZE = words_bytes(SHAPE)
@@ -55,7 +55,7 @@ def opened(verdicts: Mapping[Role, Verdicts]) -> list[int]:
 def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> Held:
     """What each server holds, through its own door: seeds, and bodies in its spool."""
     assert task.proof is not None
-    holders = Roster({name: Enrolment(name, 100, 0.1) for name in NAMES}).seed_holders(task.digest)
+    holders = roster_of(NAMES).seed_holders(task.digest)
     inboxes = {}
     for role in SERVERS:
         inboxes[role] = Inbox(role, task, verifier(), folder / role.value)

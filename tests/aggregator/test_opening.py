@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator
+from tests.rig.rounds import roster_of
 
 from precad.accounting.exact import record_epsilon
 from precad.aggregator.peer_link import memory_pair
@@ -33,17 +34,12 @@ from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.training_loop import count_opened
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
-from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.wire.protobuf import encode
 
 MODEL, OTHER_MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 Pair = tuple[Aggregator, Aggregator]
 NAMES = [ClientId(f"c{i}") for i in range(5)]
-
-
-def roster(names: list[ClientId]) -> Roster:
-    return Roster({name: Enrolment(name, 100, 0.1) for name in names})
 
 
 def states(server: Aggregator) -> dict[int, AttemptState]:
@@ -57,7 +53,7 @@ def pair(make_task: TaskMaker, tmp_path: Path) -> Pair:
     made = []
     for role, end in zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True):
         store = open_store(f"sqlite:///{tmp_path}/{role.value}.db", task, role)
-        given = {"roster": roster(NAMES), "store": store, "set_secret": Secret(bytes(32))}
+        given = {"roster": roster_of(NAMES), "store": store, "set_secret": Secret(bytes(32))}
         made.append(aggregator(task, role, end, **given))
     return made[0], made[1]
 
@@ -313,9 +309,9 @@ def test_a_word_for_another_version_allows_nothing(pair: Pair) -> None:
 
 
 def test_too_few_clients_do_not_start() -> None:
-    require_enough(roster(NAMES[:3]), 3)
+    require_enough(roster_of(NAMES[:3]), 3)
     with pytest.raises(Misconfiguration) as few:
-        require_enough(roster(NAMES[:2]), 3)
+        require_enough(roster_of(NAMES[:2]), 3)
     assert few.value.field == "enrolment.min_clients"
 
 

@@ -5,16 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from research.audits import builds, deployed
 from research.audits.builds import Build, less_noise
 from research.audits.canary_owners import require_own
+from tests.rig.commands import precad
 from tests.rig.warm import forked
 
 from precad.audit import canary_training
 from precad.audit.canary_training import Audited, Designed, audit, designed, planned
 from precad.cli.audit_command import REFUTED
-from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.ring import RingVector
 from precad.common.task import Task
@@ -72,7 +71,7 @@ def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails(
 
     monkeypatch.setattr(canary_training, "train", silent)
     arguments = ["--canaries", str(CANARIES), "--seed", str(SEED)]
-    done = CliRunner().invoke(app, ["audit", *arguments, "--json"])
+    done = precad("audit", *arguments, "--json")
     assert done.exit_code == REFUTED, done.output
     document = json.loads(done.stdout)
     by_view = {verdict["view"]: verdict for verdict in document["verdicts"]}

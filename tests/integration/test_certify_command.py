@@ -1,18 +1,18 @@
 """`precad certify` from files and from the folders of finished runs."""
 
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from tests.rig import commands
 
 from precad.accounting.events import poisson_gaussian
 from precad.certify.exact_groups import ExactGroups
 from precad.cli.certify_tables import _safe
-from precad.cli.main import app
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
 SMALL = ["--sampling-rate", "0.05", "--noise-multiplier", "2", "--rounds", "20"]
@@ -31,28 +31,13 @@ INPUTS = {
 }
 
 
-def certify(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["certify", *arguments])
-    return result.exit_code, result.stdout, result.stderr
+document = partial(commands.document, "certify")
+said = partial(commands.said, "certify")
+refused = partial(commands.refused, "certify")
 
 
-def document(*arguments: str) -> dict[str, Any]:
-    code, out, err = certify(*arguments, "--json")
-    assert code == 0, err
-    found = json.loads(out)
-    assert isinstance(found, dict)
-    return found
-
-
-def of_run(folder: Path) -> dict[str, Any]:
+def of_run(folder: Path) -> Any:
     return document("loss", "--runs", str(folder), "--loss", "0.2")
-
-
-def refused(*arguments: str) -> str:
-    code, out, err = certify(*arguments)
-    assert code == 2
-    assert out == ""
-    return err
 
 
 @pytest.fixture
@@ -217,8 +202,7 @@ def test_people_get_a_table_and_a_picture(votes: Path, tmp_path: Path) -> None:
     picture, truth = tmp_path / "radius.png", tmp_path / "truth.csv"
     truth.write_text("0\n0\n1\n", encoding="utf-8")
     options = ["--also", "gdp", "--labels", str(truth), "--plot", str(picture)]
-    code, out, err = certify("prediction", str(votes), *SMALL, *options)
-    assert code == 0, err
+    out = said("prediction", votes, *SMALL, *options)
     assert "Certified accuracy" in out
     assert "not guaranteed" in out
     assert "abstained" in out
@@ -267,8 +251,7 @@ def test_losses_of_runs_and_bounds_as_functions_of_one(runs: list[str], tmp_path
     alone = document("loss", "--runs", runs[0])
     assert alone["expected_loss"] is None
     assert len({row["loss"] for row in alone["bounds"]}) > 3
-    code, out, _ = certify("loss", "--runs", *runs, "--plot", str(tmp_path / "loss.png"))
-    assert code == 0
+    out = said("loss", "--runs", *runs, "--plot", tmp_path / "loss.png")
     assert "Joint privacy cost of these 30 runs" in out
 
 
@@ -376,7 +359,7 @@ def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which()
     assert document("loss", *CLIENTS)["change"] == "replacements"
     assert document("loss", "--loss", "0.2", *SMALL)["change"] == "either"
     assert all(a["upper"] < b["upper"] for a, b in zip(added[1:], replaced[1:], strict=True))
-    assert "so many replaced by anything" in " ".join(certify("loss", *CLIENTS)[1].split())
+    assert "so many replaced by anything" in said("loss", *CLIENTS)
 
 
 def test_selected_absences_count_among_the_attackers() -> None:
@@ -387,7 +370,7 @@ def test_selected_absences_count_among_the_attackers() -> None:
     for k in range(1, 7):
         for side in ("lower", "upper"):
             assert absent["bounds"][k][side] == plain[k + 3][side]
-    shown = " ".join(certify("loss", *CLIENTS, "--absent", "3")[1].split())
+    shown = said("loss", *CLIENTS, "--absent", "3")
     assert "beside 3 honest ones absent" in shown
     assert "only clients are absent" in refused("loss", "--loss", "0.2", *SMALL, "--absent", "1")
     for option in ("--absent", "--attackers"):
@@ -463,7 +446,7 @@ def test_every_redrawn_coin_counts_as_the_attackers_choice(tmp_path: Path) -> No
             least = 1 - 2**m * (1 - before["lower"])
             assert after["lower"] == pytest.approx(max(0.0, least))
     assert found[1]["bounds"][1]["upper"] > found[0]["bounds"][1]["upper"]
-    shown = " ".join(certify("loss", "--runs", folders[2], "--loss", "0.05")[1].split())
+    shown = said("loss", "--runs", folders[2], "--loss", "0.05")
     assert "with 2 coins that were drawn again" in shown
     # Of records that are in every round no coin decides.
     records = document("loss", "--runs", folders[2], "--loss", "0.05", "--unit", "record")
@@ -493,4 +476,4 @@ def test_more_attackers_than_bounds_say_anything_of_are_still_bounded() -> None:
     assert [row["attackers"] for row in bounds[:21]] == list(range(21))
     assert len(bounds) < 60
     loud = ["--sampling-rate", "1", "--noise-multiplier", "0.1", "--rounds", "30"]
-    assert "say nothing" in certify("loss", "--loss", "0.2", *loud)[1]
+    assert "say nothing" in said("loss", "--loss", "0.2", *loud)

@@ -1,15 +1,13 @@
 """`precad certify smoothing` of a trained model: votes are drawn, kept, and certified."""
 
-import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from research.robustness.models import make
+from tests.rig.commands import document, precad
 
-from precad.cli.main import app
 from precad.cli.task_file import written
 from precad.client.gradients.torch_models import model_section
 from precad.client.trained_model import TrainedModel
@@ -49,12 +47,12 @@ def trained(tmp_path: Path) -> list[str]:
     ]
 
 
-def certify(*options: str) -> Any:
-    return CliRunner().invoke(app, ["certify", "smoothing", *options])
+certify = partial(precad, "certify", "smoothing")
+votes = partial(document, "certify", "smoothing")
 
 
 def test_a_trained_model_is_certified_at_its_objectives_noise(trained: list[str]) -> None:
-    found = json.loads(certify(*trained, "--json").stdout)
+    found = votes(*trained)
     assert found["sigma"] == 0.5
     assert [point.get("label") for point in found["points"]] == [0, 1, 0, None]
     # A linear model: the true radius is the distance to its plane, √2.
@@ -65,12 +63,10 @@ def test_a_trained_model_is_certified_at_its_objectives_noise(trained: list[str]
 
 
 def test_kept_votes_are_gone_on_with_and_a_draw_repeats(trained: list[str], tmp_path: Path) -> None:
-    keep = ["--keep", str(tmp_path / "votes.jsonl"), "--json"]
-    first = json.loads(certify(*trained, *keep, "--sigma", "1").stdout)
-    again = json.loads(certify(*trained, *keep, "--sigma", "1").stdout)
-    repeated = json.loads(
-        certify(*trained, "--sigma", "1", "--draw", str(first["draw"]), "--json").stdout
-    )
+    keep = ["--keep", str(tmp_path / "votes.jsonl")]
+    first = votes(*trained, *keep, "--sigma", "1")
+    again = votes(*trained, *keep, "--sigma", "1")
+    repeated = votes(*trained, "--sigma", "1", "--draw", first["draw"])
     assert first == again == repeated
     other = certify(*trained, *keep, "--sigma", "2")
     assert other.exit_code == 2

@@ -1,16 +1,15 @@
 """`precad account` as a person runs it."""
 
-import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig import commands
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.cli.main import app
 
 RUN = ["--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2", "--rounds", "60"]
 ACCOUNT = [*RUN, "--delta", "1e-5"]
@@ -29,7 +28,9 @@ noise_multiplier = 2.0
 record_rate = 0.1
 client_rate = 0.1
 """
-runner = CliRunner()
+document = partial(commands.document, "account")
+said = partial(commands.said, "account")
+refused = partial(commands.refused, "account")
 
 
 @pytest.fixture
@@ -37,24 +38,6 @@ def large_task(tmp_path: Path) -> str:
     path = tmp_path / "task.toml"
     path.write_text(LARGE)
     return str(path)
-
-
-def document(*arguments: str) -> dict[str, Any]:
-    result = runner.invoke(app, ["account", *arguments, "--json"])
-    assert result.exit_code == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert isinstance(found, dict)
-    return found
-
-
-def said(*arguments: str) -> str:
-    return " ".join(runner.invoke(app, ["account", *arguments]).stdout.split())
-
-
-def refused(*arguments: str) -> str:
-    result = runner.invoke(app, ["account", *arguments])
-    assert (result.exit_code, result.stdout) == (2, "")
-    return result.stderr
 
 
 def exact(statements: list[dict[str, Any]]) -> dict[str, float]:

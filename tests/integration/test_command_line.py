@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import precad as run
 
-import precad
+from precad import __version__
 from precad.cli.local_deployment import to_toml
 from precad.cli.main import app
 from precad.common.identity.deployment_keys import create_local_keys
@@ -16,10 +16,6 @@ from precad.common.identity.deployment_keys import create_local_keys
 USAGE_ERROR = 2
 ADDRESS = "127.0.0.1:7301"
 NO_CONTEXT: Any = None
-
-
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 def refused(*arguments: object) -> str:
@@ -78,7 +74,7 @@ def test_help_shows_a_settings_file_that_is_one() -> None:
 def test_the_version_is_said_whatever_follows() -> None:
     for arguments in (("--version",), ("--version", "no-such-command")):
         result = run(*arguments)
-        assert (result.exit_code, result.stdout) == (0, f"precad {precad.__version__}\n")
+        assert (result.exit_code, result.stdout) == (0, f"precad {__version__}\n")
 
 
 def test_no_command_shows_the_help() -> None:

@@ -1,22 +1,20 @@
 """`precad enrol` as an operator uses it."""
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import precad
 
 from precad.aggregator.enrol.admission import ByToken
-from precad.cli.main import app
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import ClientId
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 
 
-def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["enrol", *map(str, arguments)])
+run = partial(precad, "enrol")
 
 
 def test_a_token_made_for_both_servers_works_at_both(tmp_path: Path) -> None:

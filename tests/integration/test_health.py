@@ -8,10 +8,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import precad
 from tests.rig.loop import LoopThread
 
-from precad.cli.main import app
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -33,7 +32,7 @@ class Part:
     def health(self, listen: str | None = None, wait: float = WAIT_S) -> Any:
         config = self.keys.parent / "settings.toml"
         config.write_text(f'listen = "{listen or self.address}"\nidentity = "keys/dealer"\n')
-        return CliRunner().invoke(app, ["health", "--config", str(config), "--wait", str(wait)])
+        return precad("health", "--config", config, "--wait", wait)
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def test_nobody_there_ends_it_with_1(part: Part) -> None:
 def test_settings_of_an_owner_have_no_port_to_ask(tmp_path: Path) -> None:
     config = tmp_path / "settings.toml"
     config.write_text('identity = "keys"\n')
-    result = CliRunner().invoke(app, ["health", "--config", str(config)])
+    result = precad("health", "--config", config)
     assert result.exit_code == 2
     assert "needs listen and identity" in result.stderr
 

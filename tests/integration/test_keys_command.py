@@ -6,13 +6,13 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import precad
 
-from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -22,8 +22,7 @@ from precad.common.identity.party_certificate import Principal
 USAGE_ERROR = 2
 
 
-def keys(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["keys", *map(str, arguments)])
+keys = partial(precad, "keys")
 
 
 def shown(path: Path) -> list[dict[str, Any]]:

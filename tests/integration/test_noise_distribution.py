@@ -6,21 +6,17 @@ and against OpenDP's sampler: tests/soak/test_noise_against_opendp.py.
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from tests.rig.keys import signatures, signer, verifier
+from tests.rig.rounds import NoNoise, play_round, roster_of
 
 from precad.aggregator.noise import DiscreteGaussian
-from precad.aggregator.protocol import run_round
-from precad.aggregator.store import open_store
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import Keystream
-from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -33,11 +29,6 @@ A, B = Role.SERVER_A, Role.SERVER_B
 
 def sampler(deviation: float, key: int = 1) -> DiscreteGaussian:
     return DiscreteGaussian(deviation, lambda: Keystream(Secret(bytes([key]) * 32), "test"))
-
-
-class Off:
-    def draw(self, dimension: int) -> NDArray[np.int64]:
-        return np.zeros(dimension, dtype=np.int64)
 
 
 def fit(residual: NDArray[np.int64], deviation: float) -> float:
@@ -77,22 +68,11 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
     updates = {
         name: random.integers(-(2**15), 2**15, task.dimension, dtype=np.int64) for name in names
     }
-    roster = Roster({name: Enrolment(name, 100, 0.1) for name in names})
 
     def noise(role: Role) -> Any:
-        return sampler(task.noise_units, 1 + (role is A)) if role in noisy else Off()
+        return sampler(task.noise_units, 1 + (role is A)) if role in noisy else NoNoise()
 
-    finished, _ = run_round(
-        task,
-        roster,
-        np.zeros(task.dimension),
-        updates,
-        store=partial(open_store, "sqlite://", task),
-        signers={name: signer(name) for name in names},
-        verifier=verifier(),
-        signatures=partial(signatures, task.digest),
-        noise=noise,
-    )
+    finished, _ = play_round(task, updates, noise=noise)
     assert finished.valid == tuple(names)
     residual = finished.noisy_sum - sum(updates.values())
     clip = task.privacy.client_clip
@@ -101,27 +81,11 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
     fits_only(residual, stated * math.sqrt(len(noisy)))
 
 
-def test_a_round_draws_the_tasks_noise_unless_told_otherwise(task: Task) -> None:
-    roster = Roster({ClientId("a"): Enrolment(ClientId("a"), 100, 0.1)})
-    store = partial(open_store, "sqlite://", task)
-    theta = np.zeros(task.dimension)
-    given: Any = {
-        "signers": {},
-        "verifier": verifier(),
-        "signatures": partial(signatures, task.digest),
-    }
-    finished, _ = run_round(task, roster, theta, {}, store=store, **given)
+def test_a_round_draws_fresh_noise_of_the_task_unless_told_otherwise(task: Task) -> None:
+    (finished, _), (again, _) = (
+        play_round(task, {}, roster=roster_of([ClientId("a")])) for _ in range(2)
+    )
+    assert (finished.noisy_sum != again.noisy_sum).any()
     # The system's randomness: within 20 standard errors, so that no luck decides.
     drawn = np.std(finished.noisy_sum) / (math.sqrt(2) * task.noise_units)
     assert drawn == pytest.approx(1.0, abs=20 / math.sqrt(2 * SAMPLES))
-
-
-def test_noise_is_not_of_numpys_or_torchs_generators() -> None:
-    draws = []
-    for _ in range(2):
-        np.random.seed(0)  # noqa: NPY002 - the global generator is what must not matter
-        import torch  # noqa: PLC0415
-
-        torch.manual_seed(0)
-        draws.append(DiscreteGaussian(1e6).draw(8).tolist())
-    assert draws[0] != draws[1]

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import precad
 from tests.rig.keys import identity
 from tests.rig.scripted_servers import Open, Over, Owner, Script
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.accounting.rdp import sampled_gaussian_rdp
-from precad.cli.main import app
 from precad.client.own_account import OwnAccount
 from precad.client.server_statements import STATEMENT
 from precad.common.identifiers import ClientId, Digest, Role
@@ -29,7 +28,7 @@ Played = Callable[..., Owner]
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["ledger", *map(str, arguments)], terminal_width=200)
+    result = precad("ledger", *arguments, terminal_width=200)
     return result.exit_code, result.output
 
 

@@ -1,19 +1,17 @@
 """`precad plan` as a person runs it."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import document, refused, said
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.main import app
 from precad.cli.planning import Robustness, certified
 from precad.cli.task_planning import least_noise
 from precad.common.task import Task
@@ -36,25 +34,6 @@ noise_multiplier = 2.0
 record_rate = 0.1
 client_rate = 0.1
 """
-runner = CliRunner()
-
-
-def said(*arguments: str) -> str:
-    result = runner.invoke(app, arguments)
-    assert result.exit_code == 0, result.stderr
-    return " ".join(result.stdout.split())
-
-
-def document(*arguments: str) -> Any:
-    result = runner.invoke(app, [*arguments, "--json"])
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout, parse_constant=pytest.fail)
-
-
-def refused(*arguments: str) -> str:
-    result = runner.invoke(app, arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), result.exception
-    return result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """A whole round against the plain sum: exact without noise, whatever the clients send."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,17 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.rig.keys import signatures, signer, verifier
+from tests.rig.rounds import no_noise, play_round, roster_of
 
-from precad.aggregator.protocol import run_round
 from precad.aggregator.rounds.states import Finished
-from precad.aggregator.store import open_store
 from precad.aggregator.validate import in_process_validator
 from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import apply_update, model_digest, to_bytes
-from precad.common.roster import Enrolment, Roster
+from precad.common.roster import Roster
 from precad.common.task import Task
 
 pytestmark = pytest.mark.usefixtures("either_kernel")
@@ -28,11 +25,6 @@ D = 6
 CHECKS = ("crypten", "proof")
 Maker = Callable[..., Task]
 Updates = dict[ClientId, NDArray[np.int64]]
-
-
-class NoNoise:
-    def draw(self, dimension: int) -> NDArray[np.int64]:
-        return np.zeros(dimension, dtype=np.int64)
 
 
 class FixedNoise:
@@ -46,8 +38,7 @@ class FixedNoise:
 
 
 def roster(task: Task) -> Roster:
-    names = [ClientId(f"c{i}") for i in range(task.enrolment.clients)]
-    return Roster({name: Enrolment(name, 100, 0.1) for name in names})
+    return roster_of(ClientId(f"c{i}") for i in range(task.enrolment.clients))
 
 
 def theta(task: Task) -> NDArray[np.float64]:
@@ -57,22 +48,12 @@ def theta(task: Task) -> NDArray[np.float64]:
 def play(
     task: Task,
     updates: Updates,
-    noise: Callable[[Role], Any] = lambda _: NoNoise(),
+    noise: Callable[[Role], Any] = no_noise,
     number: int = 0,
 ) -> Finished:
     """One round; what both servers end with is checked to be the same, to the byte."""
-    a, b = run_round(
-        task,
-        roster(task),
-        theta(task),
-        updates,
-        store=partial(open_store, "sqlite://", task),
-        signers={client: signer(client) for client in updates},
-        verifier=verifier(),
-        signatures=partial(signatures, task.digest),
-        attempt=number,
-        noise=noise,
-    )
+    enrolled, before = roster(task), theta(task)
+    a, b = play_round(task, updates, roster=enrolled, theta=before, attempt=number, noise=noise)
     assert (a.opened, a.valid, a.rejections) == (b.opened, b.valid, b.rejections)
     assert (a.noisy_sum == b.noisy_sum).all()
     assert to_bytes(a.theta) == to_bytes(b.theta)
@@ -247,14 +228,3 @@ def test_later_rounds_are_bound_to_their_number(make_task: Maker) -> None:
     assert (first.noisy_sum == later.noisy_sum).all()
     assert later.opened.attempt == 7
     assert first.model != later.model
-
-
-def test_with_its_own_noise_two_rounds_differ(make_task: Maker) -> None:
-    task = make_task(D)
-    store = partial(open_store, "sqlite://", task)
-    pens = partial(signatures, task.digest)
-    given: Any = {"store": store, "signers": {}, "verifier": verifier(), "signatures": pens}
-    a, b = run_round(task, roster(task), theta(task), {}, **given)
-    again, _ = run_round(task, roster(task), theta(task), {}, **given)
-    assert (a.noisy_sum == b.noisy_sum).all()
-    assert (a.noisy_sum != again.noisy_sum).any()

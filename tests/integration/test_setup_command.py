@@ -2,19 +2,17 @@
 
 import re
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import precad
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.local_deployment import task_to_toml
-from precad.cli.main import app
 from precad.client.owner_settings import JoinSettings
 from precad.common.identity.credentials import Identity
-
-runner = CliRunner()
 
 
 @pytest.fixture
@@ -28,8 +26,7 @@ def place(tmp_path: Path, make_task: Any, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def setup(*arguments: str) -> Any:
-    return runner.invoke(app, ["setup", "run", "--task", "task.toml", *arguments])
+setup = partial(precad, "setup", "run", "--task", "task.toml")
 
 
 def test_every_party_gets_settings_that_load_and_keys_of_its_own(place: Path) -> None:

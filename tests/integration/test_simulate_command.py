@@ -2,17 +2,17 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from tests.rig import commands
 
 import precad
 from precad.cli.local_deployment import to_toml
-from precad.cli.main import app
 from precad.client.records.read_records import read_records
 from precad.common.task import Task
 from precad.simulation import SimulatedTraining
@@ -26,8 +26,7 @@ def minus(updates, view):
 """
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+run = partial(commands.precad, "simulate")
 
 
 @pytest.fixture
@@ -140,7 +139,7 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.csv").write_text("\n".join(["age,dose,sick", *rows, ""]))
     made = ["task", "new", "task.toml", "--recipe", "columns.toml", "--records", "3x80"]
     arguments = [*made, "--architecture", "logistic", "--epsilon", "8", "--rounds", "20"]
-    result = CliRunner().invoke(app, arguments)
+    result = commands.precad(*arguments)
     assert result.exit_code == 0, result.output
     return tmp_path
 

@@ -11,11 +11,10 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.rig.keys import identity, signatures, signer, verifier
+from tests.rig.keys import identity
+from tests.rig.rounds import play_round
 
 import precad
-from precad.aggregator.protocol import run_round
-from precad.aggregator.store import open_store
 from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView
 from precad.common.identifiers import ClientId, Digest, Role
@@ -106,19 +105,13 @@ def test_the_models_are_the_protocols_bit_for_bit(
         honest = np.array([update for name, update in updates.items() if name not in BAD])
         view = View(task, version, theta.astype(np.float64), BAD, honest, shared.generator(version))
         updates |= dict(zip(BAD, attack(bad, view), strict=True))
-        a, b = run_round(
+        a, b = play_round(
             task,
-            roster,
-            theta,
             {names[name]: update for name, update in updates.items()},
-            store=partial(open_store, "sqlite://", task),
-            signers={client: signer(client) for client in names.values()},
-            verifier=verifier(),
-            signatures=partial(signatures, task.digest),
+            roster=roster,
+            theta=theta,
             attempt=version,
-            noise=lambda role, version=version: Given(  # type: ignore[misc]
-                drawing.Draws(task, SEED), role, version
-            ),
+            noise=lambda role, version=version: Given(drawing.Draws(task, SEED), role, version),
         )
         assert to_bytes(after) == to_bytes(a.theta) == to_bytes(b.theta), version
         assert a.model == model_digest(task.digest, version + 1, task.model.parameters, after)

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
-
-from precad.cli.main import app
+from tests.rig.commands import precad
 
 RECORDS, FEATURES = 40, 8
 RECIPE = """[data]
@@ -40,7 +38,6 @@ def squares(outputs, targets, reduction="mean"):
 """
 WISHES = ("--records", "3x600", "--epsilon", "3", "--rounds", "50")
 Change = Callable[[Path], object]
-runner = CliRunner()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "images": ("--model", "nets_of_checks:Images"),
             "days": ("--recipe", "real.toml", "--model", "nets_of_checks:Days"),
         }.items():
-            made = runner.invoke(app, ["task", "new", f"{name}.task", *wanted, *WISHES])
+            made = precad("task", "new", f"{name}.task", *wanted, *WISHES)
             assert made.exit_code == 0, made.stderr
     return folder
 
@@ -67,8 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check(folder: Path, task: str, data: Path, *more: str) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        command = ["task", "check", f"{task}.task", "--data", str(data), *more]
-        return runner.invoke(app, command)
+        return precad("task", "check", f"{task}.task", "--data", data, *more)
 
 
 def inputs(*shape: int) -> Any:
@@ -141,7 +137,7 @@ def test_real_valued_targets_need_a_loss_of_ones_own(folder: Path, tmp_path: Pat
     assert "take every record" in found.stdout, found.stderr
     absent = check(folder, "days", data, *own, "--loss", "nets_of_checks:cubes")
     assert "give MODULE:NAME" in absent.stderr
-    alone = runner.invoke(app, ["task", "check", str(folder / "days.task"), "--loss", "a:b"])
+    alone = precad("task", "check", folder / "days.task", "--loss", "a:b")
     assert "give --data too" in alone.stderr
 
 

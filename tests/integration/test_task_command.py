@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import document, precad, said
 
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import planned_guarantees
-from precad.cli.main import app
 from precad.cli.task_file import written
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
@@ -20,11 +19,10 @@ from precad.common.task_schema import Column, DataSection
 ROOT = Path(__file__).parents[2]
 NET = ["--architecture", "logistic", "--features", "64", "--classes", "10"]
 WISHES = ["--records", "3x600", "--epsilon", "3", "--rounds", "50"]
-runner = CliRunner()
 
 
 def new(path: Path, *arguments: str) -> Any:
-    return runner.invoke(app, ["task", "new", str(path), *arguments])
+    return precad("task", "new", path, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -134,20 +132,20 @@ def test_what_is_written_is_the_task(made: Path) -> None:
 
 def test_check_names_the_mistake_and_show_says_what_holds(made: Path, tmp_path: Path) -> None:
     digest = str(Task.load(made).digest)
-    good = runner.invoke(app, ["task", "check", str(made)])
+    good = precad("task", "check", made)
     assert good.exit_code == 0
     assert digest in good.stdout
     broken = tmp_path / "broken.toml"
     broken.write_text(made.read_text().replace("projections", "projektions"))
-    bad = runner.invoke(app, ["task", "check", str(broken)])
+    bad = precad("task", "check", broken)
     assert bad.exit_code == 2
     assert "projektions" in bad.stderr
-    shown = " ".join(runner.invoke(app, ["task", "show", str(made)]).stdout.split())
+    shown = said("task", "show", made)
     for words in ("against one curious server", "stop counting an owner at ε = 3", "2 to 3 owners"):
         assert words in shown
-    document = json.loads(runner.invoke(app, ["task", "show", str(made), "--json"]).stdout)
-    assert document["digest"] == digest
-    assert len(document["statements"]) == 3
+    answer = document("task", "show", made)
+    assert answer["digest"] == digest
+    assert len(answer["statements"]) == 3
 
 
 @pytest.mark.parametrize("rate", ["1.0", "0.3"])
@@ -160,7 +158,7 @@ def test_the_limit_that_show_prints_lasts_to_the_end(made: Path, tmp_path: Path,
         .replace("client_rate = 1.0", f"client_rate = {rate}")
     )
     task = Task.load(path)
-    said = runner.invoke(app, ["task", "show", str(path)]).stdout
+    said = precad("task", "show", path).stdout
     found = re.search(r"to the end with ([\d.]+) or more; .* same limit, ([\d.]+) or more", said)
     assert found, said
     for number, whole in ((found[1], True), (found[2], False)):
@@ -175,24 +173,21 @@ def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
     assert new(path, *NET, *WISHES, "--validation", "proof").exit_code == 0
     task, other = Task.load(path), Task.load(made)
     assert (task.validation, other.validation) == ("proof", "crypten")
-    said = [
-        " ".join(runner.invoke(app, ["task", "show", str(each)]).stdout.split())
-        for each in (path, made)
-    ]
+    shown = [said("task", "show", each) for each in (path, made)]
     words = "For a record, against one malicious server, with any other clients"
-    assert words in said[0]
-    assert words not in said[1]
-    assert "Nothing is claimed against a server that cheats" in said[1]
+    assert words in shown[0]
+    assert words not in shown[1]
+    assert "Nothing is claimed against a server that cheats" in shown[1]
     # A longer update, and what an owner uploads: the proof too.
     assert (
-        "passes with probability 9.1e-13 in all, for attackers who compute 2^60 hashes" in said[0]
+        "passes with probability 9.1e-13 in all, for attackers who compute 2^60 hashes" in shown[0]
     )
-    assert "passes with probability 2^−40 a submission" in said[1]
+    assert "passes with probability 2^−40 a submission" in shown[1]
     assert task.proof is not None
-    assert f"An owner uploads {64 + 8 * task.proof.body_words:,} bytes" in said[0]
-    assert f"An owner uploads {32 + 8 * task.dimension:,} bytes" in said[1]
-    document = json.loads(runner.invoke(app, ["task", "show", str(path), "--json"]).stdout)
-    *planned, capped = document["statements"]
+    assert f"An owner uploads {64 + 8 * task.proof.body_words:,} bytes" in shown[0]
+    assert f"An owner uploads {32 + 8 * task.dimension:,} bytes" in shown[1]
+    answer = document("task", "show", path)
+    *planned, capped = answer["statements"]
     assert len(planned) == 3
     assert capped["basis"] == "cap"
     assert capped["malicious_server"] is True
@@ -211,7 +206,7 @@ def test_what_is_said_to_be_added_to_delta_is_no_less_than_what_is(
     rejections = [each.rejection_delta or 0.0 for each in exact]
     broken = exact[-1].advantage_delta or 0.0
     shown, plan, account = (
-        runner.invoke(app, command).stdout
+        precad(*command).stdout
         for command in (
             ["task", "show", str(path)],
             ["plan", "--task", str(path)],
@@ -309,12 +304,12 @@ def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -
     assert task.dimension == 4 * 2 + 2
     assert task.data
     assert [column.name for column in task.data.columns] == ["age", "ward"]
-    checked = runner.invoke(app, ["task", "check", str(path), "--data", "ward.csv"])
+    checked = precad("task", "check", path, "--data", "ward.csv")
     assert checked.exit_code == 0, checked.stderr
     assert "40 records, each float32[4]" in checked.stdout
     bad = hospital / "bad.csv"
     bad.write_text((hospital / "ward.csv").read_text().replace("70", "seventy", 1))
-    refused = runner.invoke(app, ["task", "check", str(path), "--data", str(bad)])
+    refused = precad("task", "check", path, "--data", str(bad))
     assert refused.exit_code == 2
     assert "record 0 (line 2) = 'seventy': isn't a number" in refused.stderr
 
@@ -323,13 +318,13 @@ def test_a_model_of_ones_own_is_tried_on_records(hospital: Path) -> None:
     path = hospital / "task.toml"
     assert new(path, *FROM_RECIPE, "--model", "nets_of_hospital:Fits").exit_code == 0
     check = ["task", "check", str(path), "--data", "ward.csv"]
-    assert "--model to try them with your model" in runner.invoke(app, check).stdout
-    fits = runner.invoke(app, [*check, "--model", "nets_of_hospital:Fits"])
+    assert "--model to try them with your model" in precad(*check).stdout
+    fits = precad(*check, "--model", "nets_of_hospital:Fits")
     assert "take every record" in fits.stdout, fits.stderr
-    wrong = runner.invoke(app, [*check, "--model", "nets_of_hospital:Wide"])
+    wrong = precad(*check, "--model", "nets_of_hospital:Wide")
     assert wrong.exit_code == 2
     assert "the task has weight[2, 4]" in wrong.stderr
-    alone = runner.invoke(app, [*check[:3], "--model", "nets_of_hospital:Fits"])
+    alone = precad(*check[:3], "--model", "nets_of_hospital:Fits")
     assert "give --data too" in alone.stderr
 
 
@@ -371,7 +366,7 @@ def test_an_owners_clip_is_what_it_can_sample_at_most_and_more_is_warned_of(
     warned = f"one bad owner weighs as much as {excess} honest ones; make it 1 or less"
     assert (warned in made.stderr) is bool(excess), made.stderr
     for command in ("show", "check"):
-        said = runner.invoke(app, ["task", command, str(path)])
+        said = precad("task", command, path)
         assert ("arms attackers alone" in said.stderr) is bool(excess)
 
 
@@ -433,13 +428,13 @@ def test_plan_and_new_take_the_same_words_and_give_the_same_numbers(
 ) -> None:
     path = tmp_path / "same.toml"
     assert new(path, *wishes).exit_code == 0
-    said = runner.invoke(app, ["plan", *wishes, "--json"])
+    said = precad("plan", *wishes, "--json")
     assert said.exit_code == 0, said.stderr
     planned, task = json.loads(said.stdout)["task"], Task.load(path)
     assert planned["privacy"] == task.privacy.model_dump(exclude={"epsilon_limit"})
     training = planned["training"]
     assert training == task.training.model_dump(include={"learning_rate", "rounds"})
-    shown = runner.invoke(app, ["plan", *wishes]).stdout
+    shown = precad("plan", *wishes).stdout
     assert f"training.learning_rate = {training['learning_rate']:g}" in shown
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tests.rig.aggregators import aggregator
 from tests.rig.breaking import Breaking
 from tests.rig.keys import signatures
+from tests.rig.rounds import roster_of
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare, reconstruct
@@ -29,14 +30,13 @@ from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 
 A, B = Role.SERVER_A, Role.SERVER_B
 SERVERS = (A, B)
 ANN, BEN, CLEO = (ClientId(name) for name in ("ann", "ben", "cleo"))
-ROSTER = Roster({c: Enrolment(c, 100, 0.1) for c in (ANN, BEN, CLEO)})
+ROSTER = roster_of((ANN, BEN, CLEO))
 VALID_SET = Digest(b"\3" * 32)
 
 

@@ -39,7 +39,7 @@ def play_round(
 
     From a model of zeros, of those alone who send updates, with the task's noise, unless given.
     """
-    usual = {
+    usual: dict[str, Any] = {
         "roster": roster_of(updates),
         "theta": np.zeros(task.dimension),
         "store": partial(open_store, "sqlite://", task),

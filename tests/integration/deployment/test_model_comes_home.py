@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.integration.deployment.conftest import limit_of
+from tests.rig.commands import precad
 from tests.rig.tasks import logistic as logistic_model
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked, said
 
 from precad.cli.local_deployment import LINGER_S, LocalDeployment
-from precad.cli.main import app
 from precad.client import TrainedModel, load_vector
 from precad.client.gradients.torch_models import logistic
 from precad.client.records.read_records import write_client_data
@@ -54,7 +53,7 @@ class Trained:
 
     def says(self, *arguments: object) -> str:
         """What a command prints on stdout."""
-        ended = CliRunner().invoke(app, [*map(str, arguments)])
+        ended = precad(*arguments)
         assert ended.exit_code == 0, ended.output
         return ended.stdout
 

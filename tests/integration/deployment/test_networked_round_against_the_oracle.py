@@ -2,15 +2,12 @@
 sum but for the noise."""
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.rig.keys import signatures, signer, verifier
+from tests.rig.rounds import no_noise, play_round
 
-from precad.aggregator.protocol import run_round
-from precad.aggregator.store import open_store
 from precad.common.encode import clip_update
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector
@@ -22,18 +19,6 @@ if TYPE_CHECKING:
 
 COUNTED = "counted"
 ROUNDS = 3
-
-
-class NoNoise:
-    """Lets the sum through as it is."""
-
-    def draw(self, dimension: int) -> RingVector:
-        return np.zeros(dimension, dtype=np.int64)
-
-
-def no_noise(role: Role) -> NoNoise:
-    del role
-    return NoNoise()
 
 
 def mixed_updates(running: "Running", rng: np.random.Generator) -> dict[int, RingVector]:
@@ -86,15 +71,11 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             servers.fetch_model(event.version + 1, Digest(digests.pop().value)), after
         )
 
-        oracle, other = run_round(
+        oracle, other = play_round(
             task,
-            roster,
-            theta,
             {names[number]: x for number, x in updates.items()},
-            store=partial(open_store, "sqlite://", task),
-            signers={name: signer(name) for name in names},
-            verifier=verifier(),
-            signatures=partial(signatures, task.digest),
+            roster=roster,
+            theta=theta,
             attempt=event.version,
             noise=no_noise,
         )

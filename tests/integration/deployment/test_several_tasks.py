@@ -1,21 +1,18 @@
 """Several tasks on the same two servers and dealer: a process and a settings file each."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import document
 from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment
-from precad.cli.main import app
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
@@ -79,12 +76,6 @@ def done(deployment: LocalDeployment) -> list[ServerStatus]:
     return until(over, lambda: deployment.log("server-a"), poll_s=0.3)
 
 
-def ledger(*arguments: object) -> Any:
-    asked = CliRunner().invoke(app, ["ledger", *map(str, arguments), "--json"])
-    assert asked.exit_code == 0, asked.output
-    return json.loads(asked.stdout)
-
-
 def test_two_tasks_train_side_by_side_and_an_owner_has_one_account(
     tmp_path: Path, start: Start
 ) -> None:
@@ -103,8 +94,8 @@ def test_two_tasks_train_side_by_side_and_an_owner_has_one_account(
     for deployment in (wards, clinics):
         assert set(deployment.wait(NAMES, 60.0).values()) == {0}
         # Each server has a ledger for each task, and an owner one account for all.
-        view = ledger("show", deployment.folder / "state" / "server-a")
+        view = document("ledger", "show", deployment.folder / "state" / "server-a")
         assert view["totals"]["participations"] == 2 * deployment.task.training.rounds
-    account = ledger("mine", tmp_path / "accounts" / NAMES[0])
+    account = document("ledger", "mine", tmp_path / "accounts" / NAMES[0])
     assert sorted(each["versions"] for each in account["tasks"]) == sorted(ROUNDS.values())
     assert account["epsilon"] > max(each["epsilon"] for each in account["tasks"])

@@ -3,14 +3,14 @@
 import json
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from tests.rig.commands import precad
 from tests.rig.pane import terminal
 
-from precad.cli.main import app
 from precad.common.kernel import kernel_in_use
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ COLUMNS = 44
 """A narrow one."""
 
 
-def status(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["status", *map(str, arguments)])
+status = partial(precad, "status")
 
 
 @pytest.mark.parametrize("server", ["a", "b"])

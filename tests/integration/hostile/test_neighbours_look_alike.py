@@ -21,15 +21,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from tests.rig.clock import LeapingClock
+from tests.rig.commands import precad
 from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
 from tests.rig.tasks import logistic
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import environment_of_parts, task_to_toml, to_toml
-from precad.cli.main import app
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView, take_part
@@ -145,7 +144,7 @@ def joined(
         patch.setattr(logs, "_print_no_stops", lambda: None)
         config = settings(folder, task, servers, record_rate=1.0, **data)
         with lines.kept():
-            ended = CliRunner().invoke(app, ["join", "--config", str(config)])
+            ended = precad("join", "--config", config)
     state = folder / "state"
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
     return Seen(
@@ -291,7 +290,7 @@ def looked_at(folder: Path, task: Task, text: str | None) -> tuple[int, list[lis
     with started(*servers):
         columns = {"inputs": ["a"], "target": "y"}
         config = settings(folder, task, servers, data="ward.csv", columns=columns)
-        ended = CliRunner().invoke(app, ["doctor", "--config", str(config)])
+        ended = precad("doctor", "--config", config)
     assert ended.output
     assert not (folder / "state").exists()
     return ended.exit_code, [server.calls for server in servers]

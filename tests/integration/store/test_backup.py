@@ -3,22 +3,20 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import precad
 
 from precad.aggregator.store import Store, audit_ledger
 from precad.aggregator.store.backup import back_up
-from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 
 Opener = Callable[..., Store]
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["backup", *map(str, arguments)])
+run = partial(precad, "backup")
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Opener, Prepare
+from tests.rig.commands import precad
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, most_participations
@@ -20,13 +20,11 @@ from precad.aggregator.rounds.privacy_cap import epsilon_spent
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import Store, audit_ledger, open_store, read_training
 from precad.aggregator.store.transaction import parse_url, reading_engine
-from precad.cli.main import app
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
 CHARGE = "INSERT INTO charge (attempt, client, record_rate, sequence) VALUES"
-Invoke = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +77,10 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/state.db"
 
 
-@pytest.fixture
-def invoke() -> Invoke:
-    """Run ``precad ledger …``: exit status and everything said."""
-
-    def run(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["ledger", *arguments])
-        return done.exit_code, done.output
-
-    return run
+def invoke(*arguments: object) -> tuple[int, str]:
+    """``precad ledger …``: exit status and everything said."""
+    done = precad("ledger", *arguments)
+    return done.exit_code, done.output
 
 
 def tamper(url: str, *statements: str) -> None:
@@ -131,7 +124,7 @@ def test_what_a_server_writes_is_sound_and_a_reader_cannot_change_it(
 
 
 def test_an_empty_ledger_is_sound_and_cost_nobody_anything(
-    url: str, tmp_path: Path, opener: Opener, enrolled: Callable[[Store], Store], invoke: Invoke
+    url: str, tmp_path: Path, opener: Opener, enrolled: Callable[[Store], Store]
 ) -> None:
     enrolled(opener(url))
     audit = audit_ledger(url)
@@ -374,7 +367,7 @@ def test_there_must_be_a_ledger(tmp_path: Path, url: str) -> None:
 # --- precad ledger -----------------------------------------------------------------------------
 
 
-def test_show_gives_exact_epsilon_by_client(played_url: str, invoke: Invoke, task: Task) -> None:
+def test_show_gives_exact_epsilon_by_client(played_url: str, task: Task) -> None:
     status, output = invoke("show", played_url, "--json")
     assert status == 0
     document = json.loads(output)
@@ -417,7 +410,6 @@ def test_show_tells_what_remains_below_the_limit(
     opener: Opener,
     make_task: Callable[..., Task],
     prepared: Prepare,
-    invoke: Invoke,
 ) -> None:
     task = make_task(8, {"privacy.epsilon_limit": 1.5})
     store = opener(f"sqlite:///{tmp_path}/state.db", task=task)
@@ -451,7 +443,7 @@ def test_show_tells_what_remains_below_the_limit(
     ],
 )
 def test_a_wrong_value_is_explained(
-    tmp_path: Path, opener: Opener, invoke: Invoke, arguments: tuple[str, ...], says: str
+    tmp_path: Path, opener: Opener, arguments: tuple[str, ...], says: str
 ) -> None:
     opener(f"sqlite:///{tmp_path}/state.db").close()
     status, output = invoke(*(argument.format(folder=tmp_path) for argument in arguments))
@@ -459,7 +451,7 @@ def test_a_wrong_value_is_explained(
     assert says in output
 
 
-def test_verify_says_sound_and_exits_0(played_url: str, invoke: Invoke) -> None:
+def test_verify_says_sound_and_exits_0(played_url: str) -> None:
     head = str(audit_ledger(played_url).head)
     assert invoke("verify", played_url, "--head", head) == (0, f"sound: 8 entries, head {head}\n")
     status, output = invoke("verify", played_url, "--json")
@@ -467,7 +459,7 @@ def test_verify_says_sound_and_exits_0(played_url: str, invoke: Invoke) -> None:
     assert json.loads(output) == {"sound": True, "entries": 8, "head": head, "findings": []}
 
 
-def test_verify_says_what_broke_and_where_and_exits_1(played_url: str, invoke: Invoke) -> None:
+def test_verify_says_what_broke_and_where_and_exits_1(played_url: str) -> None:
     tamper(played_url, "DELETE FROM charge WHERE attempt = 0 AND client = 'ward-a'")
     status, output = invoke("verify", played_url)
     assert status == 1

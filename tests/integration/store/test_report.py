@@ -6,22 +6,22 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import create_engine, text
 from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare
 from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
+from tests.rig.commands import precad
 
 from precad.accounting.adversaries import MALICIOUS_SERVER, Run
 from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import advantages, honest_rejection
 from precad.aggregator.store import Store, open_store, read_training
-from precad.cli.main import app
 from precad.cli.report_facts import Guarantee, Report, guarantee_sentence, least, most
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
@@ -81,8 +81,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def invoke(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+invoke = partial(precad, "report")
 
 
 class Page(HTMLParser):

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.rig.keys import signatures, signer, verifier
+from tests.rig.rounds import play_round
 from tests.rig.submissions import body_of, masked
 from tests.rig.views import SERVERS, DealerView, View, Watched
 
@@ -24,7 +23,6 @@ from precad.aggregator.peer_link import Frame, memory_pair
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.share.header import Verifier
 from precad.common.share.proof_submission import AnySubmission
@@ -208,19 +206,7 @@ def _play(
     patch.setattr(page, "memory_pair", pair)
     patch.setattr(page, "Inbox", WatchedInbox)
     patch.setattr(page, "DealerRole", WatchedDealer)
-    roster = Roster({name: Enrolment(name, 100, 0.1) for name in updates})
-    theta = np.zeros(task.dimension)
-    outcomes = page.run_round(
-        task,
-        roster,
-        theta,
-        updates,
-        store=store,
-        signers={name: signer(name) for name in updates},
-        verifier=verifier(),
-        signatures=partial(signatures, task.digest),
-        noise=noise,
-    )
+    outcomes = play_round(task, updates, store=store, noise=noise)
     for role, outcome in zip(SERVERS, outcomes, strict=True):
         views[role].outcome = outcome
         views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.rig.rounds import no_noise
 from tests.rig.views import Watched
 
 from precad.common.encode import squared_norm
@@ -105,13 +106,9 @@ def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
     ):
         assert seen(x, shown)
 
-    class Off:
-        def draw(self, dimension: int) -> NDArray[np.int64]:
-            return np.zeros(dimension, dtype=np.int64)
-
     # Without noise a lone client's update is what the round releases; without A's mask it is B's
     # share. Both are found.
-    watched = watch(task, {VICTIM: x}, noise=lambda _: Off())
+    watched = watch(task, {VICTIM: x}, noise=no_noise)
     assert seen(x, to_bytes(watched.a.outcome.noisy_sum))
     both = watched.a.expanded(VICTIM, 8) + watched.b.expanded(VICTIM, 8)
     assert seen(x, to_bytes(both))
