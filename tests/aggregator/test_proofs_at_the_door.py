@@ -23,7 +23,7 @@ from tests.rig.submissions import ONE, body_of, pair_of, upload, words_of
 from tests.rig.tasks import task_with
 
 from precad.aggregator.collect import Inbox
-from precad.aggregator.collect.matching import describe, match
+from precad.aggregator.collect.matching import describe
 from precad.aggregator.collect.upload import SpooledBody
 from precad.aggregator.rounds.states import Opened
 from precad.common.errors import RejectedSubmission, Rejection
@@ -239,21 +239,6 @@ def test_the_signature_of_another_check_is_none_of_this_ones(doors: Doors) -> No
         assert doors.refusal(replace(part, header=by_two)).reason is Rejection.BAD_SIGNATURE
 
 
-def test_a_clients_first_header_is_its_only_one(doors: Doors) -> None:
-    first, second = doors.pair(), doors.pair()
-    anew = tuple(replace(p, header=resigned(p.header, signer(ONE))) for p in first)
-    for part in first:
-        doors.send(part)
-    for part in (*second, *anew):
-        with pytest.raises(RejectedSubmission) as rejected:
-            doors.send(part)
-        assert rejected.value.reason is Rejection.DUPLICATE
-    for part in first:
-        held = doors.inboxes[part.role].close()[ONE]
-        assert not isinstance(held, Rejection)
-        assert held.header == part.header
-
-
 def mixed(tales: tuple[Pair, Pair], place: int, whose: Mapping[str, int]) -> ProofSubmission:
     """What one holder gets when each of its parts is taken from one of two good submissions."""
     parts = {name: tales[number][place] for name, number in whose.items()}
@@ -291,18 +276,6 @@ def test_parts_of_two_submissions_make_none(doors: Doors, place: int) -> None:
         forged = whose["signature"] != whose["header"]
         reason = Rejection.BAD_SIGNATURE if forged else Rejection.MALFORMED
         assert doors.refusal(sent).reason is reason
-
-
-def test_two_good_submissions_one_at_each_server_are_unmatched(doors: Doors) -> None:
-    (seed, _), (_, body) = doors.pair(), doors.pair()
-    for part in (seed, body):
-        doors.send(part)
-    opened = Opened(3, 2, (ONE, TWO), MODEL, frozenset())
-    collected = {role: doors.inboxes[role].close() for role in SERVERS}
-    for role in SERVERS:
-        matched = match(opened, role, collected[role], describe(collected[other(role)]))
-        assert matched.rejections == {ONE: Rejection.UNMATCHED, TWO: Rejection.ABSENT}
-    assert not doors.spooled()
 
 
 # --- the body ----------------------------------------------------------------------------------
@@ -343,28 +316,3 @@ def test_words_that_are_none_of_the_field_are_refused_though_signed(
     refused = doors.refusal(body)
     assert refused.reason is Rejection.MALFORMED
     assert f"a word of the {name} is p" in str(refused)
-
-
-@pytest.mark.parametrize("missing", [1, 8, 8 * SHAPE.values, 8 * SHAPE.body_words, None])
-def test_a_body_that_ends_early_may_come_again(doors: Doors, missing: int | None) -> None:
-    _, body = doors.pair()
-    data = body_of(body)
-    inbox = doors.inboxes[body.role]
-    taking = inbox.start(replace(body, body=None))
-    taking.add(data[: 0 if missing is None else len(data) - missing])
-    with pytest.raises(RejectedSubmission) as rejected:
-        taking.finish()
-    assert rejected.value.reason is Rejection.TRUNCATED
-    assert not doors.spooled()
-    doors.send(body)
-    assert isinstance(inbox.close()[ONE], ProofSubmission)
-
-
-def test_a_longer_body_is_cut_off_and_a_seed_has_none(doors: Doors) -> None:
-    seed, body = doors.pair()
-    taking = doors.inboxes[body.role].start(replace(body, body=None))
-    taking.add(body_of(body))
-    for upload_ in (taking, doors.inboxes[seed.role].start(seed)):
-        with pytest.raises(RejectedSubmission, match="longer than"):
-            upload_.add(b"\0")
-    assert not doors.spooled()

@@ -2,18 +2,20 @@
 deadlines, with status 1 and words that say what, where and what to do; so do the clients."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.rig.light_client import joined, play_round, submit_zeros
 from tests.rig.waiting import DEADLINE_S, until
+from tests.rig.warm import said
 
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.common.task import Task
 from precad.common.wire.owner_notices import TrainingPaused
 
 if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Deploy
+    from tests.integration.deployment.conftest import Deploy, Running
 
 SHORT = {"deadlines.peer": 1.0, "deadlines.outage": 1.0}
 SERVERS = ("server-a", "server-b")
@@ -98,10 +100,10 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy"
 
 
 @pytest.mark.parametrize(
-    ("party", "said"), [("server-b", "task digest differs"), ("dealer", "the dealer at")]
+    ("party", "words"), [("server-b", "task digest differs"), ("dealer", "the dealer at")]
 )
 def test_different_tasks_stop_the_servers_with_both_digests(
-    deploy: "Deploy", party: str, said: str
+    deploy: "Deploy", party: str, words: str
 ) -> None:
     # A mismatch is no outage: nobody waits for it to pass.
     deployment = deploy({"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S})
@@ -115,7 +117,7 @@ def test_different_tasks_stop_the_servers_with_both_digests(
     assert statuses == {"server-a": 1, "server-b": 1}
     for name in SERVERS:
         error = why(deployment, name)
-        assert said in error
+        assert words in error
         assert str(deployment.task.digest) in error
         assert str(other.digest) in error
         assert "give both parties the same task file" in error
@@ -137,3 +139,17 @@ def test_a_leader_with_a_wrong_address_says_so_and_waits_for_no_deadline(deploy:
 
     until(lambda: sentence in log(), log)
     assert re.search(r"trying again for \d+ s", log())
+
+
+def test_join_says_why_it_ends_on_its_last_line(running: "Running", tmp_path: Path) -> None:
+    config = (running.deployment.folder / "ward-00.toml").read_text(encoding="utf-8")
+    task = Task.parse(running.task.model_dump() | {"name": "another"})
+    (tmp_path / "other.toml").write_text(task_to_toml(task))
+    changed = running.deployment.folder / "changed.toml"
+    other = f'task = "{tmp_path / "other.toml"}"'
+    changed.write_text(re.sub(r"^task = .*$", other, config, flags=re.MULTILINE))
+    status, printed = said(tmp_path, "join", "--config", changed)
+    assert (status, "Traceback" in printed) == (1, False)
+    last = printed.splitlines()[-1]
+    assert last.startswith(f"precad: task digest differs: ours {task.digest}, theirs")
+    assert str(running.task.digest) in last

@@ -58,22 +58,6 @@ def test_status_is_one_json_document_of_what_the_server_did(
         assert words in table.stdout
 
 
-def test_status_says_when_another_server_answers(running: "Running") -> None:
-    b = running.deployment.addresses["server-b"]
-    keys = running.deployment.folder / "keys"
-    asked = status(b, "--server", "a", "--identity", keys / "operator")
-    assert (asked.exit_code, asked.stdout) == (1, "")
-    assert f"server A isn't at {b}" in asked.stderr
-
-
-def test_status_is_for_operators(running: "Running") -> None:
-    a = running.deployment.addresses["server-a"]
-    asked = status(a, "--identity", running.deployment.folder / "keys" / "ward-00")
-    assert (asked.exit_code, asked.stdout) == (1, "")
-    assert "not-allowed" in asked.stderr
-    assert "operator" in asked.stderr
-
-
 def test_the_live_screen_follows_the_rounds_in_place(running: "Running") -> None:
     zero = np.zeros(running.task.dimension, dtype=np.int64)
     bad = zero.copy()

@@ -82,14 +82,6 @@ def pair(make_task: Any) -> Iterator[Pair]:
         yield Pair(fakes[0], fakes[1], task)
 
 
-def test_honest_fakes_finish(pair: Pair) -> None:
-    result = pair.take_part(pair.budget())
-    assert (result.ended, result.submitted) == (FINISHED, 3)
-    assert len(pair.a.uploads) == len(pair.b.uploads) == 3
-    assert {len(seed) for seed in pair.a.uploads} == {32}
-    assert {len(body) for body in pair.b.uploads} == {32 + 8 * D}
-
-
 def a_model_of_as_own(pair: Pair) -> None:
     """With its right digest, to one client."""
     pair.a.theta = pair.a.theta + 1
@@ -306,24 +298,6 @@ def test_one_round_announced_often_is_answered_once(pair: Pair) -> None:
     budget = pair.budget()
     assert pair.take_part(budget).submitted == 1
     assert budget.participations == len(pair.a.uploads) == 1
-
-
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -5.0, 0.0, 1e300])
-def test_a_deadline_that_is_none_is_the_tasks(pair: Pair, seconds: float) -> None:
-    pair.a.notices = [opening(7, pair.a.model(), collect_s=seconds)]
-    pair.a.rounds = 0
-    assert pair.take_part(pair.budget()).submitted == 1
-
-
-def test_a_rejection_for_no_reason_that_there_is(pair: Pair) -> None:
-    pair.b.receipt = pb.Receipt(rejection="because", detail="x" * 100_000)
-    with pytest.raises(PeerViolation, match="because"):
-        pair.take_part(pair.budget())
-    over = pb.RoundOver(attempt=1, rejection="y" * 100_000)
-    pair.a.notices = [pb.Notice(over=over)]
-    with pytest.raises(PeerViolation) as caught:
-        pair.take_part(pair.budget())
-    assert len(str(caught.value)) <= 2000
 
 
 def test_a_receipts_words_are_a_part_of_one_line(

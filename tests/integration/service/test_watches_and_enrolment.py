@@ -1,5 +1,6 @@
 """OpenWatches of real servers, and enrolment by token."""
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,24 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
 
 
 # --- enrolment ---------------------------------------------------------------------------------
+
+
+def test_whoever_names_another_task_is_refused_with_both_digests(
+    deployed: Deployed, make_task: Any
+) -> None:
+    other = make_task(8, {"name": "another"})
+    with deployed.connect(ONE) as servers:
+        servers.task = other
+        for meet in (
+            servers.check_task,
+            lambda: servers.enrol(1, other.privacy.record_rate),
+            lambda: list(servers.watch()),
+        ):
+            with pytest.raises(PrecadError, match="same task file") as refused:
+                meet()
+            assert {str(other.digest), str(deployed.task.digest)} <= set(
+                re.findall(r"[0-9a-f]{64}", str(refused.value))
+            )
 
 
 def test_one_token_enrols_one_client_at_both_servers(deploy: Deploy, tmp_path: Path) -> None:
