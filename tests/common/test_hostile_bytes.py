@@ -16,7 +16,8 @@ import grpc
 import numpy as np
 import pytest
 from tests.fuzz.stage import join, split
-from tests.fuzz.targets import TARGETS, stage
+from tests.fuzz.target import stage
+from tests.fuzz.targets import TARGETS
 from tests.rig.keys import identity
 
 from precad.common.errors import (

@@ -10,6 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tests.rig.clock import LeapingClock
 from tests.rig.memory import in_memory
+from tests.rig.tasks import task_with
 
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer
@@ -30,7 +31,6 @@ from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.share.proof_submission import SERVERS
-from precad.common.task import Task
 from precad.common.wire.signed_statements import sign_body
 from precad.common.wire.submission_messages import BODY_WANTED
 from precad.dealer.dealer_role import DealerRole
@@ -87,26 +87,6 @@ class Refusing(grpc.RpcError):
         return "no"
 
 
-def small_task(validation: str = "crypten") -> Task:
-    return Task.parse(
-        {
-            "name": "small",
-            "validation": validation,
-            "model": {"parameters": [{"name": "w", "shape": [D]}]},
-            "privacy": {
-                "record_clip": 1.0,
-                "client_clip": 20.0,
-                "noise_multiplier": 2.0,
-                "record_rate": 0.2,
-                "client_rate": 1.0,
-            },
-            "training": {"learning_rate": 0.5, "rounds": 10},
-            "enrolment": {"clients": 10, "max_expected_records": 100.0},
-            "deadlines": {"enrol": 0.01, "collect": 600.0, "work": 0.0},
-        }
-    )
-
-
 def split(data: bytes) -> list[bytes]:
     """A stream's messages: each after two bytes of length, the last one as long as it is."""
     pieces = []
@@ -136,7 +116,8 @@ class Stage:
     def __init__(self, validation: str = "crypten") -> None:
         self._temporary = in_memory()
         self.folder = Path(self._temporary.name)
-        self.task = small_task(validation)
+        deadlines = {"enrol": 0.01, "collect": 600.0, "work": 0.0}
+        self.task = task_with({"validation": validation, "deadlines": deadlines}, D)
         self.loop = asyncio.new_event_loop()
         (self.folder / "task.toml").write_text(task_to_toml(self.task), encoding="utf-8")
         create_local_keys(self.folder / "keys", [CLIENT.name])

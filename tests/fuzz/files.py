@@ -1,0 +1,303 @@
+"""Files that people give: tasks, settings, certificates, models, records, votes and runs."""
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+from safetensors.numpy import save
+from tests.fuzz.stage import CLIENT, D, join, split
+from tests.fuzz.target import Target, stage
+
+from precad.aggregator.collect.upload import Spool
+from precad.aggregator.enrol.admission import new_token, token_digest
+from precad.aggregator.settings import ServerASettings, ServerBSettings
+from precad.aggregator.store.summary import read_task
+from precad.certify.curves import Floats
+from precad.certify.finished_runs import FinishedRun
+from precad.certify.inefficacy import expected_loss
+from precad.certify.intervals import ScoreBound, vote_counts
+from precad.cli.certify import Loss, Prediction, UnitName, certify
+from precad.cli.certify_files import read_array
+from precad.cli.certify_inputs import Trained, expectation, true_labels, vote_intervals
+from precad.cli.local_deployment import task_to_toml, to_toml
+from precad.client.owner_settings import JoinSettings
+from precad.client.records.read_records import read_client_data
+from precad.common.identity.authority import make_request, new_key, read_request, to_pem
+from precad.common.identity.credentials import REVOCATION_FILE, Identity
+from precad.common.identity.deployment_keys import summarise
+from precad.common.identity.party_certificate import (
+    Principal,
+    check_algorithm,
+    check_purpose,
+    has_chain,
+    principal_of,
+    read_certificates,
+    validity_fault,
+)
+from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
+from precad.common.model import from_bytes as model_from_bytes
+from precad.common.model import load_model, save_model
+from precad.common.roster import Roster
+from precad.common.secret import Secret
+from precad.common.share.header import Signature
+from precad.common.task import Task
+from precad.dealer.process import DealerSettings
+
+ROOT = Path(__file__).parents[2]
+
+
+def _held(data: bytes) -> None:
+    """A spooled body whose file differs by ``data``: its bytes come back as they were, or none."""
+    body = bytes(range(8 * D))
+    file = Spool(stage().folder).begin(CLIENT)
+    file.add(memoryview(body))
+    kept = file.finish(Secret(bytes(32)))
+    pairs = zip_longest(kept.path.read_bytes(), data, fillvalue=0)
+    kept.path.write_bytes(bytes(one ^ other for one, other in pairs))
+    try:
+        assert b"".join(kept.pieces()) == body
+    finally:
+        kept.discard()
+
+
+def _settings(data: bytes) -> None:
+    kinds = (ServerASettings, ServerBSettings, DealerSettings, JoinSettings)
+    kind = kinds[data[0] % len(kinds)] if data else DealerSettings
+    settings = kind.load(stage().file(data[1:], ".toml"))
+    Task.load(settings.task)
+    Identity.load(settings.identity)
+
+
+def _settings_seeds() -> list[bytes]:
+    folder = stage().folder
+    keys = folder / "keys" / "dealer"
+    common: dict[str, object] = {"task": str(folder / "task.toml"), "identity": str(keys)}
+    server = {**common, "listen": "[::1]:1", "dealer": "b:2", "state": "s"}
+    client = {"client": "ward-1", "server_a": "a:1", "server_b": "b:1", "data": "x", "state": "s"}
+    values: list[dict[str, object]] = [
+        {**server, "server_b": "c:3", "linger": 1.5, "enrolment": "token"},
+        {**server, "roster": "r.toml", "database": "sqlite://"},
+        {"task": "t", "identity": "keys/dealer", "listen": "127.0.0.1:1"},
+        {**common, **client, "epsilon_limit": 1.0, "record_rate": 0.5, "token": "t"},
+    ]
+    return [bytes([i]) + to_toml(value).encode() for i, value in enumerate(values)]
+
+
+def _roster(data: bytes) -> None:
+    Roster.load(stage().file(data, ".toml"), stage().task)
+
+
+def _certificate(data: bytes) -> None:
+    path = stage().file(data, ".pem")
+    summarise(path)
+    found = read_certificates(data, source="input")
+    authorities = read_certificates(stage().identity.ca, source="ca")
+    has_chain(found[0], found[1:], authorities, None)
+    validity_fault(found[0])
+    check_algorithm(found[0].public_key(), source="input")
+    check_purpose(found[0], principal_of(found[0]), source="input")
+
+
+def _identity_file(name: str) -> Callable[[bytes], None]:
+    def parse(data: bytes) -> None:
+        folder = stage().folder / "keys" / CLIENT.name
+        path = folder / name
+        before = path.read_bytes()
+        try:
+            path.write_bytes(data)
+            Identity.load(folder)
+        finally:
+            path.write_bytes(before)
+
+    return parse
+
+
+def _identity_seeds(name: str) -> Callable[[], list[bytes]]:
+    def seeds() -> list[bytes]:
+        keys = stage().folder / "keys"
+        return [(keys / who / name).read_bytes() for who in (CLIENT.name, "server-a")]
+
+    return seeds
+
+
+def _revocations(data: bytes) -> None:
+    authorities = read_certificates(stage().identity.ca, source="ca")
+    RevocationList(stage().file(data, ".pem"), authorities)
+    read_revocation_lists(data, authorities, source="input")
+
+
+def _request(data: bytes) -> None:
+    read_request(data, Principal.client("ward-1"), source="input")
+
+
+def _signature(data: bytes) -> None:
+    value, *certificates = [*split(data), b""]
+    signature = Signature(value, tuple(each for each in certificates if each))
+    stage().verifier.check(signature, b"signed")
+    stage().verifier.admit(signature, CLIENT)
+
+
+def _signatures() -> list[bytes]:
+    good = stage().signer.sign(b"signed")
+    return [join(good.value, *good.certificates)]
+
+
+def _token(data: bytes) -> None:
+    token_digest(data.decode(errors="surrogateescape"))
+
+
+def _models() -> list[bytes]:
+    task = stage().task
+    path = stage().folder / "seed.safetensors"
+    save_model(path, task, 1, np.arange(D, dtype=np.float64))
+    w = np.ones(D)
+    return [path.read_bytes(), save({"w": w}), save({"w": w.astype(np.float16)}, {"version": "1"})]
+
+
+def _npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def _records() -> list[bytes]:
+    x, y = np.ones((3, 2), dtype=np.float32), np.arange(3)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", _npy(x))
+        archive.writestr("y.npy", _npy(y))
+    return [_npz(x=x, y=y), packed.getvalue(), _npy(x)]
+
+
+_Request = TypeVar("_Request", Prediction, Loss)
+
+
+def _asked(kind: type[_Request], *words: object) -> _Request:
+    """What a command line asks of `precad certify`."""
+    command = certify.commands[kind.__name__.lower()]
+    return kind(**command.make_context(command.name, [str(word) for word in words]).params)
+
+
+def _certify(suffix: str) -> Callable[[bytes], None]:
+    def parse(data: bytes) -> None:
+        path = stage().file(data[1:], suffix)
+        given = path, "--confidence", 0.9
+        match data[0] % 5 if data else 0:
+            case 0:
+                vote_intervals(_asked(Prediction, *given), None)
+            case 1:
+                vote_intervals(_asked(Prediction, *given, "--format", "labels"), None)
+            case 2:
+                vote_intervals(_asked(Prediction, *given, "--format", "scores"), None)
+            case 3:
+                true_labels(path, 3, None)
+                vote_counts(read_array("votes", path, None, counted=True))
+            case _:
+                expectation(_asked(Loss, *given), None)
+
+    return parse
+
+
+def _arrays() -> list[bytes]:
+    votes = np.array([[3, 1], [0, 4], [2, 2]])
+    arrays = (votes, votes % 2, np.full((3, 2, 2), 0.5), np.arange(3), np.full((4, 2), 0.5))
+    return [bytes([i]) + _npy(array) for i, array in enumerate(arrays)]
+
+
+def _tables() -> list[bytes]:
+    texts = ("a,b\n3,1\n0,4\n", "0,1\n1,1\n", "0,0,0.5,0.5\n0,1,1,0\n", "0\n1\n1\n", "0.5\n0.25\n")
+    return [bytes([i]) + text.encode() for i, text in enumerate(texts)]
+
+
+def _run(data: bytes) -> None:
+    folder = stage().folder / "run"
+    folder.mkdir(exist_ok=True)
+    (folder / "summary.json").write_bytes(data)
+    units: tuple[UnitName, ...] = get_args(UnitName)
+    for unit in units:
+        request = _asked(Prediction, "--runs", folder, "--unit", unit)
+        Trained.of(request).guarantee("gdp", request)
+
+
+def _run_arrays(data: bytes) -> None:
+    folder = stage().folder / "run-arrays"
+    folder.mkdir(exist_ok=True)
+    (folder / "summary.json").write_bytes(_summaries()[0])
+    for name in ("predictions.npy", "losses.npy"):
+        (folder / name).write_bytes(data)
+    run = FinishedRun.read(folder)
+    if run.losses is not None:
+        losses: Floats = run.losses
+        if losses.min() >= 0 and losses.max() <= 1:
+            expected_loss(losses, 1.0, 0.9, ScoreBound.HOEFFDING)
+
+
+def _summaries() -> list[bytes]:
+    inputs = {
+        "task_digest": "ab" * 32,
+        "noise_multiplier": 2.0,
+        "record_clip": 1.0,
+        "effective_record_clip": 1.001,
+        "client_clip": 20.0,
+        "client_rate": 1.0,
+        "record_rate": 0.2,
+        "rounds": 10,
+        "delta": 1e-5,
+        "clients": 10,
+        "malicious_submission_soundness_bits": 40,
+    }
+    return [json.dumps({"certificate_inputs": inputs}).encode()]
+
+
+def _toml_tasks() -> list[bytes]:
+    return [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()]
+
+
+def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], None]:
+    def parse_file(data: bytes) -> None:
+        parse(stage().file(data, suffix))
+
+    return parse_file
+
+
+def _request_seeds() -> list[bytes]:
+    return [to_pem(make_request(new_key(), Principal.client("ward-1")))]
+
+
+TARGETS: dict[str, Target] = {
+    "spooled-body": Target(_held, lambda: [bytes(8 * D + 16)]),
+    "model-vector": Target(lambda data: model_from_bytes(data, D), lambda: [bytes(8 * D)]),
+    "task-toml": Target(_file(Task.load, ".toml"), _toml_tasks),
+    "task-canonical": Target(read_task, lambda: [stage().task.canonical]),
+    "settings": Target(_settings, _settings_seeds),
+    "roster": Target(
+        _roster, lambda: [b'[[clients]]\nclient = "ward-3"\nrecords = 120\nrecord_rate = 0.2\n']
+    ),
+    "certificate": Target(_certificate, _identity_seeds("cert.pem")),
+    "identity-ca": Target(_identity_file("ca.pem"), _identity_seeds("ca.pem")),
+    "identity-key": Target(_identity_file("key.pem"), _identity_seeds("key.pem")),
+    "identity-crl": Target(_identity_file(REVOCATION_FILE), _identity_seeds(REVOCATION_FILE)),
+    "revocations": Target(_revocations, _identity_seeds(REVOCATION_FILE)),
+    "signing-request": Target(_request, _request_seeds),
+    "signature": Target(_signature, _signatures),
+    "token": Target(_token, lambda: [new_token().encode()]),
+    "model-file": Target(
+        _file(lambda path: load_model(path, stage().task), ".safetensors"), _models
+    ),
+    "client-data": Target(_file(read_client_data, ".npz"), _records),
+    "certify-npy": Target(_certify(".npy"), _arrays),
+    "certify-csv": Target(_certify(".csv"), _tables),
+    "run-summary": Target(_run, _summaries),
+    "run-arrays": Target(_run_arrays, lambda: [_npy(np.arange(3)), _npy(np.full(3, 0.5))]),
+}

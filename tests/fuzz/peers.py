@@ -1,0 +1,277 @@
+"""What one server says to the other, as bytes; and its own files of secrets."""
+
+import struct
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from tests.fuzz.stage import CLIENT, ROUND, join, split
+from tests.fuzz.target import Target, pair, stage
+
+from precad.aggregator import server_messages as messages
+from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, PeerLink
+from precad.aggregator.rounds.aggregator import CoinKey
+from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
+from precad.aggregator.rounds.recovery import adoptable
+from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
+from precad.aggregator.server_messages import Ask, ServerSignatures
+from precad.aggregator.store.journal_file import JournalFile
+from precad.aggregator.store.ledger import history_start
+from precad.aggregator.validate.check_by_proof import ByProof
+from precad.common.errors import PeerViolation, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.coin_key import COIN_FILE, read_coin_key
+from precad.common.identity.signatures import CertificateVerifier, SignedKind
+from precad.common.roster import Enrolment, Roster
+from precad.common.share.proof_submission import ProofSubmission
+from precad.common.wire.signed_statements import check_opening, sign_body
+from precad.protos import precad_pb2 as pb
+
+
+class _Frames:
+    """A transport that brings these frames, then nothing."""
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self._frames = frames
+
+    def put(self, frame: Frame) -> None:
+        """What is said back is nobody's."""
+
+    def get(self, timeout_s: float) -> Frame:
+        del timeout_s
+        if not self._frames:
+            raise PeerViolation("no more frames")
+        return self._frames.pop(0)
+
+    def require_alive(self) -> None:
+        """Nothing that brings frames is gone."""
+
+
+def _link(data: bytes) -> None:
+    frames = [frame_from_wire(piece) for piece in split(data)]
+    link = PeerLink(_Frames(frames), stage().task.digest, max_message_bytes=64, timeout_s=1)
+    while True:
+        link.receive("cohort")
+
+
+@cache
+def _seed_part() -> ProofSubmission:
+    part = pair("proof")[0]
+    assert isinstance(part, ProofSubmission)
+    return part
+
+
+def _proof_words(data: bytes) -> None:
+    """What server A makes of B's coin and words about one submission."""
+    task, own = stage("proof").task, _seed_part()
+    frames = [
+        Frame(task.digest, SETUP_ATTEMPT, step, number, piece, last=True)
+        for number, (step, piece) in enumerate(zip(_PROOF_STEPS, split(data), strict=False))
+    ]
+    link = PeerLink(_Frames(frames), task.digest, max_message_bytes=1 << 16, timeout_s=1)
+    server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
+    check = ByProof(server, ROUND, [CLIENT])
+    check.take([own])
+    assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
+
+
+_PROOF_STEPS = ("proof-coin/0", "proof/0")
+
+
+def _proof_word_seeds() -> list[bytes]:
+    proof = stage("proof").task.proof
+    assert proof is not None
+    words = bytes(8 * (proof.columns + 2))
+    return [join(bytes(32), b"w" + words), join(bytes(32), b"d" + words)]
+
+
+def _frames() -> list[bytes]:
+    digest = stage().task.digest
+    frames = [
+        Frame(digest, SETUP_ATTEMPT, "cohort", number, b"x" * 8, last=number != 1)
+        for number in range(4)
+    ]
+    return [join(*(frame_to_wire(frame) for frame in frames))]
+
+
+MESSAGES: tuple[type[messages.Message], ...] = (
+    messages.Position,
+    messages.RosterProposal,
+    messages.Cohort,
+    messages.Verdict,
+    messages.SetCheck,
+    messages.Evidence,
+    messages.CoinState,
+    messages.CoinReveal,
+    messages.ModelTransfer,
+    messages.OpenedCount,
+    messages.Fact,
+    messages.SignedMessage,
+    messages.WorkerCount,
+    messages.Workers,
+)
+
+
+def _peer_message(data: bytes) -> None:
+    message = MESSAGES[data[0] % len(MESSAGES)].from_bytes(data[1:]) if data else None
+    match message:
+        case messages.SignedMessage():
+            _read_seal(message)
+        case messages.Evidence():
+            signed = None if message.signed is None else _read_seal(message.signed)
+            start = history_start(stage().task.digest)
+            adoptable(start, [message], signed)
+        case messages.RosterProposal():
+            claims = [
+                Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
+            ]
+            for claim in claims:
+                claim.check(stage().task)
+            Roster({claim.client: claim for claim in claims}).digest()
+        case messages.Position() | messages.Cohort() | messages.Fact() | messages.OpenedCount():
+            # Numbers end up in the database and in digests.
+            for value in message.model_dump().values():
+                if isinstance(value, int):
+                    struct.pack("<q", value)
+        case _:
+            pass
+
+
+_COHORT = Places(ClientId(f"ward-{number}") for number in range(5))
+
+
+def _lists(data: bytes) -> None:
+    """What the other server says of who is held, offered and alike."""
+    kind, rest = data[:1], data[1:]
+    match kind:
+        case b"\0":
+            Ask.from_bytes(rest)
+        case b"\1":
+            found = Offer.from_bytes(rest, _COHORT)
+            assert Offer.from_bytes(found.to_bytes(_COHORT), _COHORT) == found
+        case b"\2":
+            alike = Alike.from_bytes(rest, _COHORT)
+            assert Alike.from_bytes(alike.to_bytes(_COHORT), _COHORT) == alike
+        case b"\3":
+            held = HeldList.from_bytes(rest)
+            assert HeldList.from_bytes(held.to_bytes()) == held
+        case _:
+            pass
+
+
+def _list_seeds() -> list[bytes]:
+    one, two = ClientId("ward-1"), ClientId("ward-4")
+    digest = Digest.of(b"signed")
+    return [
+        b"\0" + Ask(patient=True).to_bytes(),
+        b"\1" + Offer({one: digest, two: digest}).to_bytes(_COHORT),
+        b"\2" + Alike((one, two)).to_bytes(_COHORT),
+        b"\3" + HeldList((digest, *Rejection)).to_bytes(),
+    ]
+
+
+def _read_seal(message: messages.SignedMessage) -> messages.HeadBody:
+    """As server B reads what server A signed."""
+    return _seals(Role.SERVER_B).check(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
+
+
+def _seals(role: Role) -> ServerSignatures:
+    session = stage().sessions[role]
+    return ServerSignatures(session.task.digest, role, session.signer, session.verifier)
+
+
+def _head() -> dict[str, Any]:
+    """A's newest head, signed."""
+    start = str(history_start(stage().task.digest))
+    head = messages.HeadBody(
+        task=str(stage().task.digest),
+        version=0,
+        attempt=1,
+        valid_set="ab" * 32,
+        length=1,
+        head="cd" * 32,
+        history=start,
+    )
+    return _seals(Role.SERVER_A).sign(SignedKind.HEAD, head).model_dump()
+
+
+def _outside(data: bytes) -> None:
+    JournalFile(stage().file(data, ".jsonl"), stage().task.digest).read()
+
+
+def _outside_seeds() -> list[bytes]:
+    path = stage().folder / "seed.jsonl"
+    path.unlink(missing_ok=True)
+    journal = JournalFile(path, stage().task.digest)
+    journal.countersigned(1, 2, [CLIENT])
+    journal.opened(1, 2)
+    return [path.read_bytes()]
+
+
+def _coin_key(data: bytes) -> None:
+    path = stage().folder / "coin" / COIN_FILE
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    key = read_coin_key(path.parent, path.parent, stage().task.digest)
+    CoinKey(key).opening(stage().task.digest, 0)
+
+
+def _signed_opening(data: bytes) -> None:
+    """What an owner makes of a server's word on an attempt, whatever was signed."""
+    check_opening(CertificateVerifier(stage().client_identity), Role.SERVER_A, data)
+
+
+def _signed_openings() -> list[bytes]:
+    pen, digest = stage().sessions[Role.SERVER_A].signer, stage().task.digest.value
+    body = pb.OpeningBody(task_digest=digest, client=CLIENT.name, version=1, attempt=2)
+    stated = pb.OpeningBody(proof_opening=bytes(32), seed_holder="server-a")
+    stated.MergeFrom(body)
+    return [sign_body(pen, Role.SERVER_A, each).SerializeToString() for each in (body, stated)]
+
+
+def _peer_messages() -> list[bytes]:
+    digest, seal = "ab" * 32, _head()
+    prepared = {"version": 1, "attempt": 1, "valid_set": digest, "bound": True}
+    fact = {"version": 0, "attempt": 0, "voided": False, "clients": ["ward-1"]}
+    values: list[dict[str, Any]] = [
+        {
+            "role": "server-a",
+            "version": 1,
+            "model": digest,
+            "next_attempt": 2,
+            "opened": 1,
+            "ledger_length": 3,
+            "ledger_head": digest,
+            "nonce": digest,
+        },
+        {"entries": [{"client": "ward-1", "records": 9, "record_rate": 0.1}]},
+        {"attempt": 1, "clients": [1, 3], "model": digest, "over": False},
+        {"refusal": "no"},
+        {"digest": digest, "count": 3},
+        {"versions": 1, "facts": [fact], "signed": seal, "pending": {**fact, "attempt": 1}},
+        {"commitment": seal, "known": digest, "held": seal, "discard": True},
+        {"opening": seal},
+        {"version": 1, "signed": seal, "own": seal},
+        {"count": 1},
+        fact,
+        seal,
+        {"count": 2},
+        {"workers": [{"address": ":7311", "ready": True}]},
+    ]
+    values.append({**values[0], "prepared": prepared})
+    kinds = (*MESSAGES, MESSAGES[0])
+    return [
+        bytes([number % len(MESSAGES)]) + kind.model_validate(value).to_bytes()
+        for number, (kind, value) in enumerate(zip(kinds, values, strict=True))
+    ]
+
+
+TARGETS: dict[str, Target] = {
+    "proof-words": Target(_proof_words, _proof_word_seeds),
+    "opening": Target(_signed_opening, _signed_openings),
+    "journal-file": Target(_outside, _outside_seeds),
+    "coin-key": Target(_coin_key, lambda: [bytes(32), bytes(31)]),
+    "link": Target(_link, _frames),
+    "peer-messages": Target(_peer_message, _peer_messages),
+    "peer-lists": Target(_lists, _list_seeds),
+}
