@@ -20,7 +20,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
 import numpy as np  # noqa: E402
-from tests.rig.opendp_noise import OpenDPGaussian  # noqa: E402
+from tests.rig.noise_fit import OpenDPGaussian  # noqa: E402
 
 from precad.aggregator.noise import DiscreteGaussian  # noqa: E402
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from tests.conftest import TaskMaker
 from tests.rig.clock import LonelyClock
-from tests.rig.collecting import wait_over
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import (
     MODEL,
@@ -343,6 +342,19 @@ def test_the_backlog_is_the_most_that_lay_there_and_is_known_when_collection_has
 # --- waiting -----------------------------------------------------------------------------------
 
 
+def wait_over(
+    side: Side,
+    clients: Collection[ClientId],
+    seconds: float,
+    gone: Callable[[ClientId], bool] = lambda _client: False,
+) -> None:
+    """As servers do, by looking whether collection is over; or until so much time has passed."""
+    deadline = side.clock.now() + seconds
+    while not side.inbox.over(clients, gone) and side.clock.now() < deadline:
+        side.inbox.wait_arrival(min(0.02, deadline - side.clock.now()))
+        side.inbox.arrivals()
+
+
 def test_waiting_ends_when_all_are_held(task: Task, role: Role, tmp_path: Path) -> None:
     inbox = Inbox(role, task, verifier(), tmp_path)
     inbox.open(3, [TWO, ONE], MODEL, version=2)
@@ -360,13 +372,7 @@ def test_waiting_ends_when_all_are_held(task: Task, role: Role, tmp_path: Path) 
 
 def test_nobody_waits_for_who_has_gone_or_sent_something_wrong(here: Side) -> None:
     upload(here.inbox, here.submission())
-    wait_over(
-        here.inbox,
-        [ONE, TWO],
-        here.clock.now() + 5,
-        gone=lambda client: client == TWO,
-        clock=here.clock,
-    )
+    wait_over(here, [ONE, TWO], 5, gone=lambda client: client == TWO)
     wrong = dataclasses.replace(bare(here.submission(TWO)), seed=Secret(bytes(32)))
     assert reason_of(lambda: here.inbox.start(wrong)) is Rejection.MALFORMED
     here.inbox.wait([ONE, TWO], here.clock.now() + 5)
@@ -391,7 +397,7 @@ def attempts(here: Side, count: int, senders: Callable[[int], set[ClientId]]) ->
         began = here.clock.now()
         for client in sorted(senders(number - 3)):
             upload(here.inbox, here.submission(client, number))
-        wait_over(here.inbox, [ONE, TWO], began + 60, clock=here.clock)
+        wait_over(here, [ONE, TWO], 60)
         lasted.append(float(round(here.clock.now() - began)))
         here.inbox.close()
         here.inbox.cancel()

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
-from tests.rig.leaping_loop import LeapingLoop, passing
+from tests.rig.clock import LeapingLoop, passing
 
 from precad.aggregator.rpc.limits import (
     AT_ONCE,

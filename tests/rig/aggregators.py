@@ -9,6 +9,7 @@ from tests.rig.norm_check import UNCHECKED
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -25,6 +26,19 @@ class Untouched:
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"needs no {name}")
+
+
+class MemorySpentTriples:
+    """Spent randomness, for a test that plays a validation without a journal."""
+
+    def __init__(self) -> None:
+        self._spent: set[tuple[int, int]] = set()
+
+    def spend(self, attempt: int, batch: int) -> None:
+        """Mark as used. Raises PeerViolation when it was used before."""
+        if (attempt, batch) in self._spent:
+            raise PeerViolation(f"attempt {attempt}, batch {batch} was used before")
+        self._spent.add((attempt, batch))
 
 
 def link_over(end: Any, task: Task, timeout_s: float = PATIENCE_S) -> PeerLink:

@@ -1,5 +1,7 @@
-"""A clock for tests: waiting takes no time, and is remembered."""
+"""Clocks for tests, and an event loop: waiting takes no time, and is remembered."""
 
+import asyncio
+import selectors
 from typing import Any
 
 from precad.common.clock import Clock
@@ -51,3 +53,27 @@ class _Alone:
         """Until its time is over."""
         self._clock.sleep(timeout)
         return False
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """For ``asyncio.Runner``; nothing may be waited for but timers."""
+
+    def __init__(self) -> None:
+        loop, self.now = self, 0.0
+
+        class Selector(selectors.DefaultSelector):
+            def select(self, timeout: float | None = None) -> Any:
+                loop.now += timeout or 0.0
+                return super().select(0)
+
+        super().__init__(Selector())
+
+    def time(self) -> float:
+        return self.now
+
+
+async def passing(seconds: float) -> None:
+    """So much of a leaping loop's time."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, over.set)
+    await over.wait()

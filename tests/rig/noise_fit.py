@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -146,3 +147,27 @@ def _chi_square(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> f
     kept = wanted >= 1
     statistic = ((counts - wanted)[kept] ** 2 / wanted[kept]).sum()
     return float(stats.chi2.sf(statistic, kept.sum() - 1))
+
+
+# --- the reference ------------------------------------------------------------------------------
+
+
+class OpenDPGaussian:
+    """OpenDP's exact N_Z(0, s²) by Canonne, Kamath and Steinke's sampler, sample by sample."""
+
+    def __init__(self, noise_units: float) -> None:
+        self._measurement = _measurement(noise_units)
+
+    def draw(self, dimension: int) -> NDArray[np.int64]:
+        return np.asarray(self._measurement(np.zeros(dimension, dtype=np.int64)), dtype=np.int64)
+
+
+@cache
+def _measurement(noise_units: float) -> Any:
+    # Not OpenDP's prelude, which loads scikit-learn and pandas.
+    from opendp import domains, measurements, metrics  # noqa: PLC0415 -- a large native library
+    from opendp.mod import enable_features  # noqa: PLC0415
+
+    enable_features("contrib")
+    domain = domains.vector_domain(domains.atom_domain(T="i64"))
+    return measurements.make_gaussian(domain, metrics.l2_distance(T="f64"), scale=noise_units)

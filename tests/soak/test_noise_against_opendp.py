@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from tests.rig.opendp_noise import OpenDPGaussian
+from tests.rig.noise_fit import OpenDPGaussian
 
 from precad.aggregator.noise import DiscreteGaussian
 

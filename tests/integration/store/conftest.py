@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, make_url
 from tests.rig.keys import signatures
+from tests.rig.memory import in_memory
 
 from precad.aggregator.server_messages import HeadBody
 from precad.aggregator.store import Store, open_store
@@ -30,8 +31,6 @@ MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 
 WARDS = A, B, C = tuple(ClientId(f"ward-{letter}") for letter in "abc")
 RATES = (0.2, 0.1, 1 / 30)
 SHARE = bytes(range(64))
-DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-"""Its fsyncs cost nothing."""
 Opener = Callable[..., Store]
 Prepare = Callable[..., None]
 Bind = Callable[..., None]
@@ -93,7 +92,7 @@ def postgres_url(postgres: str) -> str:
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """In memory: what these tests lose by a kill -9 is the process, never the machine."""
-    with tempfile.TemporaryDirectory(dir=DISK) as folder:
+    with in_memory() as folder:
         yield Path(folder)
 
 

@@ -5,14 +5,14 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.store.conftest import DISK, MODEL, VALID_SET, A, B, Opener
+from tests.integration.store.conftest import MODEL, VALID_SET, A, B, Opener
+from tests.rig.memory import in_memory
 
 from precad.aggregator.store import audit_ledger
 from precad.aggregator.store.schema import AttemptState
@@ -42,7 +42,7 @@ def kill_everywhere(task: Task, **urls: str) -> Found:
 
 @pytest.fixture(scope="module")
 def killed(task: Task) -> Found:
-    with tempfile.TemporaryDirectory(dir=DISK) as folder:
+    with in_memory() as folder:
         operations = ("prepare", "learn", "void", "confirm")
         return kill_everywhere(task, **{o: f"sqlite:///{folder}/{o}.db" for o in operations})
 

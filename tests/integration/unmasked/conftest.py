@@ -1,8 +1,6 @@
 """Rounds in which everything that each party receives, computes on, stores and logs is kept."""
 
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.rig.memory import in_memory
 from tests.rig.rounds import play_round
 from tests.rig.submissions import body_of, masked
 from tests.rig.views import SERVERS, DealerView, View, Watched
@@ -110,8 +109,6 @@ def _everything_logged() -> Iterator[_Logs]:
 
 
 Watch = Callable[..., Watched]
-DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-"""Whose fsyncs cost nothing: nobody's power is cut here."""
 
 
 @pytest.fixture(scope="session")
@@ -123,7 +120,7 @@ def watch() -> Watch:
     ) -> Watched:
         with (
             pytest.MonkeyPatch.context() as patch,
-            tempfile.TemporaryDirectory(dir=DISK) as folder,
+            in_memory() as folder,
             _everything_logged() as logs,
         ):
             return _play(Path(folder), patch, logs, task, updates, noise)

@@ -7,9 +7,15 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from tests.rig.aggregators import MODEL, SERVERS, Halves, aggregator, submissions_of
+from tests.rig.aggregators import (
+    MODEL,
+    SERVERS,
+    Halves,
+    MemorySpentTriples,
+    aggregator,
+    submissions_of,
+)
 from tests.rig.breaking import Breaking
-from tests.rig.spent import MemorySpentTriples
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import aggregate

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.integration.validation.conftest import play_both, task_of
-from tests.rig.aggregators import SERVERS
-from tests.rig.spent import MemorySpentTriples
+from tests.rig.aggregators import SERVERS, MemorySpentTriples
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.check_by_shares import decide

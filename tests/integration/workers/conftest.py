@@ -13,12 +13,18 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.rig.aggregators import MODEL, SERVERS, Halves, aggregator, submissions_of
+from tests.rig.aggregators import (
+    MODEL,
+    SERVERS,
+    Halves,
+    MemorySpentTriples,
+    aggregator,
+    submissions_of,
+)
 from tests.rig.keys import signer
 from tests.rig.loop import LoopThread
 from tests.rig.parts import Here
 from tests.rig.parts import dealer as dealer_on
-from tests.rig.spent import MemorySpentTriples
 from tests.rig.waiting import until
 
 from precad.aggregator.collect.upload import Spool
