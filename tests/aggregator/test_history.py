@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rig.aggregators import head_of
 
 from precad.aggregator.rounds.recovery import adoptable, settled
 from precad.aggregator.server_messages import Evidence, Fact, HeadBody
@@ -33,15 +34,7 @@ def head(ledger: Sequence[Sequence[Fact]], version: int, attempt: int) -> HeadBo
     for facts in ledger[:version]:
         history = history_after(history, facts)
     then = [each for each in ledger[version] if each.attempt <= attempt]
-    return HeadBody(
-        task=str(TASK),
-        version=version,
-        attempt=attempt,
-        valid_set="ab" * 32,
-        length=1,
-        head="cd" * 32,
-        history=str(history_after(history, then)),
-    )
+    return head_of(TASK, version, attempt, history=str(history_after(history, then)))
 
 
 @st.composite

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import TaskMaker
-from tests.rig.aggregators import link_over
+from tests.rig.aggregators import head_of, link_over
 from tests.rig.keys import signatures
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 
@@ -19,13 +19,13 @@ from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.recovery import Recovery, Remedy
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Counted, Noised, Opened
-from precad.aggregator.server_messages import Fact, HeadBody, ModelBody, Position
+from precad.aggregator.server_messages import Fact, ModelBody, Position
 from precad.aggregator.store import audit_ledger
 from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import Role
+from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import SignedKind
 
 
@@ -354,15 +354,7 @@ def test_a_charge_that_this_server_never_signed_is_not_learned(servers: Servers)
 def test_a_head_of_another_task_stands_for_nothing(servers: Servers) -> None:
     servers.attempt(0)
     b = servers.sessions[B]
-    head = HeadBody(
-        task="00" * 32,
-        version=0,
-        attempt=0,
-        valid_set="00" * 32,
-        length=1,
-        head="00" * 32,
-        history="00" * 32,
-    )
+    head = head_of(Digest(bytes(32)))
     foreign = signatures(servers.task.digest, B).sign(SignedKind.HEAD, head)
     servers.sessions[A].store.attempts.learn(
         [Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))]

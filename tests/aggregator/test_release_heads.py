@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rig.aggregators import aggregator, link_over
+from tests.rig.aggregators import aggregator, head_of, link_over
 from tests.rig.keys import signatures, signer, verifier
 
 from precad.aggregator.peer_link import memory_pair
@@ -82,16 +82,9 @@ class Release:
 
     def head(self, **changed: Any) -> HeadBody:
         """A's own, or with other fields."""
-        head = HeadBody(
-            task=str(self.task.digest),
-            version=3,
-            attempt=7,
-            valid_set=str(SET),
-            length=5,
-            head=str(OTHER),
-            history=str(history_after(history_start(self.task.digest), [FACT])),
-        )
-        return head.model_copy(update=changed)
+        history = history_after(history_start(self.task.digest), [FACT])
+        own = {"valid_set": str(SET), "length": 5, "head": str(OTHER), "history": str(history)}
+        return head_of(self.task.digest, **{"version": 3, "attempt": 7} | own | changed)
 
     def says(self, step: str, kind: SignedKind, body: Message) -> None:
         """B, to A's next message."""

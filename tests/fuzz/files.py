@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save
 from tests.fuzz.stage import CLIENT, D, join, split
 from tests.fuzz.target import Target, stage
+from tests.rig.certified import RUN_INPUTS
 
 from precad.aggregator.collect.upload import Spool
 from precad.aggregator.enrol.admission import new_token, token_digest
@@ -244,20 +245,7 @@ def _run_arrays(data: bytes) -> None:
 
 
 def _summaries() -> list[bytes]:
-    inputs = {
-        "task_digest": "ab" * 32,
-        "noise_multiplier": 2.0,
-        "record_clip": 1.0,
-        "effective_record_clip": 1.001,
-        "client_clip": 20.0,
-        "client_rate": 1.0,
-        "record_rate": 0.2,
-        "rounds": 10,
-        "delta": 1e-5,
-        "clients": 10,
-        "malicious_submission_soundness_bits": 40,
-    }
-    return [json.dumps({"certificate_inputs": inputs}).encode()]
+    return [json.dumps({"certificate_inputs": RUN_INPUTS}).encode()]
 
 
 def _toml_tasks() -> list[bytes]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.fuzz.stage import CLIENT, ROUND, join, split
 from tests.fuzz.target import Target, pair, stage
+from tests.rig.aggregators import head_of
 
 from precad.aggregator import server_messages as messages
 from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, PeerLink
@@ -182,16 +183,8 @@ def _seals(role: Role) -> ServerSignatures:
 
 def _head() -> dict[str, Any]:
     """A's newest head, signed."""
-    start = str(history_start(stage().task.digest))
-    head = messages.HeadBody(
-        task=str(stage().task.digest),
-        version=0,
-        attempt=1,
-        valid_set="ab" * 32,
-        length=1,
-        head="cd" * 32,
-        history=start,
-    )
+    task = stage().task.digest
+    head = head_of(task, attempt=1, history=str(history_start(task)))
     return _seals(Role.SERVER_A).sign(SignedKind.HEAD, head).model_dump()
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from prometheus_client.core import Metric
+from tests.rig.aggregators import session_of
 from tests.rig.keys import identity
 
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rpc.server_metrics import Metrics
 from precad.aggregator.store import open_store
-from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.training.session import Session
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
@@ -38,22 +37,8 @@ def task(make_task: Any) -> Task:
 
 @pytest.fixture
 def of_servers(task: Task, tmp_path: Path) -> Iterator[list[Metric]]:
-    unused: Any = None
     store = open_store("sqlite://", task, Role.SERVER_A)
-    session = Session(
-        role=Role.SERVER_A,
-        task=task,
-        identity=unused,
-        store=store,
-        inbox=unused,
-        register=Register(task, store),
-        connected_clients=unused,
-        model_store=ModelStore(task, tmp_path / "model.safetensors"),
-        event_log=unused,
-        signer=unused,
-        verifier=unused,
-        coin_key=unused,
-    )
+    session = session_of(Role.SERVER_A, task, store, tmp_path, register=Register(task, store))
     yield list(Metrics(session).collect())
     store.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.rig import commands
+from tests.rig.certified import RUN_INPUTS
 
 from precad.accounting.events import poisson_gaussian
 from precad.certify.exact_groups import ExactGroups
@@ -16,19 +17,6 @@ from precad.cli.certify_tables import _safe
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
 SMALL = ["--sampling-rate", "0.05", "--noise-multiplier", "2", "--rounds", "20"]
-INPUTS = {
-    "task_digest": "ab" * 32,
-    "noise_multiplier": 30.0,
-    "record_clip": 1.0,
-    "effective_record_clip": 1.002,
-    "client_clip": 20.0,
-    "client_rate": 0.2,
-    "record_rate": 0.1,
-    "rounds": 30,
-    "delta": 1e-5,
-    "clients": 10,
-    "malicious_submission_soundness_bits": 40,
-}
 
 
 document = partial(commands.document, "certify")
@@ -49,7 +37,7 @@ def votes(tmp_path: Path) -> Path:
 
 def finished(folder: Path, **changed: object) -> Path:
     folder.mkdir()
-    summary = {"accuracy": 0.9, "certificate_inputs": {**INPUTS, **changed}}
+    summary = {"accuracy": 0.9, "certificate_inputs": RUN_INPUTS | changed}
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return folder
 

@@ -7,33 +7,19 @@ import numpy as np
 import pytest
 from research.robustness.models import make
 from tests.rig.commands import document, precad
+from tests.rig.tasks import task_with
 
 from precad.cli.task_file import written
 from precad.client.gradients.torch_models import model_section
 from precad.client.trained_model import TrainedModel
 from precad.common.model import model_digest
-from precad.common.task import Task
 
 
 @pytest.fixture
 def trained(tmp_path: Path) -> list[str]:
     """Options that name a task, a model that tells two halves apart, and records."""
-    task = Task.parse(
-        {
-            "name": "halves",
-            "model": model_section(make("logistic", 4, 2), "logistic"),
-            "privacy": {
-                "record_clip": 1.0,
-                "client_clip": 20.0,
-                "noise_multiplier": 2.0,
-                "record_rate": 0.2,
-                "client_rate": 1.0,
-            },
-            "training": {"learning_rate": 0.5, "rounds": 10},
-            "enrolment": {"clients": 10, "max_expected_records": 100.0},
-            "objective": {"name": "dp-gaussian", "noise": 0.5},
-        }
-    )
+    model = model_section(make("logistic", 4, 2), "logistic")
+    task = task_with({"model": model, "objective": {"name": "dp-gaussian", "noise": 0.5}})
     (tmp_path / "task.toml").write_text(written(task, "a test"))
     theta = np.array([[5.0, 5, 0, 0], [-5.0, -5, 0, 0]]).ravel()
     theta = np.concatenate([theta, [0.0, 0.0]])

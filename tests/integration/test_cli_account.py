@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.rig import commands
+from tests.rig.tasks import LARGE
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
@@ -14,20 +15,6 @@ from precad.accounting.exact import ExactAccountant
 RUN = ["--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2", "--rounds", "60"]
 ACCOUNT = [*RUN, "--delta", "1e-5"]
 CLIPS = ["--record-clip", "1", "--client-clip", "20", "--dimension", "650"]
-# A model so large that the rounding in R' counts. It takes 20 fractional bits, as every task does
-# that doesn't say otherwise; 16 would make R' 4.5 % larger, and with it the noise per client.
-LARGE = """
-name = "large"
-model.parameters = [{ name = "w", shape = [10_000_000] }]
-training = { learning_rate = 1.0, rounds = 200 }
-enrolment = { clients = 50, max_expected_records = 60.0 }
-[privacy]
-record_clip = 1.0
-client_clip = 2.0
-noise_multiplier = 2.0
-record_rate = 0.1
-client_rate = 0.1
-"""
 document = partial(commands.document, "account")
 said = partial(commands.said, "account")
 refused = partial(commands.refused, "account")

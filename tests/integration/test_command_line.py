@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from tests.rig.commands import precad as run
+from tests.rig.tasks import task_with
 
 from precad import __version__
-from precad.cli.local_deployment import to_toml
+from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.cli.main import app
 from precad.common.identity.deployment_keys import create_local_keys
 
@@ -208,7 +209,7 @@ def test_an_identity_is_required_and_must_be_there(part: str, tmp_path: Path) ->
     config.write_text(to_toml({key: good[key] for key in good if key != "identity"}))
     assert f"identity = None: is required in {config}" in refused(*command, "--config", config)
     config.write_text(to_toml(good))
-    write_task(tmp_path / "task.toml")
+    (tmp_path / "task.toml").write_text(task_to_toml(task_with({})))
     if part != "c":
         error = refused(*command, "--config", config)
         assert f"identity = '{tmp_path / 'keys' / 'ca.pem'}': can't be read (No such file" in error
@@ -218,15 +219,3 @@ def test_an_address_without_a_port_is_refused(tmp_path: Path) -> None:
     create_local_keys(tmp_path, [])
     error = refused("status", "nowhere", "--identity", tmp_path / "operator")
     assert "address = 'nowhere': give host:port" in error
-
-
-def write_task(path: Path) -> None:
-    """A small valid task."""
-    path.write_text(
-        to_toml({"name": "small"})
-        + "[model]\nparameters = [{ name = 'w', shape = [8] }]\n"
-        + "[privacy]\nrecord_clip = 1.0\nclient_clip = 20.0\nnoise_multiplier = 2.0\n"
-        + "record_rate = 0.2\nclient_rate = 1.0\n"
-        + "[training]\nlearning_rate = 0.5\nrounds = 10\n"
-        + "[enrolment]\nclients = 10\nmax_expected_records = 100.0\n"
-    )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.rig.commands import document, refused, said
+from tests.rig.tasks import LARGE
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
@@ -21,19 +22,6 @@ MODEL = ["--record-clip", "1", "--dimension", "7850"]
 PLAN = ["plan", *SCHEDULE, *MODEL, "--epsilon", "2"]
 LOOSE = [*PLAN, "--client-clip", "10"]
 ROBUST = [*PLAN, "--malicious", "2"]
-# So large that the rounding in R' counts.
-LARGE = """
-name = "large"
-model.parameters = [{ name = "w", shape = [10_000_000] }]
-training = { learning_rate = 1.0, rounds = 200 }
-enrolment = { clients = 50, max_expected_records = 60.0 }
-[privacy]
-record_clip = 1.0
-client_clip = 2.0
-noise_multiplier = 2.0
-record_rate = 0.1
-client_rate = 0.1
-"""
 
 
 @pytest.fixture(scope="module")

@@ -46,10 +46,7 @@ def theta(task: Task) -> NDArray[np.float64]:
 
 
 def play(
-    task: Task,
-    updates: Updates,
-    noise: Callable[[Role], Any] = no_noise,
-    number: int = 0,
+    task: Task, updates: Updates, noise: Callable[[Role], Any] = no_noise, number: int = 0
 ) -> Finished:
     """One round; what both servers end with is checked to be the same, to the byte."""
     enrolled, before = roster(task), theta(task)

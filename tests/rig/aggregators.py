@@ -1,6 +1,7 @@
 """A server's role object, and what clients send to both; what a test doesn't give isn't touched."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from tests.rig.keys import signatures
@@ -9,6 +10,10 @@ from tests.rig.norm_check import UNCHECKED
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.aggregator.server_messages import HeadBody
+from precad.aggregator.store import Store
+from precad.aggregator.training.model_store import ModelStore
+from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
@@ -57,6 +62,24 @@ def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggrega
         "signatures": signatures(task.digest, role),
     }
     return Aggregator(task=task, role=role, **parts | given)
+
+
+def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> HeadBody:
+    """A ledger's head over one entry, whatever it says."""
+    some = dict.fromkeys(("valid_set", "head", "history"), "00" * 32)
+    head = HeadBody(task=str(task), version=version, attempt=attempt, length=1, **some)
+    return head.model_copy(update=given)
+
+
+def session_of(role: Role, task: Task, store: Store, folder: Path, **given: Any) -> Session:
+    """A server's, of which a test says something; its model lies in ``folder``."""
+    names = (
+        *("identity", "inbox", "connected_clients", "event_log"),
+        *("signer", "verifier", "coin_key", "register"),
+    )
+    parts: dict[str, Any] = {name: Untouched() for name in names}
+    parts["model_store"] = ModelStore(task, folder / "model.safetensors")
+    return Session(role=role, task=task, store=store, **parts | given)
 
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)

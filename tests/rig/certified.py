@@ -1,4 +1,4 @@
-"""Certificates of one point and one loss, as the papers state them."""
+"""Certificates of one point and one loss, as the papers state them; what runs say for them."""
 
 import numpy as np
 
@@ -6,6 +6,21 @@ from precad.certify.guarantee import Direction, GaussianDP, Guarantee
 from precad.certify.inefficacy import ScoreBounds, attack_bounds
 from precad.certify.intervals import Intervals
 from precad.certify.prediction import LARGEST_GROUP, Result, certify_predictions
+
+RUN_INPUTS = {
+    "task_digest": "ab" * 32,
+    "noise_multiplier": 30.0,
+    "record_clip": 1.0,
+    "effective_record_clip": 1.002,
+    "client_clip": 20.0,
+    "client_rate": 0.2,
+    "record_rate": 0.1,
+    "rounds": 30,
+    "delta": 1e-5,
+    "clients": 10,
+    "malicious_submission_soundness_bits": 40,
+}
+"""What a finished run's summary says for certificates."""
 
 
 def certify_prediction(

@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from tests.rig.aggregators import aggregator
+from tests.rig.aggregators import aggregator, session_of
 from tests.rig.breaking import Breaking
 from tests.rig.keys import signatures
 from tests.rig.rounds import roster_of
@@ -25,7 +26,6 @@ from precad.aggregator.store import open_store
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.event_log import Steps
 from precad.aggregator.training.finish_round import keep, recover
-from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PrecadError
@@ -57,22 +57,15 @@ class Servers:
             f"sqlite:///{own / 'state.db'}", self.task, role, self.folder / f"{role.value}.journal"
         )
         pens = signatures(self.task.digest, role)
-        unused: Any = None
-        register: Any = type("Frozen", (), {"frozen": True})()
-        eye: Any = pens.verifier
-        event_log: Any = type("Quiet", (), {"publish": lambda *_: None})()
-        self.sessions[role] = Session(
-            role=role,
-            task=self.task,
-            identity=unused,
-            store=store,
-            inbox=unused,
-            register=register,
-            connected_clients=unused,
-            model_store=ModelStore(self.task, own / "model.safetensors"),
-            event_log=event_log,
+        self.sessions[role] = session_of(
+            role,
+            self.task,
+            store,
+            own,
+            register=SimpleNamespace(frozen=True),
+            event_log=SimpleNamespace(publish=lambda *_: None),
             signer=pens.signer,
-            verifier=eye,
+            verifier=pens.verifier,
             coin_key=CoinKey(Secret(bytes(32))),
         )
 

@@ -24,22 +24,6 @@ Waiting = tuple[str, Any]
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "stops.json"
 """Of each scene, the load of the machine and the seconds until each command had ended with all that
 it had started."""
-_CALLS = ("proxy silent", "no server", "server silent")
-_ROUNDS = ("enrolling", "paused", "validating", "proof's coin", "proof's words")
-STATES = {
-    "serve a": (*_CALLS, *_ROUNDS),
-    "serve b": (*_CALLS, *_ROUNDS),
-    "serve dealer": ("no server", "server silent", "enrolling", "paused"),
-    "join": (*_CALLS, *_ROUNDS),
-    "doctor": _CALLS,
-    "health": ("server silent",),
-    "status": ("proxy silent", "server silent"),
-    "status --watch": _CALLS,
-    "allow": ("proxy silent", "server silent"),
-}
-"""Where each command that calls others can wait; without a server the last ones end by themselves
-within a second."""
-
 
 # --- the scenes ----------------------------------------------------------------------------------
 

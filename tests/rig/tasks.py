@@ -8,6 +8,24 @@ from torch import nn
 from precad.client.gradients.torch_models import model_section
 from precad.common.task import Task
 
+LARGE = """
+name = "large"
+model.parameters = [{ name = "w", shape = [10_000_000] }]
+training = { learning_rate = 1.0, rounds = 200 }
+enrolment = { clients = 50, max_expected_records = 60.0 }
+[privacy]
+record_clip = 1.0
+client_clip = 2.0
+noise_multiplier = 2.0
+record_rate = 0.1
+client_rate = 0.1
+"""
+"""A task file of a model so large that the rounding in R' counts.
+
+It takes 20 fractional bits, as every task does that doesn't say otherwise; 16 would make R' 4.5 %
+larger, and with it the noise per client.
+"""
+
 
 def task_with(changes: dict[str, Any], dimension: int = 8) -> Task:
     """``task_with({"privacy.client_clip": 30.1})``: as the fixture ``make_task``."""

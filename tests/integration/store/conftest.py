@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
+from tests.rig.aggregators import head_of
 from tests.rig.keys import signatures
 from tests.rig.memory import in_memory
 
-from precad.aggregator.server_messages import HeadBody
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -174,15 +174,7 @@ def bind() -> Callable[..., None]:
     """Countersign a prepared attempt, and keep the other's countersignature."""
 
     def countersign(store: Store, number: int = 0, version: int = 0, *, sent: bool = True) -> None:
-        head = HeadBody(
-            task=str(store.task.digest),
-            version=version,
-            attempt=number,
-            valid_set=str(VALID_SET),
-            length=1,
-            head=str(MODEL),
-            history=str(MODEL),
-        )
+        head = head_of(store.task.digest, version, number, valid_set=str(VALID_SET))
         other = signatures(store.task.digest, Role.SERVER_B)
         store.attempts.countersign(number, head, other.sign(SignedKind.HEAD, head))
         if sent:

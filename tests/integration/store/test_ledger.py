@@ -406,10 +406,7 @@ def test_show_gives_exact_epsilon_by_client(played_url: str, task: Task) -> None
 
 
 def test_show_tells_what_remains_below_the_limit(
-    tmp_path: Path,
-    opener: Opener,
-    make_task: Callable[..., Task],
-    prepared: Prepare,
+    tmp_path: Path, opener: Opener, make_task: Callable[..., Task], prepared: Prepare
 ) -> None:
     task = make_task(8, {"privacy.epsilon_limit": 1.5})
     store = opener(f"sqlite:///{tmp_path}/state.db", task=task)

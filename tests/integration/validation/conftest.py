@@ -16,6 +16,7 @@ from tests.rig.aggregators import (
     submissions_of,
 )
 from tests.rig.breaking import Breaking
+from tests.rig.tasks import task_with
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import aggregate
@@ -105,22 +106,8 @@ def validate_both(
 
 def task_of(dimension: int, *, client_clip: float = 30.0, fractional_bits: int = 16) -> Task:
     """A task with β = floor(client_clip·2^fractional_bits)."""
-    return Task.parse(
-        {
-            "name": "test",
-            "model": {"parameters": [{"name": "w", "shape": [dimension]}]},
-            "privacy": {
-                "record_clip": 1.0,
-                "client_clip": client_clip,
-                "noise_multiplier": 2.0,
-                "record_rate": 0.2,
-                "client_rate": 1.0,
-            },
-            "training": {"learning_rate": 1.0, "rounds": 3},
-            "enrolment": {"clients": 10, "max_expected_records": 1000.0},
-            "fractional_bits": fractional_bits,
-        }
-    )
+    changes = {"privacy.client_clip": client_clip, "fractional_bits": fractional_bits}
+    return task_with(changes, dimension)
 
 
 def with_proofs(task: Task) -> Task:
