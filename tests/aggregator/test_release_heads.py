@@ -84,7 +84,8 @@ class Release:
         """A's own, or with other fields."""
         history = history_after(history_start(self.task.digest), [FACT])
         own = {"valid_set": str(SET), "length": 5, "head": str(OTHER), "history": str(history)}
-        return head_of(self.task.digest, **{"version": 3, "attempt": 7} | own | changed)
+        head = head_of(self.task.digest, 3, 7, **own)
+        return head.model_copy(update=changed)
 
     def says(self, step: str, kind: SignedKind, body: Message) -> None:
         """B, to A's next message."""

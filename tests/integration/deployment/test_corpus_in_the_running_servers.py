@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 import pytest
+from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 
-from precad.common.encode import clip_update, squared_norm
+from precad.common.encode import squared_norm
 from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -25,14 +26,7 @@ if TYPE_CHECKING:
 COUNTED = "counted"
 DEADLINE_S = 60.0
 NORM_EXCEEDED = Rejection.NORM_EXCEEDED.value
-LEAST = -(2**63)
 Case = tuple[RingVector, str]
-
-
-def unit(dimension: int, value: int, *, at: int = 0) -> RingVector:
-    x = np.zeros(dimension, dtype=np.int64)
-    x[at] = value
-    return x
 
 
 def of_norm(dimension: int, length: int) -> RingVector:
@@ -68,49 +62,27 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
 ) -> None:
     running = by_either_check
     d, beta = running.task.dimension, running.task.bound
-    square_zero = np.zeros(d, dtype=np.int64)
-    square_zero[:3] = 2**32, 3 * 2**33, -(2**40)
-    assert int(np.dot(square_zero, square_zero)) == 0
-    cases: list[Case] = [
-        (unit(d, 2**32), NORM_EXCEEDED),
-        (np.full(d, 2**32, dtype=np.int64), NORM_EXCEEDED),
-        (square_zero, NORM_EXCEEDED),
-        (unit(d, LEAST), NORM_EXCEEDED),
-        (unit(d, LEAST) + unit(d, LEAST, at=5), NORM_EXCEEDED),
-        (np.full(d, LEAST, dtype=np.int64), NORM_EXCEEDED),
-        (unit(d, 2**63 - 1), NORM_EXCEEDED),
-        (unit(d, 15 * beta), NORM_EXCEEDED),
-        (np.full(d, 64 * beta // math.isqrt(d), dtype=np.int64), NORM_EXCEEDED),
-        (unit(d, beta + 1), NORM_EXCEEDED),
-        (unit(d, -beta - 1), NORM_EXCEEDED),
-        (unit(d, beta) + unit(d, 1, at=1), NORM_EXCEEDED),
-        (unit(d, 2 * beta), NORM_EXCEEDED),
-        (np.full(d, 2 * beta // math.isqrt(d), dtype=np.int64), NORM_EXCEEDED),
+    rejected = [
+        *wrapping(d),
+        *too_long(d, beta),
         # 2^48 is a root of −1 modulo p, so this has a squared norm of 0 there; p/2 and p/3 wrap.
-        (unit(d, 2**48) + unit(d, 1, at=1), NORM_EXCEEDED),
-        (unit(d, P // 2), NORM_EXCEEDED),
-        (unit(d, P // 2) + unit(d, -(P // 2), at=5), NORM_EXCEEDED),
-        (unit(d, P // 3) + unit(d, -(P // 3), at=5), NORM_EXCEEDED),
-        (unit(d, 16 * beta), NORM_EXCEEDED),
-        (np.full(d, 69 * beta // math.isqrt(d), dtype=np.int64), NORM_EXCEEDED),
+        unit(d, 2**48) + unit(d, 1, at=1),
+        unit(d, P // 2),
+        unit(d, P // 2) + unit(d, -(P // 2), at=5),
+        unit(d, P // 3) + unit(d, -(P // 3), at=5),
+        unit(d, 16 * beta),
+        np.full(d, 69 * beta // math.isqrt(d), dtype=np.int64),
+        # All 64: tests/integration/validation.
+        *(multiple(d, i, rng) for i in (0, 1, 7, 8, 15, 16, 31, 32, 33, 48, 62, 63)),
     ]
-    # All 64: tests/integration/validation.
-    for i in (0, 1, 7, 8, 15, 16, 31, 32, 33, 48, 62, 63):
-        multiples = rng.integers(LEAST, 2**63 - 1, d, endpoint=True) << i
-        multiples[0] |= np.int64(1) << i  # not zero, also where i = 63
-        cases.append((multiples, NORM_EXCEEDED))
     accepted = [
-        np.zeros(d, dtype=np.int64),
-        unit(d, beta),
+        *(unit(d, value) for value in (0, 1, -1, beta)),
         unit(d, -beta, at=d - 1),
         of_norm(d, beta),
         -of_norm(d, beta),
-        unit(d, 1),
-        unit(d, -1),
+        *(honest(running.task, rng) for _ in range(15)),
     ]
-    for _ in range(15):
-        total = np.trunc(rng.choice([1e2, 1e5, 1e7]) * rng.standard_normal(d)).astype(np.int64)
-        accepted.append(clip_update(total, beta, running.task.fractional_bits))
+    cases = [(x, NORM_EXCEEDED) for x in rejected]
     cases += [(x, COUNTED) for x in accepted]
     order = rng.permutation(len(cases))
     shuffled = [cases[i] for i in order]

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from tests.integration.validation.conftest import Validate, task_of
+from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 
 from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
@@ -17,13 +18,6 @@ from precad.common.task import Task
 pytestmark = pytest.mark.usefixtures("either_kernel")
 
 DIMENSION = 64
-LEAST = -(2**63)
-
-
-def unit(value: int, *, at: int = 0, dimension: int = DIMENSION) -> RingVector:
-    x = np.zeros(dimension, dtype=np.int64)
-    x[at] = value
-    return x
 
 
 def of_norm(bound: int, rng: np.random.Generator) -> RingVector:
@@ -48,34 +42,16 @@ def of_norm(bound: int, rng: np.random.Generator) -> RingVector:
 
 
 def test_wrapping_forgeries_are_rejected(validate_both: Validate) -> None:
-    task = task_of(DIMENSION)
-    square_zero = np.zeros(DIMENSION, dtype=np.int64)
-    square_zero[:3] = 2**32, 3 * 2**33, -(2**40)
-    assert int(np.dot(square_zero, square_zero)) == 0
-    corpus = [
-        unit(2**32),
-        np.full(DIMENSION, 2**32, dtype=np.int64),
-        square_zero,
-        unit(LEAST),
-        unit(LEAST) + unit(LEAST, at=5),
-        np.full(DIMENSION, LEAST, dtype=np.int64),
-        unit(LEAST + 1),
-        unit(2**63 - 1),
-    ]
-    assert validate_both(task, corpus) == (Rejection.NORM_EXCEEDED,) * len(corpus)
+    corpus = wrapping(DIMENSION)
+    assert validate_both(task_of(DIMENSION), corpus) == (Rejection.NORM_EXCEEDED,) * len(corpus)
 
 
 def test_multiples_of_every_power_of_two_are_rejected(
     validate_both: Validate, rng: np.random.Generator
 ) -> None:
-    corpus = []
-    for i in range(64):
-        dense = rng.integers(LEAST, 2**63 - 1, DIMENSION, endpoint=True) << i
-        dense[0] |= np.int64(1) << i  # not zero, also where i = 63
-        single = unit(int(dense[0]), at=int(rng.integers(DIMENSION)))
-        corpus += [dense, single]
-        assert dense.any()
-    verdicts = validate_both(task_of(DIMENSION), corpus)
+    dense = [multiple(DIMENSION, i, rng) for i in range(64)]
+    single = [unit(DIMENSION, int(x[0]), at=int(rng.integers(DIMENSION))) for x in dense]
+    verdicts = validate_both(task_of(DIMENSION), dense + single)
     assert verdicts == (Rejection.NORM_EXCEEDED,) * 128
 
 
@@ -85,7 +61,8 @@ def test_small_multiples_of_powers_of_two_are_rejected(
     # β = 2^21 − 2^17, so that every power from β's size on is too long.
     task = task_of(DIMENSION, client_clip=30.0)
     corpus = [
-        unit(int(rng.choice([-1, 1])) << i, at=int(rng.integers(DIMENSION))) for i in range(21, 63)
+        unit(DIMENSION, int(rng.choice([-1, 1])) << i, at=int(rng.integers(DIMENSION)))
+        for i in range(21, 63)
     ]
     assert all(squared_norm(x) > task.bound**2 for x in corpus)
     assert None not in validate_both(task, corpus)
@@ -95,20 +72,9 @@ def test_one_unit_above_the_bound_and_moderate_norms_are_rejected(
     validate_both: Validate, rng: np.random.Generator
 ) -> None:
     task = task_of(DIMENSION)
-    beta = task.bound
-    at_bound = of_norm(beta, rng)
-    above = at_bound.copy()
+    above = of_norm(task.bound, rng)
     above[np.argmax(np.abs(above))] += np.sign(above[np.argmax(np.abs(above))])
-    corpus = [
-        unit(beta + 1),
-        unit(-beta - 1),
-        unit(beta) + unit(1, at=1),  # X·X = β² + 1
-        above,
-        unit(2 * beta),
-        unit(15 * beta),
-        np.full(DIMENSION, 64 * beta // math.isqrt(DIMENSION), dtype=np.int64),
-        np.full(DIMENSION, 2 * beta // math.isqrt(DIMENSION), dtype=np.int64),
-    ]
+    corpus = [above, *too_long(DIMENSION, task.bound)]
     assert validate_both(task, corpus) == (Rejection.NORM_EXCEEDED,) * len(corpus)
 
 
@@ -117,7 +83,8 @@ def test_norms_up_to_exactly_the_bound_are_accepted(
     clip: float, bits: int, validate_both: Validate, rng: np.random.Generator
 ) -> None:
     task = task_of(DIMENSION, client_clip=clip, fractional_bits=bits)
-    corpus = [unit(task.bound), unit(-task.bound, at=9), unit(0), unit(1), unit(-1)]
+    corpus = [unit(DIMENSION, value) for value in (task.bound, 0, 1, -1)]
+    corpus.append(unit(DIMENSION, -task.bound, at=9))
     if task.bound > 1000:
         corpus += [of_norm(task.bound, rng), -of_norm(task.bound, rng)]
     assert validate_both(task, corpus) == (None,) * len(corpus)
@@ -125,18 +92,13 @@ def test_norms_up_to_exactly_the_bound_are_accepted(
 
 def test_honest_vectors_are_accepted(validate_both: Validate, rng: np.random.Generator) -> None:
     task = task_of(DIMENSION, client_clip=30.1)
-    honest = []
-    for _ in range(300):
-        scale = rng.choice([1e2, 1e5, 1e7])
-        total = np.trunc(scale * rng.standard_normal(DIMENSION)).astype(np.int64)
-        total *= rng.random(DIMENSION) < rng.choice([0.05, 1.0])
-        honest.append(clip_update(total, task.bound, task.fractional_bits))
-    assert validate_both(task, honest) == (None,) * len(honest)
+    corpus = [honest(task, rng) for _ in range(300)]
+    assert validate_both(task, corpus) == (None,) * len(corpus)
 
 
 def test_a_bad_update_touches_no_other_in_its_batch(validate_both: Validate) -> None:
     task = task_of(DIMENSION)
-    bad, long, good = unit(2**32), unit(task.bound + 1), unit(task.bound)
+    bad, long, good = (unit(DIMENSION, x) for x in (2**32, task.bound + 1, task.bound))
     assert validate_both(task, [good, bad, good, long, good]) == (
         None,
         Rejection.NORM_EXCEEDED,
@@ -151,11 +113,7 @@ def test_every_dimension_is_validated_to_its_last_coordinate(
     dimension: int, validate_both: Validate
 ) -> None:
     task = task_of(dimension)
-    corpus = [
-        unit(task.bound, at=-1, dimension=dimension),
-        unit(2**32, at=-1, dimension=dimension),
-        unit(task.bound + 1, at=-1, dimension=dimension),
-    ]
+    corpus = [unit(dimension, value, at=-1) for value in (task.bound, 2**32, task.bound + 1)]
     assert validate_both(task, corpus) == (None, Rejection.NORM_EXCEEDED, Rejection.NORM_EXCEEDED)
 
 
