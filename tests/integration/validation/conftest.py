@@ -1,59 +1,32 @@
 """Two real CrypTen parties in two threads, over a link in memory; and the check of proofs."""
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import TypeVar
 
 import numpy as np
 import pytest
 from tests.rig.aggregators import (
-    MODEL,
-    SERVERS,
     Halves,
     MemorySpentTriples,
     aggregator,
     submissions_of,
 )
-from tests.rig.breaking import Breaking
+from tests.rig.parties import opened, play_both
 from tests.rig.tasks import task_with
 
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import Matched, Opened, Summed
-from precad.common.errors import PeerUnavailable, Rejection
+from precad.aggregator.rounds.states import Matched, Summed
+from precad.common.errors import Rejection
 from precad.common.group import group_of
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import NoDealer
 
-T = TypeVar("T")
-Play = Callable[[Role, PeerLink], T]
 Validate = Callable[..., tuple[Rejection | None, ...]]
-TASK = Digest.of(b"test")
-PATIENCE_S = 60.0
-
-
-def play_both(play: Play[T], *, task: Digest = TASK) -> tuple[T, T]:
-    """What ``play`` returns at A and at B. The more telling of two errors is raised."""
-
-    def at(role: Role, end: Breaking) -> T:
-        link = PeerLink(end, task, max_message_bytes=1 << 26, timeout_s=PATIENCE_S)
-        try:
-            return play(role, link)
-        finally:
-            end.hang_up()
-
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        ends = map(Breaking, memory_pair())
-        futures = [threads.submit(at, role, end) for role, end in zip(SERVERS, ends, strict=True)]
-        errors = [future.exception() for future in futures]
-    for error in sorted(filter(None, errors), key=lambda e: isinstance(e, PeerUnavailable)):
-        raise error
-    return futures[0].result(), futures[1].result()
 
 
 def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole | None) -> Aggregator:
@@ -72,10 +45,7 @@ def aggregate_both(
 
     def play(role: Role, link: PeerLink) -> Summed:
         link.begin_attempt(attempt)
-        clients = tuple(halves[role])
-        drawn = frozenset(clients if counted is None else counted)
-        opened = Opened(attempt, 0, clients, MODEL, drawn)
-        matched = Matched(opened, halves[role], {})
+        matched = Matched(opened(attempt, halves[role], counted), halves[role], {})
         return aggregate(aggregator_of(task, role, link, dealer), matched)
 
     return play_both(play, task=task.digest)

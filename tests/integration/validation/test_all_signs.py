@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.integration.validation.conftest import play_both
+from tests.rig.parties import TASK, play_both
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.check_by_shares import all_signs
@@ -20,12 +20,11 @@ from precad.aggregator.validate.crypten_import import (
 )
 from precad.aggregator.validate.crypten_party import DealtProvider, UnexpectedDemand, acting_as
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, program
 
-TASK = Digest.of(b"test")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EXTREMES)
 Bits = NDArray[np.bool_]

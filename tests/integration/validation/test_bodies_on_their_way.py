@@ -9,16 +9,16 @@ import pytest
 from tests.integration.validation.conftest import (
     aggregate_both,
     aggregator_of,
-    play_both,
     task_of,
     with_proofs,
 )
-from tests.rig.aggregators import MODEL, SERVERS, Halves, submissions_of
+from tests.rig.aggregators import SERVERS, Halves, submissions_of
+from tests.rig.parties import opened, play_both
 from tests.rig.submissions import masked
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.states import Matched, Opened, Summed
+from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.validate.absorb_bodies import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.group import group_of
@@ -183,10 +183,9 @@ def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
 
     def play(role: Role, link: PeerLink) -> None:
         link.begin_attempt(0)
-        clients = tuple(halves[role])
-        opened = Opened(0, 0, clients, MODEL, frozenset(clients))
+        matched = Matched(opened(0, halves[role]), halves[role], {})
         try:
-            aggregate(aggregator_of(task, role, link, dealer), Matched(opened, halves[role], {}))
+            aggregate(aggregator_of(task, role, link, dealer), matched)
         except PeerUnavailable as error:
             errors[role] = str(error)
 

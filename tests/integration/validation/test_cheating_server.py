@@ -12,13 +12,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from tests.integration.validation.conftest import aggregator_of, play_both, task_of, with_proofs
+from tests.integration.validation.conftest import aggregator_of, task_of, with_proofs
 from tests.rig.aggregators import MODEL, OPENINGS, SERVERS, Halves, submissions_of
 from tests.rig.norm_check import UNCHECKED
+from tests.rig.parties import opened, play_both
 
 from precad.aggregator.peer_link import Frame, PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.states import Matched, Opened, Summed
+from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.validate.check_by_proof import ByProof, shape_of, words_bytes
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
@@ -107,11 +108,9 @@ def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
         wire = wires[role] = Wire(link._transport, cheat if role is cheater else None)
         link._transport = wire
         link.begin_attempt(0)
-        mine = halves[role]
-        clients = tuple(mine)
-        opened = Opened(0, 0, clients, MODEL, frozenset(clients))
+        matched = Matched(opened(0, halves[role]), halves[role], {})
         try:
-            return aggregate(aggregator_of(task, role, link, None), Matched(opened, mine, {}))
+            return aggregate(aggregator_of(task, role, link, None), matched)
         except Exception as error:  # noqa: BLE001 -- looked at below
             return error
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.validation.conftest import play_both, task_of
+from tests.integration.validation.conftest import task_of
 from tests.rig.aggregators import SERVERS, MemorySpentTriples
+from tests.rig.parties import play_both
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.check_by_shares import decide

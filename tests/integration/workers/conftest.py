@@ -3,18 +3,14 @@
 The servers themselves are two threads. Workers as processes: ``test_servers_with_workers.py``.
 """
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from tests.rig.aggregators import (
-    MODEL,
     SERVERS,
     Halves,
     MemorySpentTriples,
@@ -23,12 +19,13 @@ from tests.rig.aggregators import (
 )
 from tests.rig.keys import signer
 from tests.rig.loop import LoopThread
+from tests.rig.parties import opened, play_both
 from tests.rig.parts import Here
 from tests.rig.parts import dealer as dealer_on
 from tests.rig.waiting import until
 
 from precad.aggregator.collect.upload import Spool
-from precad.aggregator.peer_link import Frame, MemoryTransport, PeerLink, memory_pair
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Matched, Opened, Summed
@@ -37,7 +34,6 @@ from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerPairs, pair
 from precad.aggregator.workers.worker_placement import WorkerHost, WorkerPool, WorkerStart
 from precad.cli.local_deployment import task_to_toml
 from precad.common.clock import RetryPolicy
-from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
@@ -83,7 +79,7 @@ class Site:
         Bodies are in a spool, as an inbox keeps them.
 
         Raises:
-            PrecadError: server A's, or else server B's.
+            PrecadError: the more telling of the servers'.
         """
         self.all_up()
         folder = self.folder / f"spool-{attempt}"
@@ -94,16 +90,16 @@ class Site:
             for role in SERVERS
         }
 
-        def at(role: Role, aggregator: Aggregator, opened: Opened) -> Summed:
-            first = frozenset(opened.cohort[: len(opened.cohort) // 2] if early else ())
+        def at(role: Role, aggregator: Aggregator, attempt: Opened) -> Summed:
+            first = frozenset(attempt.cohort[: len(attempt.cohort) // 2] if early else ())
             own = self.own_workers[role]
             pairs = pairs_of(aggregator, len(own.pool))
-            with WorkerPairs(aggregator, opened, own, pairs) as validator:
+            with WorkerPairs(aggregator, attempt, own, pairs) as validator:
                 links = validator._links.values()
                 until(lambda: all(link.ready for link in links), "workers linked up")
                 validator.take([held[role][client] for client in sorted(first)])
                 disturb(role, validator)
-                return aggregate(aggregator, Matched(opened, held[role], {}, first), validator)
+                return aggregate(aggregator, Matched(attempt, held[role], {}, first), validator)
 
         return self._both(at, held, attempt, counted, self.dealers)
 
@@ -116,8 +112,8 @@ class Site:
             dealer = DealerRole(self.task.digest, self.task.dimension, self.keys)
             dealings = {role: LocalDealing(dealer, role) for role in SERVERS}
 
-        def at(role: Role, aggregator: Aggregator, opened: Opened) -> Summed:
-            return aggregate(aggregator, Matched(opened, halves[role], {}))
+        def at(role: Role, aggregator: Aggregator, attempt: Opened) -> Summed:
+            return aggregate(aggregator, Matched(attempt, halves[role], {}))
 
         return self._both(at, halves, attempt, counted, dealings)
 
@@ -129,29 +125,12 @@ class Site:
         counted: Collection[ClientId] | None,
         dealings: Mapping[Role, Dealing],
     ) -> tuple[Summed, Summed]:
-        task, broken = self.task, threading.Event()
-        ends = {role: _Link(end, broken) for role, end in zip(SERVERS, memory_pair(), strict=True)}
-
-        def play(role: Role) -> Summed | PrecadError:
-            link = PeerLink(
-                ends[role], task.digest, max_message_bytes=1 << 26, timeout_s=task.deadlines.peer
-            )
+        def play(role: Role, link: PeerLink) -> Summed:
             link.begin_attempt(attempt)
-            clients = tuple(halves[role])
-            drawn = frozenset(clients if counted is None else counted)
-            opened = Opened(attempt, 0, clients, MODEL, drawn)
-            try:
-                return at(role, self.aggregator(role, link, dealings[role]), opened)
-            except PrecadError as error:
-                ends[role].close()
-                return error
+            server = self.aggregator(role, link, dealings[role])
+            return at(role, server, opened(attempt, halves[role], counted))
 
-        with ThreadPoolExecutor(2) as threads:
-            outcomes = list(threads.map(play, SERVERS))
-        for outcome in outcomes:
-            if isinstance(outcome, PrecadError):
-                raise outcome
-        return cast("tuple[Summed, Summed]", tuple(outcomes))
+        return play_both(play, task=self.task.digest, timeout_s=self.task.deadlines.peer)
 
     def aggregator(self, role: Role, link: PeerLink, dealing: Dealing) -> Aggregator:
         """A server that can aggregate, and nothing else."""
@@ -169,30 +148,6 @@ class Site:
             ),
             "workers that listen",
         )
-
-
-class _Link(MemoryTransport):
-    """A link that breaks, for both, when one end is closed."""
-
-    def __init__(self, end: MemoryTransport, broken: threading.Event) -> None:
-        super().__init__(end._outgoing, end._incoming)
-        self._broken = broken
-
-    def get(self, timeout_s: float) -> Frame:
-        """The next frame. Raises PeerUnavailable."""
-        frame = super().get(timeout_s)
-        self.require_alive()
-        return frame
-
-    def require_alive(self) -> None:
-        """Raises PeerUnavailable."""
-        if self._broken.is_set():
-            raise PeerUnavailable("the other server is gone")
-
-    def close(self) -> None:
-        """Wake whoever waits at the other end."""
-        self._broken.set()
-        self._outgoing.put(cast("Frame", None))
 
 
 class _Spent:

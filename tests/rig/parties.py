@@ -1,0 +1,44 @@
+"""Both servers of an attempt in two threads, over a link in memory."""
+
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tests.rig.aggregators import MODEL, PATIENCE_S, SERVERS
+from tests.rig.breaking import Breaking
+
+from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.rounds.states import Opened
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import ClientId, Digest, Role
+
+T = TypeVar("T")
+Play = Callable[[Role, PeerLink], T]
+TASK = Digest.of(b"test")
+
+
+def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = PATIENCE_S) -> tuple[T, T]:
+    """What ``play`` returns at A and at B. The more telling of two errors is raised."""
+
+    def at(role: Role, end: Breaking) -> T:
+        link = PeerLink(end, task, max_message_bytes=1 << 26, timeout_s=timeout_s)
+        try:
+            return play(role, link)
+        finally:
+            end.hang_up()
+
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        ends = map(Breaking, memory_pair())
+        futures = [threads.submit(at, role, end) for role, end in zip(SERVERS, ends, strict=True)]
+        errors = [future.exception() for future in futures]
+    for error in sorted(filter(None, errors), key=lambda e: isinstance(e, PeerUnavailable)):
+        raise error
+    return futures[0].result(), futures[1].result()
+
+
+def opened(
+    attempt: int, held: Collection[ClientId], counted: Collection[ClientId] | None = None
+) -> Opened:
+    """An attempt of these clients, all of whom were drawn unless it says who."""
+    clients = tuple(held)
+    return Opened(attempt, 0, clients, MODEL, frozenset(clients if counted is None else counted))
