@@ -53,18 +53,18 @@ def task_values(dimension: int = 8) -> dict[str, Any]:
     }
 
 
+def small_task(dimension: int = 8, changes: dict[str, Any] | None = None) -> Task:
+    """``small_task(16, {"privacy.client_clip": 30.1})``: a task with some fields changed."""
+    values = task_values(dimension)
+    for path, value in (changes or {}).items():
+        *sections, field = path.split(".")
+        section = values
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[field] = value
+    return Task.parse(values)
+
+
 @pytest.fixture(scope="session")
 def make_task() -> TaskMaker:
-    """``make_task(dimension, {"privacy.client_clip": 30.1})``: a task with some fields changed."""
-
-    def make(dimension: int = 8, changes: dict[str, Any] | None = None) -> Task:
-        values = task_values(dimension)
-        for path, value in (changes or {}).items():
-            *sections, field = path.split(".")
-            section = values
-            for name in sections:
-                section = section.setdefault(name, {})
-            section[field] = value
-        return Task.parse(values)
-
-    return make
+    return small_task

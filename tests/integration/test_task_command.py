@@ -228,6 +228,7 @@ def test_what_is_said_to_be_added_to_delta_is_no_less_than_what_is(
     ("arguments", "remedy"),
     [
         (WISHES, "give either --architecture"),
+        ([*NET, "--records", "3x600"], "give --epsilon"),
         ([*NET, "--model", "a:b", *WISHES], "give either --architecture"),
         ([*NET[:4], *WISHES], "give --classes"),
         (["--model", "nowhere:Net", *WISHES], "give MODULE:NAME"),
@@ -436,9 +437,3 @@ def test_plan_and_new_take_the_same_words_and_give_the_same_numbers(
     assert training == task.training.model_dump(include={"learning_rate", "rounds"})
     shown = precad("plan", *wishes).stdout
     assert f"training.learning_rate = {training['learning_rate']:g}" in shown
-
-
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    result = new(tmp_path / "task.toml", *NET, "--records", "3x600")
-    assert result.exit_code == 2
-    assert "give --epsilon" in result.stderr

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.conftest import task_values
+from tests.conftest import small_task
 from torch import nn
 
 from precad.client.gradients.torch_models import model_section
@@ -29,14 +29,7 @@ larger, and with it the noise per client.
 
 def task_with(changes: dict[str, Any], dimension: int = 8) -> Task:
     """``task_with({"privacy.client_clip": 30.1})``: as the fixture ``make_task``."""
-    values = task_values(dimension)
-    for path, value in changes.items():
-        *sections, field = path.split(".")
-        section = values
-        for name in sections:
-            section = section.setdefault(name, {})
-        section[field] = value
-    return Task.parse(values)
+    return small_task(dimension, changes)
 
 
 def logistic(features: int, classes: int = 2) -> dict[str, Any]:

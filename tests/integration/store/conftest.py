@@ -20,6 +20,7 @@ from tests.rig.aggregators import head_of
 from tests.rig.keys import signatures
 from tests.rig.memory import in_memory
 
+from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -35,6 +36,15 @@ Opener = Callable[..., Store]
 Prepare = Callable[..., None]
 Bind = Callable[..., None]
 _MISSING = "PostgreSQL's initdb and pg_ctl aren't here: install Debian's package postgresql"
+
+
+def charge(attempt: int, version: int, *clients: ClientId) -> Fact:
+    names = tuple(client.name for client in clients)
+    return Fact(version=version, attempt=attempt, voided=False, clients=names)
+
+
+def voided(attempt: int, version: int) -> Fact:
+    return Fact(version=version, attempt=attempt, voided=True)
 
 
 def _program(name: str) -> str | None:

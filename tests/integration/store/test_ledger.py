@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
-from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Opener, Prepare
+from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Opener, Prepare, charge
 from tests.rig.commands import precad
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, most_participations
 from precad.aggregator.rounds.privacy_cap import epsilon_spent
-from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import Store, audit_ledger, open_store, read_training
 from precad.aggregator.store.transaction import parse_url, reading_engine
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
@@ -47,7 +46,7 @@ def play(
         prepared(store, 3, version=2)
         bind(store, 3, 2)
         store.attempts.write_off(3)
-        store.attempts.learn([Fact(version=2, attempt=5, voided=False, clients=(C.name,))])
+        store.attempts.learn([charge(5, 2, C)])
         prepared(store, 6, version=2)
         store.attempts.void(2, 6)
         prepared(store, 7, version=2)

@@ -20,10 +20,12 @@ from tests.integration.store.conftest import (
     C,
     Opener,
     Prepare,
+    charge,
+    voided,
 )
 from tests.rig.keys import signatures
 
-from precad.aggregator.server_messages import Fact, VoidBody
+from precad.aggregator.server_messages import VoidBody
 from precad.aggregator.store import Store, schema
 from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import (
@@ -163,15 +165,6 @@ class Ward:
             "write off": lambda: store.attempts.write_off(number),
             "void": lambda: store.attempts.void(number, number),
         }[step]()
-
-
-def charge(attempt: int, version: int, *clients: ClientId) -> Fact:
-    names = tuple(client.name for client in clients)
-    return Fact(version=version, attempt=attempt, voided=False, clients=names)
-
-
-def voided(attempt: int, version: int) -> Fact:
-    return Fact(version=version, attempt=attempt, voided=True)
 
 
 def test_an_attempt_goes_one_way(each_store: Store, prepared: Prepare, bind: Bind) -> None:

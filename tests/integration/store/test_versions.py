@@ -10,21 +10,28 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
-from tests.integration.store.conftest import MODEL, NEXT, SHARE, A, B, Bind, C, Opener, Prepare
+from tests.integration.store.conftest import (
+    MODEL,
+    NEXT,
+    SHARE,
+    A,
+    B,
+    Bind,
+    C,
+    Opener,
+    Prepare,
+    charge,
+    voided,
+)
 from tests.rig.keys import signatures
 
-from precad.aggregator.server_messages import CoinCommitment, Fact, SignedMessage
+from precad.aggregator.server_messages import CoinCommitment, SignedMessage
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.roster import Roster
 from precad.common.task import Task
-
-
-def charge(attempt: int, version: int, *clients: ClientId) -> Fact:
-    names = tuple(client.name for client in clients)
-    return Fact(version=version, attempt=attempt, voided=False, clients=names)
 
 
 def test_what_owners_ask_is_as_new_as_the_last_write(store: Store, prepared: Prepare) -> None:
@@ -121,7 +128,7 @@ def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(
     # One has voided, one has learned it: another order, the same facts.
     prepared(a, 1, version=1)
     a.attempts.void(1, 1)
-    b.attempts.learn([charge(2, 1, A), Fact(version=1, attempt=1, voided=True)])
+    b.attempts.learn([charge(2, 1, A), voided(1, 1)])
     a.attempts.learn([charge(2, 1, A)])
     before = [a.ledger.history(t) for t in range(4)]
     assert before == [b.ledger.history(t) for t in range(4)]
@@ -214,7 +221,7 @@ def live(
     store.attempts.write_off(3)
     prepared(store, 4, version=1)
     store.attempts.settle(4)
-    store.attempts.learn([charge(6, 1, C), Fact(version=1, attempt=7, voided=True)])
+    store.attempts.learn([charge(6, 1, C), voided(7, 1)])
     store.attempts.charge_unknown(charge(8, 0, A))
     store.attempts.hear(9)
     for number in (1, 2, 3):
