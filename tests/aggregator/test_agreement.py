@@ -9,6 +9,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.rig.aggregators import roster
 from tests.rig.breaking import Breaking
 from tests.rig.keys import signatures
 
@@ -29,8 +30,8 @@ from precad.aggregator.server_messages import (
 from precad.aggregator.training.session import Progress
 from precad.aggregator.training.training_loop import make_aggregator
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, StorageFailure
-from precad.common.identifiers import ClientId, Role
-from precad.common.roster import Enrolment, Roster
+from precad.common.identifiers import Role
+from precad.common.roster import Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.protobuf import encode
@@ -66,10 +67,6 @@ def both(at_a: Callable[[], Any], at_b: Callable[[], Any]) -> tuple[Any, Any]:
     with ThreadPoolExecutor(2) as threads:
         a, b = threads.submit(play, at_a), threads.submit(play, at_b)
         return a.result(), b.result()
-
-
-def roster(*claims: tuple[str, int, float]) -> Roster:
-    return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
 
 
 # --- what both servers draw together -----------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import TaskMaker
+from tests.rig.aggregators import roster
 
 from precad.aggregator.enrol.admission import Listed, Window, window_of
 from precad.aggregator.enrol.register import Register
@@ -20,10 +21,6 @@ from precad.common.roster import Enrolment, Roster, on_grid, rate_grid
 from precad.common.task import Task
 
 WARD = ClientId("ward-1")
-
-
-def roster(*claims: tuple[str, int, float]) -> Roster:
-    return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
 
 
 @pytest.mark.parametrize(("records", "rate"), [(1, 0.2), (500, 0.2), (1000, 0.1), (1, 0.2 / 64)])

@@ -17,6 +17,7 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
+from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.share.header import Signer, SubmissionContext
 from precad.common.share.proof_submission import AnySubmission, ForProof
@@ -44,6 +45,11 @@ class MemorySpentTriples:
         if (attempt, batch) in self._spent:
             raise PeerViolation(f"attempt {attempt}, batch {batch} was used before")
         self._spent.add((attempt, batch))
+
+
+def roster(*claims: tuple[str, int, float]) -> Roster:
+    """Of names, records and rates."""
+    return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
 
 
 def link_over(end: Any, task: Task, timeout_s: float = PATIENCE_S) -> PeerLink:

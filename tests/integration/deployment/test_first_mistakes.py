@@ -185,12 +185,12 @@ class Clinic:
         )
         tokens = {name: new_token() for name in names}
         for role in SERVERS:
-            _append(self.open.folder / f"{role.value}.toml", 'enrolment = "token"')
+            append_line(self.open.folder / f"{role.value}.toml", 'enrolment = "token"')
             book = ByToken(self.open.folder / "state" / role.value)
             for token in tokens.values():
                 book.add(token_digest(token))
         for name, token in tokens.items():
-            _append(self.open.folder / f"{name}.toml", f'token = "{token}"')
+            append_line(self.open.folder / f"{name}.toml", f'token = "{token}"')
 
     def ready(self) -> bool:
         """Whether ward-1 is there in the one, and enrolment is over in the other."""
@@ -235,11 +235,6 @@ def plain(text: str, places: dict[str, str]) -> str:
         text = text.replace(found, shown)
     text = re.sub(r"127\.0\.0\.1:\d+", "HOST:PORT", text)
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1…", text)
-
-
-def _append(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
 
 
 def a_task(make_task: TaskMaker, clients: int) -> Task:

@@ -5,12 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.rig.aggregators import (
-    Halves,
-    MemorySpentTriples,
-    aggregator,
-    submissions_of,
-)
+from tests.rig.aggregators import Halves, MemorySpentTriples, aggregator, submissions_of
 from tests.rig.parties import opened, play_both
 from tests.rig.tasks import task_with
 

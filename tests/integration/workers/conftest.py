@@ -10,13 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.rig.aggregators import (
-    SERVERS,
-    Halves,
-    MemorySpentTriples,
-    aggregator,
-    submissions_of,
-)
+from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregator, submissions_of
 from tests.rig.keys import signer
 from tests.rig.loop import LoopThread
 from tests.rig.parties import opened, play_both
