@@ -122,9 +122,9 @@ def run_round(
         opened: Opened | None
         if role is Role.SERVER_A:
             opened = propose(aggregator, attempt, attempt, drawn, model)
-            inbox.take_for(opened)
+            inbox.open(opened)
         else:
-            opened = answer(aggregator, attempt, drawn, model, before_agreeing=inbox.take_for)
+            opened = answer(aggregator, attempt, drawn, model, before_agreeing=inbox.open)
             if opened is None:
                 raise AssertionError("A ended a training that has a round to play")
         # Submit and match.

@@ -84,7 +84,7 @@ def collected(task: Task, names: Iterable[ClientId], folder: Path) -> dict[Role,
     cohort = tuple(names)
     inboxes = {role: Inbox(role, task, _NOBODY, folder / role.value) for role in SERVERS}
     for inbox in inboxes.values():
-        inbox.open(0, cohort, MODEL, version=0)
+        inbox.open(Opened(0, 0, tuple(cohort), MODEL, frozenset()))
     x = np.zeros(task.dimension, dtype=np.int64)
     for client in cohort:
         halves = shard(x, SubmissionContext(task.digest, 0, 0, client, MODEL), Pen())

@@ -73,7 +73,7 @@ class Leader:
             # The rounds go on to T all the same: an early end would tell what no noise covers.
             log.warning("everybody drawn is at the privacy limit: this round releases noise alone")
         progress.next_attempt += 1
-        session.inbox.take_for(opened)
+        session.inbox.open(opened)
         session.event_log.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 

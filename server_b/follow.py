@@ -81,9 +81,8 @@ class Helper:
         session = self._session
         current = session.model_store.current
         drawn = () if session.finished else draw(aggregator, current.version)
-
-        take = session.inbox.take_for
-        opened = answer(aggregator, current.version, drawn, current.digest, before_agreeing=take)
+        taking = session.inbox.open
+        opened = answer(aggregator, current.version, drawn, current.digest, before_agreeing=taking)
         if opened is None:
             if not session.finished:
                 raise PeerViolation(f"server A ended the training after {current.version} rounds")

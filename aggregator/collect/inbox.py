@@ -41,13 +41,9 @@ class Backlog:
 
 @dataclass(slots=True)
 class _OpenAttempt:
-    attempt: int
-    version: int
+    opened: Opened
     cohort: frozenset[ClientId]
-    model: Digest
     spool: Spool
-    seed_holders: Mapping[ClientId, Role]
-    """Where norms are proved."""
     opening: Digest
     """o of this server: fresh, and in memory alone."""
     first: dict[ClientId, Digest] = field(default_factory=dict)
@@ -118,11 +114,7 @@ class Patience:
 
 
 class Inbox:
-    """Collects one server's submissions, round after round.
-
-    Args:
-        spool: folder for bodies, each attempt's under a key of its own that is in memory alone.
-    """
+    """Collects one server's submissions, round after round; bodies lie in the folder ``spool``."""
 
     def __init__(
         self, role: Role, task: Task, verifier: Verifier, spool: Path, clock: Clock = CLOCK
@@ -146,44 +138,17 @@ class Inbox:
     def attempt(self) -> int | None:
         """The attempt that is open."""
         with self._changed:
-            return None if self._round is None else self._round.attempt
+            return None if self._round is None else self._round.opened.attempt
 
-    def open(
-        self,
-        attempt: int,
-        cohort: Collection[ClientId],
-        model: Digest,
-        *,
-        version: int,
-        seed_holders: Mapping[ClientId, Role] | None = None,
-    ) -> None:
-        """Take submissions for ``attempt`` from ``cohort``, trained on ``model``, θ_version.
-
-        Args:
-            seed_holders: who gets whose seed, where norms are proved (``Roster.seed_holders``).
-        """
+    def open(self, opened: Opened) -> None:
+        """Take submissions for an attempt that both servers opened."""
+        opening = Digest(secrets.token_bytes(DIGEST_BYTES))
         with self._changed:
             self._round = _OpenAttempt(
-                attempt,
-                version,
-                frozenset(cohort),
-                model,
-                Spool(self._spool),
-                seed_holders or {},
-                Digest(secrets.token_bytes(DIGEST_BYTES)),
+                opened, frozenset(opened.cohort), Spool(self._spool), opening
             )
-            self._patience.open(attempt, cohort)
+            self._patience.open(opened.attempt, opened.cohort)
             self._changed.notify_all()
-
-    def take_for(self, opened: Opened) -> None:
-        """Take submissions for an attempt that both servers opened; as ``open``."""
-        self.open(
-            opened.attempt,
-            opened.cohort,
-            opened.model,
-            version=opened.version,
-            seed_holders=opened.seed_holders,
-        )
 
     def proof_opening(self, attempt: int, client: ClientId) -> tuple[Digest, Role] | None:
         """What this server states for a proof: its o, and who gets this client's seed.
@@ -192,9 +157,9 @@ class Inbox:
         """
         with self._changed:
             current = self._round
-            if current is None or current.attempt != attempt:
+            if current is None or current.opened.attempt != attempt:
                 return None
-            holder = current.seed_holders.get(client)
+            holder = current.opened.seed_holders.get(client)
             return None if holder is None else (current.opening, holder)
 
     def start(self, submission: AnySubmission) -> Upload:
@@ -207,6 +172,7 @@ class Inbox:
             RejectedSubmission: with the reason; counted for the client where it is in the cohort.
         """
         context = submission.context
+        at = context.attempt, context.client
         if context.task != self._task.digest:
             # Counted nowhere: it isn't about this task.
             raise RejectedSubmission(
@@ -215,22 +181,33 @@ class Inbox:
             )
         with self._changed:
             self._patience.sends(context.client, context.attempt)
-            current = self._current(context.attempt, context.client)
+            current = self._current(*at)
         try:
             self._check(submission, current)
             with self._changed:
-                self._note_first(submission, self._current(context.attempt, context.client))
+                first, own = self._current(*at).first, submission.header.whole_digest
+                if first.setdefault(context.client, own) != own:
+                    raise RejectedSubmission(
+                        Rejection.DUPLICATE,
+                        f"client {context.client} already sent another submission in attempt "
+                        f"{context.attempt}; the first one counts",
+                    )
             return Upload(submission, self._task, current.spool, self._accept)
         except RejectedSubmission as rejected:
-            self.refuse(context.attempt, context.client, rejected.reason)
+            self.refuse(*at, rejected.reason)
             raise
 
     def refuse(self, attempt: int, client: ClientId, reason: Rejection) -> None:
         """Count a rejection found outside (an upload that broke off, an unreadable header)."""
         with self._changed:
             current = self._round
-            if current and current.attempt == attempt and client in current.cohort:
-                self._refuse(current, client, reason)
+            if not current or current.opened.attempt != attempt or client not in current.cohort:
+                return
+            # A second one doesn't count, and costs the first nothing: its body may be on the way.
+            if reason is not Rejection.DUPLICATE:
+                current.refused.setdefault(client, reason)
+                if current.settled(client):
+                    self._no_longer_awaited(current, client)
 
     def wait(self, clients: Collection[ClientId], deadline: float) -> None:
         """Wait until all of ``clients`` are held or refused, or until that instant of the clock.
@@ -244,16 +221,12 @@ class Inbox:
                 self._changed.wait(remaining)
 
     def over(self, clients: Collection[ClientId], gone: Callable[[ClientId], bool]) -> bool:
-        """Whether every one of ``clients`` is held, refused or gone.
+        """Whether every one of ``clients``, the same in every call, is held, refused or ``gone``.
 
         One that was refused may still mend its upload while the attempt is open, but nobody waits
         for it: else one bad client would hold up every round. Nor for who is missing again and
-        again (``Patience``), unless nobody came at all: then all are waited for.
-
-        Args:
-            clients: whom to expect, the same in every call for one attempt.
-            gone: whether a client needn't be waited for any more; it is asked about somebody,
-                unless everybody is settled: a server looks for a dead link in it.
+        again (``Patience``), unless nobody came at all: then all are waited for. ``gone`` is asked
+        about somebody unless everybody is settled: a server looks for a dead link in it.
         """
         with self._changed:
             current = self._require_open()
@@ -324,18 +297,18 @@ class Inbox:
             self._no_longer_awaited(current, client)
 
     def _check(self, submission: AnySubmission, current: _OpenAttempt) -> None:
-        header, context = submission.header, submission.context
-        if context.version != current.version:
+        header, context, opened = submission.header, submission.context, current.opened
+        if context.version != opened.version:
             raise RejectedSubmission(
                 Rejection.WRONG_ATTEMPT,
-                f"submission is for version {context.version}, attempt {current.attempt} is of "
-                f"version {current.version}",
+                f"submission is for version {context.version}, attempt {opened.attempt} is of "
+                f"version {opened.version}",
             )
-        if context.model != current.model:
+        if context.model != opened.model:
             raise RejectedSubmission(
                 Rejection.WRONG_MODEL,
-                f"trained on model {context.model}, attempt {current.attempt} has "
-                f"{current.model}; fetch the model again",
+                f"trained on model {context.model}, attempt {opened.attempt} has "
+                f"{opened.model}; fetch the model again",
             )
         if isinstance(submission, ProofSubmission) != (self._task.proof is not None):
             raise RejectedSubmission(
@@ -358,43 +331,23 @@ class Inbox:
             raise RejectedSubmission(
                 Rejection.WRONG_ATTEMPT, "the header is of another opening of this attempt"
             )
-        if header.seed_holder is not current.seed_holders.get(header.context.client):
+        if header.seed_holder is not current.opened.seed_holders.get(header.context.client):
             raise RejectedSubmission(
                 Rejection.MALFORMED, "the seed came to the server that gets this client's body"
             )
 
-    def _note_first(self, submission: AnySubmission, current: _OpenAttempt) -> None:
-        context, digest = submission.context, submission.header.whole_digest
-        if current.first.setdefault(context.client, digest) != digest:
-            raise RejectedSubmission(
-                Rejection.DUPLICATE,
-                f"client {context.client} already sent another submission in attempt "
-                f"{context.attempt}; the first one counts",
-            )
-
-    def _refuse(self, current: _OpenAttempt, client: ClientId, reason: Rejection) -> None:
-        if reason is Rejection.DUPLICATE:
-            # That one doesn't count, and costs the first one nothing: its body may be on the way.
-            return
-        current.refused.setdefault(client, reason)
-        if current.settled(client):
-            self._no_longer_awaited(current, client)
-
     def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:
-        if current.awaited is None:
-            return
-        current.awaited.discard(client)
-        if not current.awaited:
-            self._changed.notify_all()
+        if current.awaited is not None:
+            current.awaited.discard(client)
+            if not current.awaited:
+                self._changed.notify_all()
 
     def _current(self, attempt: int, client: ClientId) -> _OpenAttempt:
         current = self._round
-        if current is None or current.attempt != attempt:
-            state = (
-                "no attempt is open" if current is None else f"attempt {current.attempt} is open"
-            )
+        if current is None or current.opened.attempt != attempt:
+            state = "no attempt" if current is None else f"attempt {current.opened.attempt}"
             raise RejectedSubmission(
-                Rejection.WRONG_ATTEMPT, f"submission is for attempt {attempt}, {state}"
+                Rejection.WRONG_ATTEMPT, f"submission is for attempt {attempt}, {state} is open"
             )
         if self._clock.now() >= current.closes:
             raise RejectedSubmission(

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
+from precad.aggregator.rounds.client_lists import HeldList, Places
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.aggregator.server_messages import Ask
+from precad.aggregator.server_messages import Alike, Ask, Offer
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission
 
 Collected = Mapping[ClientId, AnySubmission | Rejection]
@@ -53,10 +53,7 @@ def match(
     A client counts when both hold the same header, signature and certificates, byte for byte; each
     has checked them at its door. A rejection found by A stands before one found by B, and any found
     reason before mere absence. Where one alone holds a submission, and the other nothing of it, it
-    is unmatched.
-
-    Args:
-        early: matched before; they are on neither list.
+    is unmatched. The ``early`` ones were matched before, and are on neither list.
 
     Raises PeerViolation: the other server's list isn't over this attempt's cohort.
     """
@@ -65,28 +62,18 @@ def match(
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:
         own = collected[client]
-        if client in early and not isinstance(own, Rejection):
-            submissions[client] = own
-            continue
-        entry = other[client]
-        if not isinstance(own, Rejection) and isinstance(entry, Digest):
-            if entry == own.header.whole_digest:
+        if not isinstance(own, Rejection):
+            if client in early or other[client] == own.header.whole_digest:
                 submissions[client] = own
-            else:
-                # Whoever can read an upload's header can cause it: nothing is held against anyone.
-                rejections[client] = Rejection.UNMATCHED
-        else:
-            own_reason = None if not isinstance(own, Rejection) else own
-            other_reason = None if isinstance(entry, Digest) else entry
-            reasons = [own_reason, other_reason]
-            if role is Role.SERVER_B:
-                reasons.reverse()
-            found = [r for r in reasons if r is not None and r is not Rejection.ABSENT]
-            one_alone = None in reasons
-            absent = Rejection.UNMATCHED if one_alone else Rejection.ABSENT
-            rejections[client] = found[0] if found else absent
-        if not isinstance(own, Rejection) and client not in submissions:
+                continue
             own.discard()
+        reasons = [each for each in (own, other[client]) if isinstance(each, Rejection)]
+        if role is Role.SERVER_B:
+            reasons.reverse()
+        # Two that differ, too: whoever can read a header can cause it, nothing is held against it.
+        absent = Rejection.ABSENT if len(reasons) == 2 else Rejection.UNMATCHED  # noqa: PLR2004
+        found = (reason for reason in reasons if reason is not Rejection.ABSENT)
+        rejections[client] = next(found, absent)
     return Matched(opened, submissions, rejections, early)
 
 
@@ -133,20 +120,23 @@ def ask(
         # B waits for its next arrival only where A waits for none, and has no batch left to take.
         patient = not pairs.expected and not (size and pairs.alike)
         link.send("ask", Ask(patient=patient).to_bytes())
-        offered = Offer.from_bytes(link.receive("offer"), places)
-        for client, signed in offered.signed.items():
-            pairs.offered(client, signed)
+        offered = Offer.from_bytes(link.receive("offer"))
+        clients, signed = places.clients(offered.clients), offered.signed
+        if len(clients) != len(signed):
+            raise PeerViolation(f"server B offers {len(clients)} clients, {len(signed)} digests")
+        for each in zip(clients, signed, strict=True):
+            pairs.offered(*each)
         arrived = inbox.arrivals()
         for submission in arrived:
             pairs.held(submission)
         size = min(len(pairs.alike), MAX_BATCH_CLIENTS)
         enough = min((len(opened.cohort) - len(taken)) / 2, MAX_BATCH_CLIENTS)
-        if gather and size < enough and (arrived or offered.signed):
+        if gather and size < enough and (arrived or offered.clients):
             size = 0
         alike = [pairs.alike.popleft() for _ in range(size)]
         alike.sort(key=lambda submission: submission.context.client)
         clients = tuple(submission.context.client for submission in alike)
-        link.send("alike", Alike(clients).to_bytes(places))
+        link.send("alike", Alike(clients=places.steps(clients)).to_bytes())
         take(alike)
         taken.update(clients)
     return frozenset(taken)
@@ -177,11 +167,12 @@ def offer(
     while not (turn := Ask.from_bytes(link.receive("ask", timeout_s=patience_s))).over:
         if turn.patient:
             inbox.wait_arrival(LOOK_S)
-        new = {s.context.client: s for s in inbox.arrivals(MAX_BATCH_CLIENTS)}
-        offered |= new
-        signed = {client: submission.header.whole_digest for client, submission in new.items()}
-        link.send("offer", Offer(signed).to_bytes(places))
-        alike = Alike.from_bytes(link.receive("alike"), places).clients
+        new = sorted(inbox.arrivals(MAX_BATCH_CLIENTS), key=lambda each: each.context.client)
+        offered |= {each.context.client: each for each in new}
+        steps = places.steps(each.context.client for each in new)
+        signed = tuple(str(each.header.whole_digest) for each in new)
+        link.send("offer", Offer(clients=steps, signed=signed).to_bytes())
+        alike = places.clients(Alike.from_bytes(link.receive("alike")).clients)
         if not offered.keys() >= set(alike):
             raise PeerViolation("server A names submissions that weren't offered")
         take([offered.pop(client) for client in alike])
@@ -195,11 +186,11 @@ class _Pairs:
     def __init__(self) -> None:
         self._offered: set[ClientId] = set()
         self._here: dict[ClientId, AnySubmission] = {}
-        self.expected: dict[ClientId, Digest] = {}
-        """Offered, and not here yet."""
+        self.expected: dict[ClientId, str] = {}
+        """Offered, and not here yet: the digests of what B holds, in hex."""
         self.alike: deque[AnySubmission] = deque()
 
-    def offered(self, client: ClientId, signed: Digest) -> None:
+    def offered(self, client: ClientId, signed: str) -> None:
         """B holds it whole. Raises PeerViolation."""
         if client in self._offered:
             raise PeerViolation(f"server B offers {client}, who isn't to be offered now")
@@ -217,7 +208,7 @@ class _Pairs:
         else:
             self._compare(submission, signed)
 
-    def _compare(self, submission: AnySubmission, signed: Digest) -> None:
+    def _compare(self, submission: AnySubmission, signed: str) -> None:
         # What differs is left to the last lists, which say so.
-        if signed == submission.header.whole_digest:
+        if signed == str(submission.header.whole_digest):
             self.alike.append(submission)

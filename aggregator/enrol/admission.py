@@ -9,7 +9,6 @@ import contextlib
 import hmac
 import re
 import secrets
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,22 +23,20 @@ from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 
-class Admission(ABC):
-    """Who of the clients that the authority named may take part."""
+class Admission:
+    """Who may take part of the clients that the authority named: everybody, if it isn't narrowed.
 
-    @abstractmethod
-    def __call__(self, claim: Enrolment, token: str, /) -> None:
-        """Let a claim with its token pass, or raise AccessDenied.
+    The register asks ``foresee`` of every claim that is within the task's caps.
+    """
 
-        Asked once for each new client, after its claim passed the task's caps.
-        """
-
-    @abstractmethod
     def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:
-        """Raise AccessDenied where a call would; nothing is changed by it.
+        """Raise AccessDenied where this client may not enrol with ``claim``, or whatever it claims.
 
-        Tells a client no more of others than its enrolment would. Without a claim: whatever it is.
+        Changes nothing, and tells a client no more of others than its enrolment would.
         """
+
+    def redeem(self, token: str, client: ClientId) -> None:
+        """Bind a token to ``client``, which is about to be enrolled. Raises AccessDenied."""
 
     def invited(self) -> list[ClientId]:
         """Return whom the operator let in by name; for operators."""
@@ -50,32 +47,13 @@ class Admission(ABC):
         return 0
 
 
-class Everybody(Admission):
-    """All of them, whatever they claim within the task's caps."""
-
-    def __call__(self, claim: Enrolment, token: str, /) -> None:
-        """Let it pass."""
-
-    def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:
-        """Foresee no refusal."""
-
-
 class Listed(Admission):
     """Only clients on the operator's list, with the records and the rate that it says."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
 
-    def __call__(self, claim: Enrolment, token: str, /) -> None:
-        """Compare the claim with the list's."""
-        self.foresee(claim.client, token, claim)
-
-    def foresee(
-        self,
-        client: ClientId,
-        token: str,  # noqa: ARG002
-        claim: Enrolment | None = None,
-    ) -> None:
+    def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:  # noqa: ARG002
         """Look for the name, and at what is claimed for it."""
         if client not in self.roster:
             raise AccessDenied(f"client {client} isn't on the operator's roster")
@@ -131,10 +109,6 @@ class ByToken(Admission):
     def __init__(self, state: Path) -> None:
         self._folder = state / TOKENS
 
-    def __call__(self, claim: Enrolment, token: str, /) -> None:
-        """Bind the token to the client."""
-        self.redeem(token, claim.client)
-
     def redeem(self, token: str, client: ClientId) -> None:
         """Bind a token to ``client``, for good; the same client may come again.
 
@@ -145,12 +119,7 @@ class ByToken(Admission):
         self._bind(known, client)
         self._check_owner(known, client)
 
-    def foresee(
-        self,
-        client: ClientId,
-        token: str,
-        claim: Enrolment | None = None,  # noqa: ARG002
-    ) -> None:
+    def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:  # noqa: ARG002
         """Look at the token, which stays as it is."""
         known = self._known(client, token)
         if self._owner(known) is not None:
@@ -243,7 +212,7 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
         )
     match settings.enrolment:
         case "open":
-            return Everybody()
+            return Admission()
         case "token":
             return ByToken(settings.state)
         case "roster":
@@ -274,10 +243,8 @@ def window_of(
     """Return how long enrolment is open by the task and a server's settings.
 
     Args:
-        task: its deadline, its most and least owners.
-        until: in place of the deadline, which counts from a start; a date outlasts restarts.
-        quorum: in place of the most owners.
-        now: instead of the clock's time.
+        until: in place of the task's deadline, which counts from a start; it outlasts restarts.
+        quorum: in place of the task's most owners.
 
     Raises:
         Misconfiguration: a quorum that the task doesn't take, or a date without a time zone

@@ -24,7 +24,6 @@ from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
-_NONCE_BYTES = 32
 _SHOWN = 10
 """Names in one line of the log."""
 
@@ -32,31 +31,27 @@ _SHOWN = 10
 def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
     """What salts the digests of valid sets, known to both servers alone.
 
-    32 random bytes of each, through HKDF. Fresh for every link, so that it needs no storage.
+    Fresh for every link, so that it needs no storage.
     """
-    own = Secret.random(KEY_BYTES)
-    theirs = Secret(link.exchange("set-secret", own.reveal()))
-    if len(theirs) != KEY_BYTES:
-        raise PeerViolation(f"set secret has {len(theirs)} bytes, must have {KEY_BYTES}")
-    a, b = (own, theirs) if role is Role.SERVER_A else (theirs, own)
-    return derive(Secret(a.reveal() + b.reveal()), "set-secret", task.digest.value)
+    random = Secret(_random_of_both(link, role, "set-secret"))
+    return derive(random, "set-secret", task.digest.value)
 
 
 def agree_nonces(link: PeerLink, role: Role) -> bytes:
     """A's and B's, 32 random bytes each, for what the dealer deals over this link."""
-    own = secrets.token_bytes(_NONCE_BYTES)
-    theirs = link.exchange("nonce", own)
-    if len(theirs) != _NONCE_BYTES:
-        raise PeerViolation(f"nonce has {len(theirs)} bytes, must have {_NONCE_BYTES}")
+    return _random_of_both(link, role, "nonce")
+
+
+def _random_of_both(link: PeerLink, role: Role, step: str) -> bytes:
+    own = secrets.token_bytes(KEY_BYTES)
+    theirs = link.exchange(step, own)
+    if len(theirs) != KEY_BYTES:
+        raise PeerViolation(f"{step} has {len(theirs)} bytes, must have {KEY_BYTES}")
     return own + theirs if role is Role.SERVER_A else theirs + own
 
 
 def propose_roster(
-    link: PeerLink,
-    register: Register,
-    task: Task,
-    signatures: ServerSignatures,
-    least: int = 0,
+    link: PeerLink, register: Register, task: Task, signatures: ServerSignatures, least: int = 0
 ) -> Roster | None:
     """A's part: its enrolments; the roster is those of them that B holds alike.
 
@@ -64,15 +59,9 @@ def propose_roster(
     is its own doing, and costs nobody else the training. A frozen roster is final: a server that
     lost it takes it back, on its own signature.
 
-    Args:
-        link: to B.
-        register: A's enrolments.
-        task: gives the least number of clients.
-        signatures: A's.
-        least: with fewer held alike A waits; 0 where its enrolment is over.
-
     Returns:
-        The frozen roster; None where a server waits for more clients.
+        The frozen roster; None where a server waits for more clients, as A does with fewer than
+        ``least`` that both hold alike; 0 where its enrolment is over.
 
     Raises:
         PeerViolation: B refuses, or answers with somebody who wasn't proposed.
@@ -115,12 +104,10 @@ def accept_roster(
     Who enrolled at one server alone is none of those whom the servers wait for: else a few such
     clients would close enrolment before the others have come.
 
+    The roster is frozen durably before A hears of it: what A has frozen is frozen here too,
+    whatever crashes in between.
+
     Args:
-        link: to A.
-        register: B's enrolments, asked when A's come. Frozen durably before A hears of it: a roster
-            that A has frozen is frozen here too, whatever crashes in between.
-        task: gives the caps and the least number of clients.
-        signatures: B's.
         timeout_s: how long A may take.
         least: with fewer held alike B waits; 0 where its enrolment is over.
 

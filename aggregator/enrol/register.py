@@ -2,7 +2,7 @@
 
 import contextlib
 
-from precad.aggregator.enrol.admission import Admission, Everybody
+from precad.aggregator.enrol.admission import Admission
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import Store
@@ -17,14 +17,10 @@ class Register:
     """Takes enrolments until the roster is frozen."""
 
     def __init__(
-        self,
-        task: Task,
-        store: Store,
-        admission: Admission | None = None,
-        clock: Clock = CLOCK,
+        self, task: Task, store: Store, admission: Admission | None = None, clock: Clock = CLOCK
     ) -> None:
         self._task = task
-        self._admission = Everybody() if admission is None else admission
+        self._admission = admission or Admission()
         self._store = store
         self._clock = clock
         self._changed = clock.condition()
@@ -50,7 +46,7 @@ class Register:
             # Again: others may have come meanwhile.
             if self.admits(enrolment, token):
                 # A token isn't spent on a claim that is refused for something else.
-                self._admission(enrolment, token)
+                self._admission.redeem(token, enrolment.client)
                 kept = self._store.enrolment.claim(enrolment)
                 self._enrolments[kept.client] = kept
                 self._changed.notify_all()
@@ -123,19 +119,15 @@ class Register:
             return Roster(self._enrolments)
 
     def serves_first(self, client: ClientId) -> Role:
-        """Which server a client fetches models from first; for strangers it is A.
-
-        Without the lock, and looked up once: every notice says it.
-        """
+        """Which server a client fetches models from first; for strangers it is A."""
+        # Without the lock, and looked up once: every notice says it.
         if self._frozen and not self._serve_first:
             self._serve_first = Roster(self._enrolments).seed_holders(self._task.digest)
         return self._serve_first.get(client, Role.SERVER_A)
 
     def foresee(self, client: ClientId, token: str) -> str:
-        """Why a claim of this client would be refused now, whatever it says; empty otherwise.
-
-        Without the lock: it is a forecast, and enrolling asks again.
-        """
+        """Why a claim of this client would be refused now, whatever it says; empty otherwise."""
+        # Without the lock: it is a forecast, and enrolling asks again.
         if client in self._enrolments or self._frozen:
             return ""
         try:

@@ -5,9 +5,9 @@ roster, or an attempt's cohort of it), each as the distance from the one before:
 ten bytes, a distance one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from precad.common.errors import Misconfiguration, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest
@@ -41,54 +41,15 @@ class Places:
         Raises:
             PeerViolation: a step leads nowhere, or out of the list.
         """
-        return tuple(self._walk(steps))
-
-    def _walk(self, steps: Iterable[int]) -> Iterator[ClientId]:
-        place, size = -1, len(self._clients)
+        place, size, found = -1, len(self._clients), []
         for step in steps:
             place += step
             if step < 1 or place >= size:
                 raise PeerViolation(
                     f"the other server names somebody who isn't among {size} clients"
                 )
-            yield self._clients[place]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What has come to B, whole, since it last offered."""
-
-    signed: Mapping[ClientId, Digest]
-
-    def to_bytes(self, cohort: Places) -> bytes:
-        """Return the message, by places in the cohort, in its order, which is that of names."""
-        signed = [self.signed[client].value for client in sorted(self.signed)]
-        return encode("Offer", {"clients": cohort.steps(self.signed), "signed": signed})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, cohort: Places) -> Self:
-        """Inverse of ``to_bytes``. Raises PeerViolation."""
-        values = decode("Offer", data)
-        clients, signed = cohort.clients(values["clients"]), _digests("Offer", values)
-        if len(clients) != len(signed):
-            raise _unreadable("Offer", "signed", f"{len(signed)} of {len(clients)} clients")
-        return cls(dict(zip(clients, signed, strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """Of all that was offered, what A holds alike and goes on now, in the cohort's order."""
-
-    clients: tuple[ClientId, ...] = ()
-
-    def to_bytes(self, cohort: Places) -> bytes:
-        """Return the message, by places in the cohort."""
-        return encode("Alike", {"clients": cohort.steps(self.clients)})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, cohort: Places) -> Self:
-        """Inverse of ``to_bytes``. Raises PeerViolation."""
-        return cls(cohort.clients(decode("Alike", data)["clients"]))
+            found.append(self._clients[place])
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +87,17 @@ class HeldList:
     def from_bytes(cls, data: bytes) -> Self:
         """Inverse of ``to_bytes``. Raises PeerViolation."""
         values = decode("HeldList", data)
-        reasons, signed = values["reasons"], _digests("HeldList", values)
+        reasons, signed = values["reasons"], values["signed"]
         if max(reasons, default=0) > len(_REASONS):
-            raise _unreadable("HeldList", "reasons", "there is no such reason")
+            raise _unreadable("reasons", "there is no such reason")
         if (held := reasons.count(0)) != len(signed):
-            raise _unreadable("HeldList", "signed", f"{len(signed)} of {held} that are held")
-        digests = iter(signed)
+            raise _unreadable("signed", f"{len(signed)} of {held} that are held")
+        try:
+            digests = iter([Digest(each) for each in signed])
+        except Misconfiguration as error:
+            raise _unreadable("signed", str(error)) from None
         return cls(tuple(_REASONS[each - 1] if each else next(digests) for each in reasons))
 
 
-def _digests(name: str, values: Mapping[str, Any]) -> list[Digest]:
-    try:
-        return [Digest(each) for each in values["signed"]]
-    except Misconfiguration as error:
-        raise _unreadable(name, "signed", str(error)) from None
-
-
-def _unreadable(name: str, field: str, why: str) -> PeerViolation:
-    return PeerViolation(f"unreadable {name} from the other server: {field}: {why}")
+def _unreadable(field: str, why: str) -> PeerViolation:
+    return PeerViolation(f"unreadable HeldList from the other server: {field}: {why}")

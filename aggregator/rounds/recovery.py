@@ -93,10 +93,7 @@ def settled(facts: Iterable[Fact], *pending: int | None) -> tuple[Fact, ...]:
 
 
 def adoptable(
-    start: Digest,
-    evidence: Sequence[Evidence],
-    signed: HeadBody | None,
-    heard: range = range(0),
+    start: Digest, evidence: Sequence[Evidence], signed: HeadBody | None, heard: range = range(0)
 ) -> tuple[Fact, ...]:
     """Those of the other server's facts that one's own signature stands for.
 

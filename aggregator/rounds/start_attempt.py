@@ -120,11 +120,7 @@ def require_enough(roster: Roster, least: int) -> None:
 
 
 def _opened(
-    aggregator: Aggregator,
-    attempt: int,
-    version: int,
-    counted: Collection[ClientId],
-    model: Digest,
+    aggregator: Aggregator, attempt: int, version: int, counted: Collection[ClientId], model: Digest
 ) -> Opened:
     """Open it here, durably. Raises PeerViolation: no number is left for the one after it."""
     if attempt >= ATTEMPTS:

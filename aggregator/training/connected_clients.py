@@ -5,7 +5,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from precad.common.clock import CLOCK, Clock
@@ -89,50 +89,66 @@ class ConnectedClients:
 
 
 class LongStream:
-    """One caller's stream, which may be ended while it waits for its next item.
+    """One caller's stream, which ends once the caller isn't allowed any more, wherever it waits.
 
-    No task for each item, which would cost more than a frame of the servers' link.
+    No task for each item, which would cost more than a frame of the servers' link. A timer and no
+    task for the looks: a loop that is stopped leaves nothing behind.
     """
 
-    def __init__(self) -> None:
-        self.ended: Exception | None = None
+    def __init__(
+        self, still_allowed: Callable[[], object], look_s: Callable[[], float] = lambda: LOOK_S
+    ) -> None:
+        self._still_allowed = still_allowed
+        self._look_s = look_s
+        self._ended: Exception | None = None
         self._waits: asyncio.Task[Any] | None = None
 
-    def end(self, error: Exception) -> None:
-        """Have whoever follows get ``error``, and nothing more."""
-        self.ended = error
-        if self._waits is not None:
-            self._waits.cancel()
-
     async def follow(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item]:
-        """Yield the items; raise what the stream was ended with."""
+        """Yield the items; raise what ``still_allowed`` raised."""
         iterator = aiter(items)
-        while self.ended is None:
-            self._waits = waits = asyncio.current_task()
-            try:
-                item = await anext(iterator)
-            except StopAsyncIteration:
-                return
-            except asyncio.CancelledError:
-                # Somebody else's cancellation goes on.
-                if self.ended is None or waits is None or waits.uncancel() > 0:
-                    raise
-                break
-            finally:
-                self._waits = None
-            yield item
-        raise self.ended
+        self._look_later()
+        try:
+            while self._ended is None:
+                self._waits = waits = asyncio.current_task()
+                try:
+                    item = await anext(iterator)
+                except StopAsyncIteration:
+                    return
+                except asyncio.CancelledError:
+                    # Somebody else's cancellation goes on.
+                    if self._ended is None or waits is None or waits.uncancel() > 0:
+                        raise
+                    break
+                finally:
+                    self._waits = None
+                yield item
+            raise self._ended
+        finally:
+            self._timer.cancel()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._look_s(), self._look)
+
+    def _look(self) -> None:
+        try:
+            self._still_allowed()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, nothing more may go out
+            self._ended = error
+            if self._waits is not None:
+                self._waits.cancel()
+        else:
+            self._look_later()
 
 
-class Watch(LongStream):
-    """One open watch, of a process of the client's; ``instance`` is empty where it doesn't say."""
+def while_allowed(
+    items: AsyncIterator[Item], still_allowed: Callable[[], object]
+) -> AsyncIterator[Item]:
+    """Yield the items of one of a few long streams, whose caller is looked at every second.
 
-    def __init__(
-        self, where: str, client: ClientId, instance: bytes, still_allowed: Callable[[], object]
-    ) -> None:
-        super().__init__()
-        self.where, self.client, self.instance = where, client, instance
-        self.still_allowed = still_allowed
+    Raises:
+        AccessDenied: the caller's certificate doesn't count any more.
+    """
+    return LongStream(still_allowed).follow(items)
 
 
 class OpenWatches:
@@ -145,28 +161,26 @@ class OpenWatches:
     ) -> None:
         self._dismiss = dismiss
         self._twice = twice
-        self._open: set[Watch] = set()
-        self._looking = False
+        self._open: dict[LongStream, tuple[ClientId, bytes, str]] = {}
 
     @contextmanager
     def open(
-        self,
-        where: str,
-        client: ClientId,
-        instance: bytes,
-        still_allowed: Callable[[], object],
-    ) -> Iterator[Watch]:
+        self, where: str, client: ClientId, instance: bytes, still_allowed: Callable[[], object]
+    ) -> Iterator[LongStream]:
         """A watch, from its beginning to its end.
+
+        Args:
+            instance: of the client's process; empty where it doesn't say.
 
         Raises:
             NameInUse: another process of this client's name watches already.
         """
-        for other in self._open:
-            if other.client == client and instance and other.instance not in (b"", instance):
+        for name, other, there in self._open.values():
+            if name == client and instance and other not in (b"", instance):
                 log.warning(
                     "client %s is there twice: %s goes on, %s was told to end or to wait",
                     client,
-                    other.where,
+                    there,
                     where,
                 )
                 self._twice(client)
@@ -174,68 +188,24 @@ class OpenWatches:
                     f"another process takes part as client {client} now: end one of the two, or "
                     "ask the operator for a certificate with a name of its own"
                 )
-        watch = Watch(where, client, instance, still_allowed)
-        self._open.add(watch)
-        self._look_later()
+
+        def look() -> None:
+            try:
+                still_allowed()
+            except AccessDenied as denied:
+                log.warning("the watch of client %s ends: %s", client, denied)
+                # By a wrong clock here all of them end: they come back soon.
+                if denied.reason not in NOT_IN_TIME:
+                    self._dismiss(client)
+                raise
+
+        watch = LongStream(look, lambda: max(LOOK_S, len(self._open) / _LOOKS_PER_S))
+        self._open[watch] = client, instance, where
         try:
             yield watch
         finally:
-            self._open.discard(watch)
+            del self._open[watch]
 
     def has(self, client: ClientId) -> bool:
         """Whether a process of this name watches now."""
-        return any(watch.client == client for watch in self._open)
-
-    def look(self) -> None:
-        """End the watches of those whose certificates don't count any more."""
-        for watch in list(self._open):
-            try:
-                watch.still_allowed()
-            except AccessDenied as denied:
-                if watch.ended is None:
-                    log.warning("the watch of client %s ends: %s", watch.client, denied)
-                    watch.end(denied)
-                    # By a wrong clock here all of them end: they come back soon.
-                    if denied.reason not in NOT_IN_TIME:
-                        self._dismiss(watch.client)
-
-    def _look_later(self) -> None:
-        if not self._looking and self._open:
-            self._looking = True
-            # A timer and no task: a loop that is stopped leaves nothing behind.
-            wait_s = max(LOOK_S, len(self._open) / _LOOKS_PER_S)
-            asyncio.get_running_loop().call_later(wait_s, self._look_again)
-
-    def _look_again(self) -> None:
-        self._looking = False
-        self.look()
-        self._look_later()
-
-
-async def while_allowed(
-    items: AsyncIterator[Item], still_allowed: Callable[[], object]
-) -> AsyncIterator[Item]:
-    """Yield the items of one of a few long streams, whose caller is looked at every second.
-
-    Raises:
-        AccessDenied: the caller's certificate doesn't count any more.
-    """
-    loop, stream = asyncio.get_running_loop(), LongStream()
-    timer: asyncio.TimerHandle
-
-    def look() -> None:
-        nonlocal timer
-        try:
-            still_allowed()
-        except Exception as error:  # noqa: BLE001 -- whatever it is, nothing more may go out
-            stream.end(error)
-        else:
-            timer = loop.call_later(LOOK_S, look)
-
-    timer = loop.call_later(LOOK_S, look)
-    try:
-        async with aclosing(stream.follow(items)) as followed:
-            async for item in followed:
-                yield item
-    finally:
-        timer.cancel()
+        return any(name == client for name, _, _ in self._open.values())

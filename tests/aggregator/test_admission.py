@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import TaskMaker
 
 from precad.aggregator.enrol.admission import (
+    Admission,
     ByToken,
-    Everybody,
     Listed,
     admission_of,
     new_token,
@@ -173,7 +173,7 @@ def test_no_account_is_computed_of_a_claim_that_is_refused(
     task = make_task(8, {**changes, "enrolment.min_clients": 1})
     computed: list[float] = []
     monkeypatch.setattr(PrivacyCap, "precompute", lambda _cap, rate: computed.append(rate))
-    admission = {"token": book, "list": Listed(Roster({ONE: CLAIM}))}.get(kind, Everybody())
+    admission = {"token": book, "list": Listed(Roster({ONE: CLAIM}))}.get(kind, Admission())
     register = Register(task, open_store("sqlite://", task, Role.SERVER_A), admission)
     if kind in ("frozen", "full"):
         register.enrol(CLAIM)
@@ -210,7 +210,7 @@ def test_a_doctor_hears_whether_its_name_is_on_the_list_and_not_what_the_list_sa
 
 def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: ByToken) -> None:
     token = issue(book)
-    for admission in (book, Listed(Roster({TWO: OTHER})), Everybody()):
+    for admission in (book, Listed(Roster({TWO: OTHER})), Admission()):
         store = open_store("sqlite://", task, Role.SERVER_B)
         store.enrolment.claim(CLAIM)
         enrolling = Register(task, store, admission)
@@ -279,13 +279,13 @@ def settings(folder: Path, more: str) -> ServerBSettings:
 
 def test_settings_choose_who_may_enrol(tmp_path: Path, task: Task) -> None:
     (tmp_path / "roster.toml").write_text(ENTRY)
-    admission_of(settings(tmp_path, ""), task)(CLAIM, "")
+    admission_of(settings(tmp_path, ""), task).foresee(ONE, "", CLAIM)
     with pytest.raises(AccessDenied, match="brings no token"):
-        admission_of(settings(tmp_path, 'enrolment = "token"'), task)(CLAIM, "")
+        admission_of(settings(tmp_path, 'enrolment = "token"'), task).foresee(ONE, "", CLAIM)
     of_list = admission_of(settings(tmp_path, 'enrolment = "roster"\nroster = "roster.toml"'), task)
-    of_list(CLAIM, "")
+    of_list.foresee(ONE, "", CLAIM)
     with pytest.raises(AccessDenied, match="ward-2 isn't on the operator's roster"):
-        of_list(OTHER, "")
+        of_list.foresee(TWO, "", OTHER)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.rig.tasks import task_with
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.upload import SpooledBody
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
 from precad.aggregator.validate.in_process_validator import in_process, longest_opening
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
@@ -59,7 +60,7 @@ def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> He
     inboxes = {}
     for role in SERVERS:
         inboxes[role] = Inbox(role, task, verifier(), folder / role.value)
-        inboxes[role].open(3, names, MODEL, version=3, seed_holders=holders)
+        inboxes[role].open(Opened(3, 3, tuple(names), MODEL, frozenset(), holders))
     for client in names:
         stated = [inboxes[role].proof_opening(3, client) for role in SERVERS]
         (of_a, holder), (of_b, _) = (each for each in stated if each is not None)

@@ -20,9 +20,9 @@ from tests.rig.waiting import until
 from precad.aggregator.collect import Inbox, matching
 from precad.aggregator.collect.matching import describe, match, rest_of
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.client_lists import Alike, HeldList, Places
+from precad.aggregator.rounds.client_lists import HeldList, Places
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.aggregator.server_messages import Ask
+from precad.aggregator.server_messages import Alike, Ask
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission
@@ -104,7 +104,7 @@ def collecting(make_task: TaskMaker, tmp_path: Path) -> Collecting:
     inboxes = {role: Inbox(role, task, verifier(), tmp_path / role.value) for role in (A, B)}
     links = {}
     for role, end in zip((A, B), memory_pair(), strict=True):
-        inboxes[role].open(3, NAMES, MODEL, version=2)
+        inboxes[role].open(OPENED)
         links[role] = PeerLink(end, task.digest, max_message_bytes=1 << 16, timeout_s=DEADLINE_S)
         links[role].begin_attempt(3)
     return Collecting(task, inboxes, links)
@@ -180,7 +180,7 @@ def offer_of(*steps: int) -> bytes:
     ("offers", "why"),
     [
         ([offer_of(6)], "isn't among 5"),
-        ([offer_of(2, 0)], "isn't among 5"),
+        ([offer_of(2, 0)], "Offer from the other server: clients.1"),
         ([offer_of(2), offer_of(2)], "ward-1, who isn't to be offered"),
     ],
     ids=["stranger", "twice at once", "twice"],
@@ -203,7 +203,7 @@ def test_b_refuses_names_that_it_has_not_offered_or_has_given_already(
     collecting.upload(collecting.pair(NAMES[0])[B])
     for _ in range(times):
         collecting.links[A].send("ask", Ask().to_bytes())
-        collecting.links[A].send("alike", Alike((offered,)).to_bytes(Places(NAMES)))
+        collecting.links[A].send("alike", Alike(clients=Places(NAMES).steps([offered])).to_bytes())
     with pytest.raises(PeerViolation, match="weren't offered"):
         collecting.play(B)
     assert len(collecting.taken[B]) == times - 1
@@ -214,7 +214,7 @@ def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(
 ) -> None:
     clock = LeapingClock()
     inbox = Inbox(B, collecting.task, verifier(), tmp_path / "spool", clock=clock)
-    inbox.open(3, NAMES, MODEL, version=2)
+    inbox.open(OPENED)
     inbox.close_at(clock.now() + 5)
     pairs = [collecting.pair(client)[B] for client in NAMES[:3]]
     upload(inbox, pairs[0])

@@ -25,6 +25,7 @@ from tests.rig.submissions import (
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.inbox import Backlog
+from precad.aggregator.rounds.states import Opened
 from precad.common.clock import CLOCK
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -82,7 +83,7 @@ class Side:
 def here(task: Task, role: Role, tmp_path: Path) -> Side:
     clock = LonelyClock()
     inbox = Inbox(role, task, verifier(), tmp_path / "spool", clock)
-    inbox.open(3, [TWO, ONE], MODEL, version=2)
+    inbox.open(Opened(3, 2, (TWO, ONE), MODEL, frozenset()))
     return Side(task, role, tmp_path, inbox, clock)
 
 
@@ -240,7 +241,7 @@ def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(
     task: Task, tmp_path: Path, at: int
 ) -> None:
     inbox = Inbox(Role.SERVER_B, task, verifier(), tmp_path / "spool")
-    inbox.open(3, [ONE], MODEL, version=2)
+    inbox.open(Opened(3, 2, (ONE,), MODEL, frozenset()))
     s = submission(task, Role.SERVER_B)
     body = bytearray(body_of(s))
     body[at] ^= 1
@@ -254,7 +255,7 @@ def test_a_truncated_upload_is_rejected_and_leaves_nothing(
     task: Task, tmp_path: Path, sent: int
 ) -> None:
     inbox = Inbox(Role.SERVER_B, task, verifier(), tmp_path / "spool")
-    inbox.open(3, [ONE, TWO], MODEL, version=2)
+    inbox.open(Opened(3, 2, (ONE, TWO), MODEL, frozenset()))
     s = submission(task, Role.SERVER_B)
     taking = inbox.start(bare(s))
     taking.add(body_of(s)[:sent])
@@ -300,7 +301,7 @@ def test_an_upload_that_ends_after_the_round_is_too_late(here: Side) -> None:
     assert here.inbox.close()[ONE] is Rejection.ABSENT
     assert reason_of(taking.finish) is Rejection.WRONG_ATTEMPT
     assert here.spooled() == []
-    here.inbox.open(4, [ONE], MODEL, version=2)
+    here.inbox.open(Opened(4, 2, (ONE,), MODEL, frozenset()))
     assert reason_of(lambda: upload(here.inbox, s)) is Rejection.WRONG_ATTEMPT
     assert here.inbox.close()[ONE] is Rejection.ABSENT
 
@@ -334,7 +335,7 @@ def test_the_backlog_is_the_most_that_lay_there_and_is_known_when_collection_has
     here.inbox.close()
     # Each was asked for before the next one came; bodies stay, and server A has none.
     assert here.inbox.backlog == Backlog(1, 0 if here.role is Role.SERVER_A else 2 * 8 * D)
-    here.inbox.open(4, [TWO, ONE], MODEL, version=2)
+    here.inbox.open(Opened(4, 2, (TWO, ONE), MODEL, frozenset()))
     here.inbox.close()
     assert here.inbox.backlog == Backlog()
 
@@ -357,7 +358,7 @@ def wait_over(
 
 def test_waiting_ends_when_all_are_held(task: Task, role: Role, tmp_path: Path) -> None:
     inbox = Inbox(role, task, verifier(), tmp_path)
-    inbox.open(3, [TWO, ONE], MODEL, version=2)
+    inbox.open(Opened(3, 2, (TWO, ONE), MODEL, frozenset()))
 
     def send() -> None:
         for client in (ONE, TWO):
@@ -393,7 +394,7 @@ def attempts(here: Side, count: int, senders: Callable[[int], set[ClientId]]) ->
     lasted = []
     for number in range(3, 3 + count):
         if number > 3:
-            here.inbox.open(number, [TWO, ONE], MODEL, version=2)
+            here.inbox.open(Opened(number, 2, (TWO, ONE), MODEL, frozenset()))
         began = here.clock.now()
         for client in sorted(senders(number - 3)):
             upload(here.inbox, here.submission(client, number))
@@ -429,7 +430,7 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(here: 
     """It comes too late while nobody waits for it, and so it would for ever."""
     assert attempts(here, 5, lambda _n: {ONE})[-2:] == [0, 0]
     for number in range(8, 12):
-        here.inbox.open(number, [TWO, ONE], MODEL, version=2)
+        here.inbox.open(Opened(number, 2, (TWO, ONE), MODEL, frozenset()))
         late = here.submission(TWO, number - 1)
         assert reason_of(lambda late=late: here.inbox.start(bare(late))) is Rejection.WRONG_ATTEMPT
         upload(here.inbox, here.submission(ONE, number))
@@ -441,7 +442,7 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(here: 
 def test_a_server_waits_for_no_half_that_never_comes(here: Side) -> None:
     """It sends to the other server alone, in every attempt."""
     attempts(here, 3, lambda _n: {ONE})
-    here.inbox.open(6, [TWO, ONE], MODEL, version=2)
+    here.inbox.open(Opened(6, 2, (TWO, ONE), MODEL, frozenset()))
     upload(here.inbox, here.submission(ONE, 6))
     before = here.clock.now()
     here.inbox.wait([ONE, TWO], before + 60)

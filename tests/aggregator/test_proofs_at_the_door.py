@@ -61,7 +61,7 @@ class Doors:
     def open(self, role: Role, attempt: int = 3) -> None:
         holders = {ONE: self.holder, TWO: other(self.holder)}
         opened = Opened(attempt, 2, (ONE, TWO), MODEL, frozenset(), holders)
-        self.inboxes[role].take_for(opened)
+        self.inboxes[role].open(opened)
 
     def stated(self, client: ClientId = ONE) -> ForProof:
         """What an owner has from both."""
@@ -221,7 +221,7 @@ def test_a_header_of_another_check_is_refused_either_way(doors: Doors, tmp_path:
     # And a proof at a task that has a dealer.
     dealt = task_with({}, D)
     inbox = Inbox(Role.SERVER_A, dealt, verifier(), tmp_path / "dealt")
-    inbox.open(3, [ONE], MODEL, version=2)
+    inbox.open(Opened(3, 2, (ONE,), MODEL, frozenset()))
     seed, _ = doors.pair()
     context = replace(seed.context, task=dealt.digest)
     header = resigned(replace(seed.header, context=context), signer(ONE))

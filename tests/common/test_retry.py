@@ -17,6 +17,7 @@ from tests.rig.keys import verifier
 from tests.rig.waiting import readable_within
 
 from precad.aggregator.collect import Inbox
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.store.transaction import START_S, wait_for_database
 from precad.aggregator.training.session import Progress, Session
 from precad.aggregator.training.training_loop import persist
@@ -101,7 +102,7 @@ def test_waiting_for_submissions_ends_at_the_deadline_and_not_later(
 ) -> None:
     inbox = Inbox(Role.SERVER_A, make_task(), verifier(), tmp_path, lonely)
     names = [ClientId("ward-1"), ClientId("ward-2")]
-    inbox.open(3, names, Digest(b"\2" * 32), version=3)
+    inbox.open(Opened(3, 3, tuple(names), Digest(b"\2" * 32), frozenset()))
     inbox.wait(names, lonely.time + 1.1)
     assert lonely.time == pytest.approx(1001.1, abs=1e-9)
 

@@ -12,9 +12,10 @@ import numpy as np
 from tests.faults.deviations import fields_of
 
 from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
+from precad.aggregator.rounds.client_lists import HeldList, Places
 from precad.aggregator.rounds.joint_coin import commitment_to
 from precad.aggregator.server_messages import (
+    Alike,
     Ask,
     Body,
     CoinCommitment,
@@ -22,6 +23,7 @@ from precad.aggregator.server_messages import (
     CoinReveal,
     CoinState,
     HeadBody,
+    Offer,
     Position,
     SetCheck,
     SignedMessage,
@@ -241,13 +243,13 @@ def _ask(_: Known, payload: bytes, __: int) -> None:
 
 
 def _alike(_: Known, payload: bytes, __: int) -> None:
-    assert set(Alike.from_bytes(payload, COHORT).clients) <= set(OWNERS)
+    assert set(COHORT.clients(Alike.from_bytes(payload).clients)) <= set(OWNERS)
 
 
 def _offer(known: Known, payload: bytes, _: int) -> None:
-    signed = Offer.from_bytes(payload, COHORT).signed
-    assert set(signed) <= set(OWNERS)
-    assert {str(digest) for digest in signed.values()} <= known.signed
+    offered = Offer.from_bytes(payload)
+    assert set(COHORT.clients(offered.clients)) <= set(OWNERS)
+    assert set(offered.signed) <= known.signed
 
 
 def _held(known: Known, payload: bytes, _: int) -> None:

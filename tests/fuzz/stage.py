@@ -12,6 +12,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.memory import in_memory
 from tests.rig.tasks import task_with
 
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.operation_service import OperationService
@@ -184,7 +185,7 @@ class Stage:
         session = self.sessions[role]
         model = session.model_store.current.digest
         holders = {} if self.task.proof is None else {CLIENT: SEED_HOLDER}
-        session.inbox.open(ROUND, [CLIENT], model, version=VERSION, seed_holders=holders)
+        session.inbox.open(Opened(ROUND, VERSION, (CLIENT,), model, frozenset(), holders))
         # Fresh in every attempt, and what is sent here was made before.
         opened = session.inbox._round
         assert opened is not None

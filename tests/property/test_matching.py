@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precad.aggregator.collect.matching import describe, match
-from precad.aggregator.rounds.client_lists import HeldList, Offer, Places
+from precad.aggregator.rounds.client_lists import HeldList, Places
 from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.server_messages import Offer
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
@@ -178,12 +179,10 @@ def test_what_crosses_is_digests_and_reasons_only(
 
 @given(st.sets(st.sampled_from(NAMES)))
 def test_offers_cross_by_places(clients: set[ClientId]) -> None:
-    offer, places = (
-        Offer({client: Digest.of(client.encoded()) for client in clients}),
-        Places(NAMES),
-    )
-    assert Offer.from_bytes(offer.to_bytes(places), places) == offer
-    assert len(offer.to_bytes(places)) <= 2 + 35 * len(clients)
+    signed = tuple(str(Digest.of(client.encoded())) for client in clients)
+    offer = Offer(clients=Places(NAMES).steps(clients), signed=signed)
+    assert Offer.from_bytes(offer.to_bytes()) == offer
+    assert len(offer.to_bytes()) <= 2 + 35 * len(clients)
 
 
 @given(st.sets(st.sampled_from(NAMES)))

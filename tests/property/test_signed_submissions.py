@@ -268,7 +268,7 @@ class Servers:
         }
         self.spool = folder / Role.SERVER_B.value
         for inbox in self.inboxes.values():
-            inbox.open(3, [ONE, TWO], MODEL, version=2)
+            inbox.open(Opened(3, 2, (ONE, TWO), MODEL, frozenset()))
 
     def pair(self, identity: Identity, client: ClientId = ONE) -> tuple[Submission, Submission]:
         return shard(
@@ -354,7 +354,7 @@ def test_two_tales_cost_their_client_alone(
     for at_b in product((0, 1), repeat=6):
         of_b = dict(zip(FIELDS_B, at_b, strict=True))
         for inbox in servers.inboxes.values():
-            inbox.open(3, [ONE, TWO], MODEL, version=2)
+            inbox.open(Opened(3, 2, (ONE, TWO), MODEL, frozenset()))
         for submission in bystander:
             servers.send(submission)
         found = []

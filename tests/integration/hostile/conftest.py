@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.rig.loop import LoopThread
 
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.peer_transport import add_link_to_server
 from precad.aggregator.rpc.process import PeerService, make_port, open_session
@@ -40,7 +41,9 @@ class Running:
         assert self.session is not None
         cohort = [ClientId(name) for name in clients]
         current = self.session.model_store.current
-        self.session.inbox.open(number, cohort, current.digest, version=current.version)
+        self.session.inbox.open(
+            Opened(number, current.version, tuple(cohort), current.digest, frozenset())
+        )
 
 
 @dataclass(slots=True)

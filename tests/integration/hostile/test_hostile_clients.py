@@ -16,6 +16,7 @@ import pytest
 from tests.rig.submissions import body_of
 from tests.rig.waiting import until
 
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.limits import Limits
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -73,7 +74,7 @@ class Bench:
     def round(self, number: int = ROUND) -> Iterator["Bench"]:
         """Submissions of both wards are taken."""
         inbox = self.server.session.inbox
-        inbox.open(number, [HONEST, HOSTILE], self.model, version=0)
+        inbox.open(Opened(number, 0, (HONEST, HOSTILE), self.model, frozenset()))
         yield self
         inbox.cancel()
         for channel in self._channels.values():
@@ -393,7 +394,7 @@ def test_nothing_is_taken_between_rounds(bench: Bench) -> None:
     bench.server.session.inbox.cancel()
     for number in (0, ROUND, ROUND + 1):
         assert bench.submit(bench.pieces(bench.submission(number=number))) == "wrong-attempt"
-    bench.server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model, version=0)
+    bench.server.session.inbox.open(Opened(ROUND, 0, (HONEST, HOSTILE), bench.model, frozenset()))
 
 
 def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:

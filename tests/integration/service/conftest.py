@@ -14,7 +14,7 @@ from tests.rig.loop import LoopThread
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
-from precad.aggregator.enrol.admission import Admission, Everybody
+from precad.aggregator.enrol.admission import Admission
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.states import Opened
@@ -65,7 +65,7 @@ class Deployed:
         self._thread = LoopThread()
         self.loop = self._thread.loop
         for role, identity in identities.items():
-            admission = (admissions or {}).get(role, Everybody())
+            admission = (admissions or {}).get(role, Admission())
             make = partial(self._make, role, identity, limits, admission)
             self.addresses[role] = self._thread.serve(make, identity)
 
@@ -106,7 +106,7 @@ class Deployed:
     def open_round(self, number: int = 0) -> None:
         for session in self.sessions.values():
             model = session.model_store.current.digest
-            session.inbox.open(number, [ONE, TWO], model, version=0)
+            session.inbox.open(Opened(number, 0, (ONE, TWO), model, frozenset()))
 
     def connect(self, client: ClientId, clock: Clock = CLOCK) -> Servers:
         addresses, identity = (self.addresses[A], self.addresses[B]), self.owners[client]
