@@ -187,12 +187,13 @@ class DiscreteGaussian:
             raise ValueError(f"noise_units is {noise_units}: its table reaches less than 16 of it")
 
     def draw(self, dimension: int) -> RingVector:
-        """Fresh noise, ``[d] int64`` in units of the last place; any number of threads at once."""
+        """As ``NoiseSource.draw``."""
         stream, drawn = self._stream(), np.empty(dimension, dtype=np.int64)
         done = 0
         while done < dimension:
-            accepted = self._accepted(stream, min(CHUNK, _proposals(dimension - done)))
-            accepted = accepted[: dimension - done]
+            missing = dimension - done
+            # Enough, most of the time, for all that are missing to be accepted.
+            accepted = self._accepted(stream, min(CHUNK, missing + missing // 16 + 64))[:missing]
             drawn[done : done + accepted.size] = accepted
             done += accepted.size
         return drawn
@@ -240,11 +241,6 @@ class DiscreteGaussian:
                     return False
             chance = chance << 64 | int(stream.words(1).view(np.uint64)[0])
             bits += 64
-
-
-def _proposals(missing: int) -> int:
-    """Enough, most of the time, for ``missing`` to be accepted."""
-    return missing + missing // 16 + 64
 
 
 class DrawnAhead:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import (
     Counted,
@@ -29,17 +28,6 @@ from precad.common.keystream import derive, encode_context
 from precad.common.model import ModelVector, apply_update, model_digest
 from precad.common.ring import RingVector, byte_view
 
-
-def agree(link: PeerLink, step: str, digest: Digest, count: int) -> None:
-    """Compare a digest and a count with the other server's. Raises PeerViolation."""
-    own = SetCheck(digest=str(digest), count=count)
-    if (theirs := exchange(link, step, own)) != own:
-        raise PeerViolation(
-            f"the servers disagree at step {step!r}: ours {own.digest} ({own.count}), "
-            f"theirs {theirs.digest} ({theirs.count}); nothing more is released"
-        )
-
-
 # Validate and aggregate: from matched submissions to the sum of the valid ones.
 
 
@@ -49,8 +37,6 @@ def aggregate(
     """Both parts of docs/soundness.md for every matched submission, then the sum of the valid ones.
 
     Args:
-        aggregator: this server.
-        matched: the submissions.
         validator: has taken those that were matched early; all are validated here without one.
 
     Raises:
@@ -60,8 +46,8 @@ def aggregate(
     """
     opened = matched.opened
     if validator is None:
-        with in_process(aggregator.for_validation, opened.attempt, opened.counted) as own:
-            return aggregate(aggregator, matched, own)
+        with in_process(aggregator.for_validation, opened.attempt, opened.counted) as alone:
+            return aggregate(aggregator, matched, alone)
     late = [s for client, s in matched.submissions.items() if client not in matched.early]
     for start in range(0, len(late), MAX_BATCH_CLIENTS):
         validator.take(late[start : start + MAX_BATCH_CLIENTS])
@@ -69,7 +55,12 @@ def aggregate(
     valid = (client for client in matched.submissions if client not in verdicts.rejections)
     counted = tuple(client for client in valid if client in opened.counted)
     digest = _set_digest(aggregator, matched, counted)
-    agree(aggregator.link, "valid-set", digest, len(counted))
+    own = SetCheck(digest=str(digest), count=len(counted))
+    if (theirs := exchange(aggregator.link, "valid-set", own)) != own:
+        raise PeerViolation(
+            f"the servers disagree at step 'valid-set': ours {own.digest} ({own.count}), "
+            f"theirs {theirs.digest} ({theirs.count}); nothing more is released"
+        )
     for submission in matched.submissions.values():
         submission.discard()
     rejections = {**matched.rejections, **verdicts.rejections}
@@ -167,13 +158,8 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     """Exchange noisy shares, decode, divide by the fixed denominator, step with η.
 
     The next model is kept, and shown to anybody, only once the other server has signed the same
-    digest: a server that loses it later takes it back on its own signature.
-
-    Args:
-        aggregator: this server.
-        sent: both servers are prepared, and say so.
-        theta: θ_t, which becomes θ_{t+1} where it is float32: a large model has room for few
-            vectors.
+    digest: a server that loses it later takes it back on its own signature. A large model has room
+    for few vectors: θ_t becomes θ_{t+1} where it is float32.
 
     Raises:
         PeerViolation: the other server's share has the wrong size, or words that aren't of the

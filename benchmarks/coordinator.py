@@ -147,7 +147,7 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
     timed(seconds, "charges", lambda: store.ledger.charges_in(0))
     one = lambda: [store.ledger.charges_in(0).get(name, 0) for name in names[:1000]]  # noqa: E731
     timed(seconds, "a thousand owners' own charges", one)
-    done = RoundDone(opened, frozenset(names), {}, MODEL, 1, 0.0)
+    done = RoundDone(opened, frozenset(names), {}, MODEL, 1)
     timed(seconds, "notices", lambda: [notice_of(done, name) for name in names])
     store.close()
     texts = tuple(name.name for name in names)

@@ -5,7 +5,6 @@ import secrets
 
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.start_attempt import require_enough
 from precad.aggregator.server_messages import (
     EnrolmentEntry,
     RosterAnswer,
@@ -68,8 +67,7 @@ def propose_roster(
         Misconfiguration: the servers hold too few clients alike.
     """
     own = register.roster()
-    frozen = register.frozen
-    signed = register.signature() if frozen else None
+    frozen, signed = register.frozen, register.signature()
     proposal = RosterProposal(entries=_entries(own), signed=signed, least=least)
     link.send("roster", proposal.to_bytes())
     answer = RosterAnswer.from_bytes(link.receive("roster"))
@@ -84,9 +82,7 @@ def propose_roster(
     else:
         if any(own.get(client) != claim for client, claim in roster.items()):
             raise PeerViolation("server B's roster isn't made of the clients that A proposed")
-        _say_who_is_left_out(own, roster)
-        require_enough(roster, task.enrolment.min_clients)
-        register.freeze(roster)
+        _freeze(register, own, roster, task)
     _exchange_signatures(link, register, signatures, roster)
     return roster
 
@@ -120,13 +116,12 @@ def accept_roster(
         StorageFailure: the roster can't be kept. A hears nothing then, and tries again.
     """
     proposal = RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
-    signed = None
     try:
-        proposed = _roster(proposal.entries)
-        known, frozen = register.roster(), register.frozen
-        if frozen:
+        proposed, known = _roster(proposal.entries), register.roster()
+        signed = register.signature()
+        if register.frozen:
             # Who of it is missing at A is missing by A's loss, or A's is another roster.
-            roster, signed = known, register.signature()
+            roster = known
         elif _is_own(signatures, proposal.signed, proposed):
             log.warning("this server had lost the frozen roster: it has it back from server A")
             roster = proposed
@@ -138,9 +133,7 @@ def accept_roster(
             if len(roster) < max(least, proposal.least):
                 link.send("roster", RosterAnswer(waits=True).to_bytes())
                 return False
-            _say_who_is_left_out(proposed, roster)
-            require_enough(roster, task.enrolment.min_clients)
-            register.freeze(roster)
+            _freeze(register, proposed, roster, task)
     except (PeerViolation, Misconfiguration) as error:
         # Only what the two disagree about is answered, and stops A. What fails here alone, as a
         # full disk, ends the link without an answer: A tries again.
@@ -194,7 +187,8 @@ def _fits(claim: Enrolment, task: Task) -> bool:
     return True
 
 
-def _say_who_is_left_out(proposed: Roster, roster: Roster) -> None:
+def _freeze(register: Register, proposed: Roster, roster: Roster, task: Task) -> None:
+    """Freeze who is held alike, and say who isn't. Raises Misconfiguration: they are too few."""
     if left_out := sorted(client.name for client in proposed if client not in roster):
         log.warning(
             "%d clients did not enrol at both servers with the same claims, within the task's "
@@ -202,3 +196,11 @@ def _say_who_is_left_out(proposed: Roster, roster: Roster) -> None:
             len(left_out),
             ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else ""),
         )
+    if len(roster) < (least := task.enrolment.min_clients):
+        raise Misconfiguration(
+            "enrolment.min_clients",
+            least,
+            f"only {len(roster)} clients had enrolled at the deadline; start more of them, or "
+            "raise deadlines.enrol",
+        )
+    register.freeze(roster)

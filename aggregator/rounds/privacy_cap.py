@@ -31,11 +31,8 @@ class PrivacyCap:
     thread that nobody waits for but that client; rounds look it up. Claimed rates lie on the task's
     public grid (``Enrolment``), so that clients can't make a server compute more than a few. What
     re-releases make of an account is computed in a thread of its own, before the operators have
-    given their word or soon after; until it is known its clients sit out.
-
-    Args:
-        task: gives σ, δ and the limit; without one everybody may take part.
-        clock: starts threads.
+    given their word or soon after; until it is known its clients sit out. Without a limit
+    everybody may take part.
     """
 
     def __init__(self, task: Task, clock: Clock = CLOCK) -> None:
@@ -110,7 +107,7 @@ class PrivacyCap:
         round. Nor may one whose account with re-releases isn't known yet: it is begun.
 
         Args:
-            record_rate: p_i of this client.
+            record_rate: p_i.
             spent: T_i, its participations so far: versions that it was charged for.
             re_releases: of them.
             charges: releases of the version in question that it was charged for already.
@@ -193,20 +190,13 @@ class PrivacyCap:
 
 
 def epsilon_spent(
-    task: Task, record_rate: float, participations: int, re_releases: Mapping[int, int]
+    task: Task, record_rate: float, spent: int, re_releases: Mapping[int, int]
 ) -> float:
-    """Return the exact ε of one record so far, at the task's δ.
-
-    Args:
-        task: gives σ and δ.
-        record_rate: p_i.
-        participations: T_i, versions that the client was charged for.
-        re_releases: of them.
-    """
+    """Return the exact ε of one record so far, at the task's σ and δ; as ``PrivacyCap.admits``."""
     from precad.accounting import exact  # noqa: PLC0415
 
     counts = Counter(re_releases)
-    counts[0] = participations - counts.total()
+    counts[0] = spent - counts.total()
     return exact.record_epsilon(
         record_rate=record_rate,
         noise_multiplier=task.privacy.noise_multiplier,

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from precad.aggregator.server_messages import Evidence, Fact, HeadBody, Position, PreparedView
+from precad.aggregator.server_messages import Evidence, Fact, HeadBody, Position
 from precad.aggregator.store.ledger import history_after
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
@@ -68,23 +68,18 @@ def compare(own: Position, theirs: Position) -> Recovery:
             f"the servers' trainings differ: after {own.version} rounds model {own.model} here, "
             f"{theirs.model} there. Restore both servers' newest state, or start a new task"
         )
-    if own.prepared is not None and theirs.prepared is not None:
-        if _what(own.prepared) != _what(theirs.prepared):
+    here, there = own.prepared, theirs.prepared
+    if here is not None and there is not None:
+        if (here.attempt, here.valid_set) != (there.attempt, there.valid_set):
             raise PeerViolation(
                 "the servers prepared different attempts, or different valid sets, of one version"
             )
-        return Recovery(Remedy.RELEASE, own.prepared.attempt)
-    if own.prepared is not None:
-        remedy = Remedy.LOST if own.prepared.bound else Remedy.VOID
-        return Recovery(remedy, own.prepared.attempt)
-    if theirs.prepared is not None:
-        remedy = Remedy.LEARN_LOST if theirs.prepared.bound else Remedy.CONFIRM_VOID
-        return Recovery(remedy, theirs.prepared.attempt)
+        return Recovery(Remedy.RELEASE, here.attempt)
+    if here is not None:
+        return Recovery(Remedy.LOST if here.bound else Remedy.VOID, here.attempt)
+    if there is not None:
+        return Recovery(Remedy.LEARN_LOST if there.bound else Remedy.CONFIRM_VOID, there.attempt)
     return Recovery(Remedy.NOTHING)
-
-
-def _what(prepared: PreparedView) -> tuple[int, str]:
-    return prepared.attempt, prepared.valid_set
 
 
 def settled(facts: Iterable[Fact], *pending: int | None) -> tuple[Fact, ...]:
@@ -111,14 +106,9 @@ def adoptable(
         countersigned. And charges of attempts that were ``heard`` of.
     """
     pending = evidence[0].pending if evidence else None
+    facts = [fact for each in evidence for fact in each.facts]
     found = [] if pending is None else [pending]
-    found += [fact for each in evidence for fact in each.facts if fact.voided]
-    found += [
-        fact
-        for each in evidence
-        for fact in each.facts
-        if not fact.voided and fact.attempt in heard
-    ]
+    found += [fact for fact in facts if fact.voided or fact.attempt in heard]
     if signed is None or signed.version >= len(evidence):
         return tuple(found)
     history = start

@@ -9,9 +9,8 @@ from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import Cohort, Verdict
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest
-from precad.common.roster import Roster
 from precad.common.task import Task
 
 
@@ -30,9 +29,8 @@ def propose(
     # By places in the roster, which both servers have signed.
     places = Places(aggregator.roster)
     clients = places.steps(within)
-    verdict = _ask(
-        aggregator, Cohort(attempt=attempt, clients=clients, model=str(model), doubt=why)
-    )
+    proposal = Cohort(attempt=attempt, clients=clients, model=str(model), doubt=why)
+    verdict = _ask(aggregator, proposal)
     if why or verdict.operators:
         raise NeedsOperators(Permission.ATTEMPTS, version, why or verdict.refusal)
     if verdict.used:
@@ -108,17 +106,6 @@ def answer(
     return opened
 
 
-def require_enough(roster: Roster, least: int) -> None:
-    """Refuse to start with fewer clients than the task asks for. Raises Misconfiguration."""
-    if len(roster) < least:
-        raise Misconfiguration(
-            "enrolment.min_clients",
-            least,
-            f"only {len(roster)} clients had enrolled at the deadline; start more of them, or "
-            "raise deadlines.enrol",
-        )
-
-
 def _opened(
     aggregator: Aggregator, attempt: int, version: int, counted: Collection[ClientId], model: Digest
 ) -> Opened:
@@ -128,10 +115,9 @@ def _opened(
             f"attempt {attempt} is the last number that there is: no server that "
             "follows the protocol has come to it"
         )
-    cover = aggregator.task.privacy.cover_uploads
-    cohort = tuple(sorted(aggregator.roster if cover else counted))
-    aggregator.store.attempts.begin(attempt, version, len(cohort), model)
     task, roster = aggregator.task, aggregator.roster
+    cohort = tuple(sorted(roster if task.privacy.cover_uploads else counted))
+    aggregator.store.attempts.begin(attempt, version, len(cohort), model)
     holders = {} if task.proof is None else roster.seed_holders(task.digest)
     return Opened(attempt, version, cohort, model, frozenset(counted), holders)
 

@@ -131,6 +131,6 @@ class OperationService(OperationServicer):
                         rejected=dict(reasons),
                         most_participations=event.most_participations,
                         model_digest=event.model.value,
-                        seconds=event.seconds,
+                        seconds=sum(step.seconds for step in event.steps),
                         steps=[pb.StepCost(**asdict(cost)) for cost in event.steps],
                     )

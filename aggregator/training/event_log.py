@@ -35,24 +35,15 @@ class Steps:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = clock.now(), time.process_time()
-        self._costs: list[StepCost] = []
+        self.costs: list[StepCost] = []
+        """The steps that are over, in order."""
 
     def over(self, step: str) -> None:
         """``step`` ends now; the next one begins."""
         now = self._clock.now(), time.process_time()
         took = now[0] - self._began[0], now[1] - self._began[1]
-        self._costs.append(StepCost(step, *took, *now))
+        self.costs.append(StepCost(step, *took, *now))
         self._began = now
-
-    @property
-    def costs(self) -> tuple[StepCost, ...]:
-        """The steps that are over, in order."""
-        return tuple(self._costs)
-
-    @property
-    def seconds(self) -> float:
-        """Of all of them together."""
-        return sum(cost.seconds for cost in self._costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +63,6 @@ class RoundDone:
     rejections: Mapping[ClientId, Rejection]
     model: Digest
     most_participations: int
-    seconds: float
     steps: tuple[StepCost, ...] = ()
 
 

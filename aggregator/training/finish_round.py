@@ -48,8 +48,7 @@ def keep(
         counted.rejections,
         model,
         max(participations.values(), default=0),
-        steps.seconds,
-        steps.costs,
+        tuple(steps.costs),
     )
     reasons = sorted(Counter(reason.value for reason in counted.rejections.values()).items())
     log.info(
@@ -178,12 +177,13 @@ def require_word(
 def _serve(session: Session, aggregator: Aggregator) -> None:
     """Send the model, with the other server's own word on its digest."""
     signatures, current = aggregator.signatures, session.model_store.current
-    body = ModelBody(
-        task=str(session.task.digest), version=current.version, digest=str(current.digest)
-    )
+    task, digest = str(session.task.digest), str(current.digest)
+    body = ModelBody(task=task, version=current.version, digest=digest)
     kept = (session.store.versions.model_seal(current.version), session.model_store.signature())
-    signed = next((each for each in kept if each and _says(each, body)), None)
-    if signed is None:
+    found = [
+        each for each in kept if each and read_body(bytes.fromhex(each.body), ModelBody) == body
+    ]
+    if not found:
         # Both were put back, and an owner was here first: it is on its way there too.
         raise PeerUnavailable(
             f"the other server lacks model {current.version}, and its signature over it isn't kept "
@@ -191,24 +191,16 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
             "give it there too, or for its operator to put its newest model file in place"
         )
     own = signatures.sign(SignedKind.MODEL, body)
-    transfer = ModelTransfer(version=current.version, signed=signed, own=own)
+    transfer = ModelTransfer(version=current.version, signed=found[0], own=own)
     aggregator.link.send("transfer", transfer.to_bytes())
     aggregator.link.send("model-bytes", byte_view(session.model_store.theta()))
     aggregator.link.receive("transferred")
 
 
-def _says(signed: SignedMessage, body: ModelBody) -> bool:
-    return read_body(bytes.fromhex(signed.body), ModelBody) == body
-
-
 def _catch_up(session: Session, aggregator: Aggregator) -> None:
     """Take a model that this server has signed itself, and finish or void what led to it."""
-    signatures, link, task, store = (
-        aggregator.signatures,
-        aggregator.link,
-        session.task,
-        session.store,
-    )
+    signatures, link = aggregator.signatures, aggregator.link
+    task, store = session.task, session.store
     transfer = ModelTransfer.from_bytes(link.receive("transfer"))
     data = link.receive("model-bytes")
     body = signatures.check(signatures.role, SignedKind.MODEL, transfer.signed, ModelBody)

@@ -36,7 +36,6 @@ from precad.common.logs import doing
 from precad.common.process_memory import give_back_freed
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
-from precad.common.task import Task
 from precad.norm_check.dealing import Dealing
 
 log = logging.getLogger("precad")
@@ -180,7 +179,7 @@ def run_attempt(
     behaviour: RoleBehaviour,
     aggregator: Aggregator,
     opened: Opened,
-    validation: Callable[[Aggregator, Opened], Validation] = in_process,
+    validation: Callable[[Aggregator, Opened], Validation],
 ) -> None:
     """Play an opened attempt, from its collection to the next model, kept and announced."""
     doing(version=opened.version, attempt=opened.attempt)
@@ -238,27 +237,18 @@ def count_opened(aggregator: Aggregator, opened: Opened) -> None:
     store.versions.raise_opened(version, theirs.count)
 
 
-def max_message_bytes(task: Task) -> int:
-    """Return the most bytes of one message between the servers, from the task alone.
-
-    The largest are a noisy share, the comparisons' openings and the lists over a cohort.
-    """
-    noisy = task.dimension * WORD_BYTES
-    lists = task.enrolment.clients * _ENTRY_BYTES
-    return max(noisy, lists, longest_opening(task)) + 4096
-
-
 def open_link(session: Session, transport: FrameTransport) -> PeerLink:
     """Put the protocol's link on a transport; what an older one left open is dropped."""
     take_back(session)
     note_done(session)
     session.store.attempts.abandon_open()
     session.inbox.cancel()
+    task = session.task
+    # The largest messages are a noisy share, the comparisons' openings and lists over a cohort.
+    lists = task.enrolment.clients * _ENTRY_BYTES
+    largest = max(task.dimension * WORD_BYTES, lists, longest_opening(task)) + 4096
     return PeerLink(
-        transport,
-        session.task.digest,
-        max_message_bytes=max_message_bytes(session.task),
-        timeout_s=session.task.deadlines.peer,
+        transport, task.digest, max_message_bytes=largest, timeout_s=task.deadlines.peer
     )
 
 

@@ -51,8 +51,8 @@ def events(attempt: int, version: int) -> list[Event]:
     longest = max(Rejection, key=lambda reason: len(reason.value))
     return [
         RoundOpened(drawn, 60.0),
-        RoundDone(drawn, frozenset({WARD}), {}, MODEL, 1, 0.5),
-        RoundDone(drawn, frozenset(), {WARD: longest}, MODEL, 1, 0.5),
+        RoundDone(drawn, frozenset({WARD}), {}, MODEL, 1),
+        RoundDone(drawn, frozenset(), {WARD: longest}, MODEL, 1),
         TrainingDone(version, MODEL),
         TrainingPaused(),
     ]

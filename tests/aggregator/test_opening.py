@@ -24,7 +24,6 @@ from precad.aggregator.rounds.start_attempt import (
     answer,
     doubt,
     propose,
-    require_enough,
     say_over,
 )
 from precad.aggregator.rounds.states import Matched, Opened, Summed
@@ -32,7 +31,7 @@ from precad.aggregator.server_messages import Cohort, Fact, OpenedCount, Verdict
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.training_loop import count_opened
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
 from precad.common.secret import Secret
 from precad.common.wire.protobuf import encode
@@ -306,13 +305,6 @@ def test_a_word_for_another_version_allows_nothing(pair: Pair) -> None:
     pair[0].store.versions.allow(Permission.WRITE_OFF, 3, 100)
     for error in opened(pair, NAMES, never):
         assert isinstance(error, NeedsOperators)
-
-
-def test_too_few_clients_do_not_start() -> None:
-    require_enough(roster_of(NAMES[:3]), 3)
-    with pytest.raises(Misconfiguration) as few:
-        require_enough(roster_of(NAMES[:2]), 3)
-    assert few.value.field == "enrolment.min_clients"
 
 
 # --- one valid set -------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def signed_with(notices: Iterator[Notice]) -> bytes:
 def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: Deployed) -> None:
     session = deployed.sessions[A]
     opened = notice_of(session)
-    done = RoundDone(opened.opened, frozenset((ONE,)), {}, opened.opened.model, 1, 0.5)
+    done = RoundDone(opened.opened, frozenset((ONE,)), {}, opened.opened.model, 1)
     with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
         # No attempt is open: who wants to know why asks.
         session.event_log.publish(opened)
