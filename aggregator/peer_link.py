@@ -138,8 +138,7 @@ class PeerLink:
     def receive_into(self, step: str, out: memoryview) -> None:
         """As ``receive``, for a message of a known length.
 
-        Raises:
-            PeerViolation: also when the message hasn't as many bytes as ``out``.
+        Raises PeerViolation: also when the message hasn't as many bytes as ``out``.
         """
         filled, last = 0, False
         while not last:

@@ -60,7 +60,6 @@ def run_round(
     """Play one round and return what server A and server B end with.
 
     Args:
-        task: the task.
         roster: everybody enrolled; fixes the denominator.
         theta: ``[d]``, θ_t.
         updates: each participating client's encoded update, ``[d] int64``; honest or not.
@@ -93,13 +92,10 @@ def run_round(
         return share(task, x, context, signers[client], stated)
 
     def play(role: Role) -> Finished:
-        link = PeerLink(
-            ends[role],
-            task.digest,
-            max_message_bytes=MAX_MESSAGE_BYTES,
-            timeout_s=task.deadlines.peer,
-        )
         patience_s = task.deadlines.peer
+        link = PeerLink(
+            ends[role], task.digest, max_message_bytes=MAX_MESSAGE_BYTES, timeout_s=patience_s
+        )
         dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, patience_s)
         aggregator = Aggregator(
             task=task,

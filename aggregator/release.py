@@ -95,8 +95,7 @@ def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
 def prepare(store: Store, noised: Noised) -> Prepared:
     """Charge the ledger and persist the noisy share, in one. Nothing leaves yet.
 
-    Raises:
-        AlreadyReleased: this attempt was prepared before.
+    Raises AlreadyReleased: this attempt was prepared before.
     """
     counted, noisy = noised.counted, noised.noisy_share
     store.attempts.prepare(
@@ -112,8 +111,7 @@ def prepare(store: Store, noised: Noised) -> Prepared:
 def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
     """Sign the own head, countersign the other's; with both, the noisy share may leave.
 
-    Raises:
-        PeerViolation: the other server prepared something else, or its ledger holds other facts.
+    Raises PeerViolation: the other server prepared something else, or its ledger holds other facts.
     """
     link, store, signatures = aggregator.link, aggregator.store, aggregator.signatures
     own = _head(aggregator, prepared)

@@ -4,8 +4,9 @@ On the wire each is the message of its name in protos/precad.proto. Digests and 
 here, and in what a server keeps.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -51,10 +52,7 @@ class Message(BaseModel):
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Inverse of ``to_bytes``. Raises PeerViolation, which names the field."""
-        try:
-            return cls.model_validate(decode(cls.__name__, data))
-        except ValidationError as error:
-            raise _unreadable(cls.__name__, error) from None
+        return cls._read(cls.model_validate, decode(cls.__name__, data))
 
     def to_json(self) -> bytes:
         """Return the message as a server keeps it."""
@@ -66,16 +64,18 @@ class Message(BaseModel):
 
         What servers signed before wire version 2 is JSON, too, and stands.
         """
+        return cls._read(cls.model_validate_json, data)
+
+    @classmethod
+    def _read(cls, validate: Callable[[Any], Self], data: object) -> Self:
         try:
-            return cls.model_validate_json(data)
+            return validate(data)
         except ValidationError as error:
-            raise _unreadable(cls.__name__, error) from None
-
-
-def _unreadable(name: str, error: ValidationError) -> PeerViolation:
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(map(str, first["loc"])) or "message"
-    return PeerViolation(f"unreadable {name} from the other server: {field}: {first['msg']}")
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(map(str, first["loc"])) or "message"
+            raise PeerViolation(
+                f"unreadable {cls.__name__} from the other server: {field}: {first['msg']}"
+            ) from None
 
 
 class SignedMessage(Message):
@@ -117,8 +117,7 @@ class ServerSignatures:
     ) -> tuple[SignedMessage, Body]:
         """Send ``own``, signed; return what the other server signed alike, and what it says.
 
-        Raises:
-            PeerViolation: it isn't signed by the other server, or isn't such a message.
+        Raises PeerViolation: it isn't signed by the other server, or isn't such a message.
         """
         answer = SignedMessage.from_bytes(link.exchange(step, self.sign(kind, own).to_bytes()))
         return answer, self.check(self.other, kind, answer, type(own))

@@ -168,8 +168,8 @@ class Inbox:
         The header fixes the submission, so the first good one is the client's only one, also while
         its body is on the way. The same again is a retry, and welcome.
 
-        Raises:
-            RejectedSubmission: with the reason; counted for the client where it is in the cohort.
+        Raises RejectedSubmission: with the reason; counted for the client where it is in the
+        cohort.
         """
         context = submission.context
         at = context.attempt, context.client

@@ -40,11 +40,7 @@ _NONCE = struct.Struct(">IQ")
 
 
 class Spool:
-    """One attempt's files.
-
-    Args:
-        folder: where they lie; it exists.
-    """
+    """One attempt's files, in a folder that exists."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -166,11 +162,7 @@ def _remove(path: Path) -> None:
 
 
 class Upload:
-    """Takes the body's pieces. Made by ``Inbox.start`` after the header has been checked.
-
-    Args:
-        spool: the attempt's files for bodies.
-    """
+    """Takes the body's pieces. Made by ``Inbox.start`` after the header has been checked."""
 
     def __init__(
         self,
@@ -192,7 +184,7 @@ class Upload:
         self._abandoned = False
         self.complete = False
         if self.awaits_body:
-            with self._costs_this_upload():
+            with self._or_abandoned():
                 self._file = spool.begin(self.context.client)
 
     @property
@@ -211,29 +203,23 @@ class Upload:
         Raises RejectedSubmission: more bytes than a body has, words that aren't of the field, or
         the upload was abandoned.
         """
-        self._require_alive()
-        if self._received + len(piece) > self._awaited:
-            self.abandon()
-            raise RejectedSubmission(
-                Rejection.MALFORMED,
-                f"the body is longer than {self._awaited} bytes, which this task's has here",
-            )
-        self._received += len(piece)
-        view = memoryview(piece)
-        if self._hash is None:
-            missing = self._prefix_bytes - len(self._prefix)
-            self._prefix += view[:missing]
-            view = view[missing:]
-            if len(self._prefix) < self._prefix_bytes:
-                return
-            self._hash = self._submission.body_hash(Secret(self._prefix), self._shape)
-        try:
+        with self._or_abandoned():
+            if self._received + len(piece) > self._awaited:
+                raise RejectedSubmission(
+                    Rejection.MALFORMED,
+                    f"the body is longer than {self._awaited} bytes, which this task's has here",
+                )
+            self._received += len(piece)
+            view = memoryview(piece)
+            if self._hash is None:
+                missing = self._prefix_bytes - len(self._prefix)
+                self._prefix += view[:missing]
+                view = view[missing:]
+                if len(self._prefix) < self._prefix_bytes:
+                    return
+                self._hash = self._submission.body_hash(Secret(self._prefix), self._shape)
             self._hash.update(view)
-        except RejectedSubmission:
-            self.abandon()
-            raise
-        assert self._file is not None
-        with self._costs_this_upload():
+            assert self._file is not None
             self._file.add(view)
 
     def finish(self) -> None:
@@ -243,22 +229,19 @@ class Upload:
             RejectedSubmission: bytes are missing or aren't those that were signed, another
                 submission came first, or the upload was abandoned.
         """
-        self._require_alive()
-        if self._received < self._awaited:
-            self.abandon()
-            raise RejectedSubmission(
-                Rejection.TRUNCATED,
-                f"upload ended after {self._received} of {self._awaited} bytes; "
-                "send the same bytes again",
-            )
         submission = self._submission
-        if self._hash is not None and self._file is not None:
-            if not self._hash.right:
-                self.abandon()
+        with self._or_abandoned():
+            if self._received < self._awaited:
                 raise RejectedSubmission(
-                    Rejection.MALFORMED, "the body isn't the one that was signed"
+                    Rejection.TRUNCATED,
+                    f"upload ended after {self._received} of {self._awaited} bytes; "
+                    "send the same bytes again",
                 )
-            with self._costs_this_upload():
+            if self._hash is not None and self._file is not None:
+                if not self._hash.right:
+                    raise RejectedSubmission(
+                        Rejection.MALFORMED, "the body isn't the one that was signed"
+                    )
                 submission = replace(submission, body=self._file.finish(Secret(self._prefix)))
         self.complete = True
         try:
@@ -274,19 +257,20 @@ class Upload:
             self._file.abandon()
 
     @contextlib.contextmanager
-    def _costs_this_upload(self) -> Iterator[None]:
-        """A full disk, or no descriptor left, is no reason to stop anything but this upload."""
+    def _or_abandoned(self) -> Iterator[None]:
+        """What is wrong here, a full disk or no descriptor left too, ends this upload alone."""
+        if self._abandoned:
+            raise RejectedSubmission(
+                Rejection.TRUNCATED, "this upload was abandoned; send the same bytes again"
+            )
         try:
             yield
+        except RejectedSubmission:
+            self.abandon()
+            raise
         except OSError as error:
             log.warning("no place for an upload of %s: %s", self.context.client, error)
             self.abandon()
             raise RejectedSubmission(
                 Rejection.TRUNCATED, "this server can't keep it now; send the same bytes again"
             ) from None
-
-    def _require_alive(self) -> None:
-        if self._abandoned:
-            raise RejectedSubmission(
-                Rejection.TRUNCATED, "this upload was abandoned; send the same bytes again"
-            )

@@ -83,8 +83,7 @@ def new_token() -> str:
 def token_digest(token: str) -> Digest:
     """Return what servers keep of a token: SHA-256, useless to whoever reads it.
 
-    Raises:
-        AccessDenied: not a token. The text isn't repeated.
+    Raises AccessDenied: not a token. The text isn't repeated.
     """
     text = token.strip()
     if len(text) != _TEXT_LENGTH or not text.isascii():
@@ -112,8 +111,7 @@ class ByToken(Admission):
     def redeem(self, token: str, client: ClientId) -> None:
         """Bind a token to ``client``, for good; the same client may come again.
 
-        Raises:
-            AccessDenied: no such token, or another client's.
+        Raises AccessDenied: no such token, or another client's.
         """
         known = self._known(client, token)
         self._bind(known, client)
@@ -137,8 +135,7 @@ class ByToken(Admission):
     def add(self, digest: Digest, client: ClientId | None = None) -> None:
         """Accept the token of that digest, once. Adding it again changes nothing.
 
-        Raises:
-            Misconfiguration: it is another client's already, or the folder can't be written to.
+        Raises Misconfiguration: it is another client's already, or the folder can't be written to.
         """
         known = str(digest)
         try:
@@ -203,8 +200,7 @@ class ByToken(Admission):
 def admission_of(settings: ServerSettings, task: Task) -> Admission:
     """Return who may enrol by a server's settings.
 
-    Raises:
-        Misconfiguration: the roster is missing, superfluous or can't be used for the task.
+    Raises Misconfiguration: the roster is missing, superfluous or can't be used for the task.
     """
     if settings.roster is not None and settings.enrolment != "roster":
         raise Misconfiguration(

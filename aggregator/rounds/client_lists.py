@@ -29,8 +29,7 @@ class Places:
     def steps(self, clients: Iterable[ClientId]) -> tuple[int, ...]:
         """Each client's distance from the one before it, in the list's order; the first's from −1.
 
-        Raises:
-            KeyError: somebody isn't in the list: a caller's mistake.
+        Raises KeyError: somebody isn't in the list: a caller's mistake.
         """
         places = sorted(self._place[client] for client in clients)
         return tuple(here - before for before, here in zip([-1, *places], places, strict=False))
@@ -38,8 +37,7 @@ class Places:
     def clients(self, steps: Iterable[int]) -> tuple[ClientId, ...]:
         """Inverse of ``steps``: nobody twice, in the list's order.
 
-        Raises:
-            PeerViolation: a step leads nowhere, or out of the list.
+        Raises PeerViolation: a step leads nowhere, or out of the list.
         """
         place, size, found = -1, len(self._clients), []
         for step in steps:
@@ -62,8 +60,7 @@ class HeldList:
     def of(self, clients: Sequence[ClientId]) -> dict[ClientId, Outcome]:
         """Return the outcomes by client.
 
-        Raises:
-            PeerViolation: the list is over more clients, or fewer.
+        Raises PeerViolation: the list is over more clients, or fewer.
         """
         if len(self.outcomes) != len(clients):
             raise PeerViolation(

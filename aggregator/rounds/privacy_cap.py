@@ -50,8 +50,7 @@ class PrivacyCap:
     def precompute(self, record_rate: float) -> None:
         """Compute what rounds will ask of a client with this rate; seconds the first time.
 
-        Raises:
-            Misconfiguration: the accountant gives no answer for this rate.
+        Raises Misconfiguration: the accountant gives no answer for this rate.
         """
         if self._task.privacy.epsilon_limit is None:
             return
@@ -126,15 +125,14 @@ class PrivacyCap:
     def most(self, record_rate: float) -> int | None:
         """Return the most participations, up to the task's rounds; None without a limit.
 
-        Raises:
-            Misconfiguration: the accountant gives no answer for this rate.
+        Raises Misconfiguration: the accountant gives no answer for this rate.
         """
         if self._task.privacy.epsilon_limit is None:
             return None
         self.precompute(record_rate)
-        highest = self._most(self._highest_rate) or 0
-        own = highest if highest >= self._ceiling else self._most(record_rate) or 0
-        return min(own, self._task.training.rounds)
+        # Of the task's rate, and the own one where that is asked for: it can't be smaller.
+        known = (self._known.get((rate, ())) for rate in (self._highest_rate, record_rate))
+        return min(max(cap or 0 for cap in known), self._task.training.rounds)
 
     def left(
         self, record_rate: float, participations: int, re_releases: Mapping[int, int]

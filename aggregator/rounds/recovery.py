@@ -58,8 +58,7 @@ class Recovery:
 def compare(own: Position, theirs: Position) -> Recovery:
     """Return what to do about the newest attempt; both servers come to matching conclusions.
 
-    Raises:
-        PeerViolation: the trainings differ in a way that nothing mends.
+    Raises PeerViolation: the trainings differ in a way that nothing mends.
     """
     if own.version != theirs.version:
         return Recovery(Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP)

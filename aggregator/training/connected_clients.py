@@ -145,8 +145,7 @@ def while_allowed(
 ) -> AsyncIterator[Item]:
     """Yield the items of one of a few long streams, whose caller is looked at every second.
 
-    Raises:
-        AccessDenied: the caller's certificate doesn't count any more.
+    Raises AccessDenied: the caller's certificate doesn't count any more.
     """
     return LongStream(still_allowed).follow(items)
 

@@ -67,8 +67,7 @@ def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
 def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | None:
     """Return the statement where this server has signed its model and lost it; None otherwise.
 
-    Raises:
-        PeerViolation: as ``remember``, or its certificate was revoked.
+    Raises PeerViolation: as ``remember``, or its certificate was revoked.
     """
     body = remember(session, client, shown)
     if body is None:
@@ -81,8 +80,7 @@ def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | 
 def give_back(session: Session, client: ClientId, lost: Statement, theta: ModelVector) -> None:
     """Take a model that this server has signed and lost; the training goes on from it.
 
-    Raises:
-        PeerViolation: the model isn't the one that the statement names.
+    Raises PeerViolation: the model isn't the one that the statement names.
     """
     task = session.task
     found = model_digest(task.digest, lost.version, task.model.parameters, theta)

@@ -177,21 +177,18 @@ def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
 def _evidence(session: Session) -> list[Evidence]:
     store, version = session.store, session.model_store.current.version
     pending = store.attempts.pending()
-    stale = pending is not None and pending.version < version
     shown: Fact | None = None
-    if pending is None or stale:
+    if pending is None or pending.version < version:
         # What the journal gave back after a restore: the other may have lost it too.
         charges = (fact for fact in store.ledger.facts(version) if not fact.voided)
         shown = max(charges, key=lambda fact: fact.attempt, default=None)
     elif pending.state in BOUND:
         shown = pending.fact()
     unfinished = None if pending is None else pending.attempt
-    first, *rest = (
-        Evidence(versions=version + 1, facts=settled(store.ledger.facts(each), unfinished))
-        for each in range(version + 1)
-    )
+    facts = [settled(store.ledger.facts(each), unfinished) for each in range(version + 1)]
     signed = store.attempts.their_head()
-    return [first.model_copy(update={"signed": signed, "pending": shown}), *rest]
+    first = Evidence(versions=version + 1, facts=facts[0], signed=signed, pending=shown)
+    return [first, *(Evidence(versions=version + 1, facts=each) for each in facts[1:])]
 
 
 # Attempts that only an owner or the dealer still knows: charged, counted again later or not.

@@ -158,8 +158,7 @@ def _unless_another_leads(session: Session) -> Iterator[None]:
 
     Before the roster is frozen there is nothing to lose, and a mistake shows at once on both.
 
-    Raises:
-        PeerUnavailable: on B, in place of what would end its training: it waits for the true A.
+    Raises PeerUnavailable: on B, in place of what would end its training: it waits for the true A.
     """
     try:
         yield
@@ -222,8 +221,7 @@ def run_attempt(
 def count_opened(aggregator: Aggregator, opened: Opened) -> None:
     """Count the attempt as opened, durably, before a masked word leaves; the larger count stands.
 
-    Raises:
-        PeerViolation: the other server counts more than there can have been.
+    Raises PeerViolation: the other server counts more than there can have been.
     """
     version, store = opened.version, aggregator.store
     own = OpenedCount(count=store.versions.count_opened(version, opened.attempt))
@@ -273,8 +271,7 @@ def make_aggregator(
 ) -> Aggregator:
     """Make this server's role object for one link; its roster is frozen.
 
-    Raises:
-        PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
+    Raises PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
     """
     set_secret = agree_set_secret(link, session.role, session.task)
     dealer_key = dealer.join()
