@@ -364,31 +364,6 @@ class Verdict(Message):
     """The refusal is that the attempt's number was used: an owner may just have told B so."""
 
 
-class Ask(Message):
-    """A's turn while collection is open."""
-
-    patient: bool = False
-    """Whether B is to wait a moment for its next arrival."""
-    over: bool = False
-    """Collection is closed at A: its list follows."""
-
-
-class Offer(Message):
-    """What has come to B, whole, since it last offered."""
-
-    clients: tuple[Step, ...]
-    """By places in the cohort (``Places``), in its order, which is that of names."""
-    signed: tuple[Hex32, ...]
-    """Digests of each one's whole signed bytes, in the same order."""
-
-
-class Alike(Message):
-    """Of all that was offered, what A holds alike and goes on now."""
-
-    clients: tuple[Step, ...]
-    """By places in the cohort."""
-
-
 class WorkerCount(Message):
     """How many workers a server is set to have."""
 

@@ -15,8 +15,7 @@ from precad.aggregator.training.event_log import RoundOpened
 from precad.aggregator.training.session import Phase, Session
 from precad.aggregator.training.training_loop import WAITS, Peers, note_done, persist, train
 from precad.aggregator.validate.validation import Take
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import Digest
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, Rejection
 
 log = logging.getLogger("precad")
 
@@ -100,7 +99,7 @@ class Helper:
         theirs = HeldList.from_bytes(link.receive("held"))
         # A's share is 32 bytes and B's may be long: wait for those that A holds already.
         at_a = theirs.of(rest_of(opened, taken))
-        held_by_a = [client for client, outcome in at_a.items() if isinstance(outcome, Digest)]
+        held_by_a = [client for client, why in at_a.items() if not isinstance(why, Rejection)]
         session.inbox.wait(held_by_a, closes)
         collected = session.inbox.close()
         link.send("held", describe(collected, taken).to_bytes())

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.client_lists import HeldList, Places
+from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.aggregator.server_messages import Alike, Ask, Offer
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role
@@ -30,9 +29,9 @@ class Closed(NamedTuple):
 
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
     """What this server holds, as the other server may know it: digests and reasons."""
-    rest = (collected[client] for client in sorted(collected) if client not in early)
-    return HeldList(
-        tuple(i.header.whole_digest if not isinstance(i, Rejection) else i for i in rest)
+    rest = [collected[client] for client in sorted(collected) if client not in early]
+    return HeldList.listing(
+        [i if isinstance(i, Rejection) else str(i.header.whole_digest) for i in rest]
     )
 
 
@@ -63,7 +62,7 @@ def match(
     for client in opened.cohort:
         own = collected[client]
         if not isinstance(own, Rejection):
-            if client in early or other[client] == own.header.whole_digest:
+            if client in early or other[client] == str(own.header.whole_digest):
                 submissions[client] = own
                 continue
             own.discard()

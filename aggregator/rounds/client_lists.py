@@ -6,15 +6,16 @@ ten bytes, a distance one.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
-from precad.common.errors import Misconfiguration, PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Digest
-from precad.common.wire.protobuf import decode, encode
+from pydantic import Field, model_validator
 
-Outcome = Digest | Rejection
-"""Of one client at one server: SHA-256 of the whole signed bytes (header, signature and
+from precad.aggregator.server_messages import Hex32, Message, Step
+from precad.common.errors import PeerViolation, Rejection
+from precad.common.identifiers import ClientId
+
+Outcome = str | Rejection
+"""Of one client at one server: SHA-256, in hex, of the whole signed bytes (header, signature and
 certificates as received) where it holds a submission, else why not."""
 _REASONS = tuple(Rejection)
 
@@ -50,51 +51,65 @@ class Places:
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldList:
+class Ask(Message):
+    """A's turn while collection is open."""
+
+    patient: bool = False
+    """Whether B is to wait a moment for its next arrival."""
+    over: bool = False
+    """Collection is closed at A: its list follows."""
+
+
+class Offer(Message):
+    """What has come to B, whole, since it last offered."""
+
+    clients: tuple[Step, ...]
+    """By places in the cohort (``Places``), in its order, which is that of names."""
+    signed: tuple[Hex32, ...]
+    """Digests of each one's whole signed bytes, in the same order."""
+
+
+class Alike(Message):
+    """Of all that was offered, what A holds alike and goes on now."""
+
+    clients: tuple[Step, ...]
+    """By places in the cohort."""
+
+
+class HeldList(Message):
     """An attempt's cohort as one server holds it, without those who have gone on already."""
 
-    outcomes: tuple[Outcome, ...]
-    """In the cohort's order."""
+    reasons: tuple[Annotated[int, Field(ge=0, le=len(_REASONS))], ...]
+    """In the cohort's order: 0 for a submission that is held, else 1 and the reason's number."""
+    signed: tuple[Hex32, ...]
+    """Digests of those that are held, in the same order."""
+
+    @model_validator(mode="after")
+    def _has_a_digest_for_each_that_is_held(self) -> Self:
+        if (held := self.reasons.count(0)) != len(self.signed):
+            raise ValueError(f"{len(self.signed)} digests of {held} that are held")
+        return self
+
+    @classmethod
+    def listing(cls, outcomes: Sequence[Outcome]) -> Self:
+        """Return the list of these: a byte for each client, and 34 more for what is held."""
+        return cls(
+            reasons=tuple(
+                1 + _REASONS.index(each) if isinstance(each, Rejection) else 0 for each in outcomes
+            ),
+            signed=tuple(each for each in outcomes if not isinstance(each, Rejection)),
+        )
 
     def of(self, clients: Sequence[ClientId]) -> dict[ClientId, Outcome]:
         """Return the outcomes by client.
 
         Raises PeerViolation: the list is over more clients, or fewer.
         """
-        if len(self.outcomes) != len(clients):
+        if len(self.reasons) != len(clients):
             raise PeerViolation(
-                f"the other server's list has {len(self.outcomes)} clients, the rest of this "
+                f"the other server's list has {len(self.reasons)} clients, the rest of this "
                 f"attempt's cohort has {len(clients)}"
             )
-        return dict(zip(clients, self.outcomes, strict=True))
-
-    def to_bytes(self) -> bytes:
-        """Return the message: a byte for each client, and 34 more for what is held."""
-        values = {
-            "reasons": [
-                0 if isinstance(each, Digest) else 1 + _REASONS.index(each)
-                for each in self.outcomes
-            ],
-            "signed": [each.value for each in self.outcomes if isinstance(each, Digest)],
-        }
-        return encode("HeldList", values)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Inverse of ``to_bytes``. Raises PeerViolation."""
-        values = decode("HeldList", data)
-        reasons, signed = values["reasons"], values["signed"]
-        if max(reasons, default=0) > len(_REASONS):
-            raise _unreadable("reasons", "there is no such reason")
-        if (held := reasons.count(0)) != len(signed):
-            raise _unreadable("signed", f"{len(signed)} of {held} that are held")
-        try:
-            digests = iter([Digest(each) for each in signed])
-        except Misconfiguration as error:
-            raise _unreadable("signed", str(error)) from None
-        return cls(tuple(_REASONS[each - 1] if each else next(digests) for each in reasons))
-
-
-def _unreadable(field: str, why: str) -> PeerViolation:
-    return PeerViolation(f"unreadable HeldList from the other server: {field}: {why}")
+        digests = iter(self.signed)
+        outcomes = (_REASONS[each - 1] if each else next(digests) for each in self.reasons)
+        return dict(zip(clients, outcomes, strict=True))

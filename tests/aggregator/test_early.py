@@ -20,9 +20,8 @@ from tests.rig.waiting import until
 from precad.aggregator.collect import Inbox, matching
 from precad.aggregator.collect.matching import describe, match, rest_of
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.client_lists import HeldList, Places
+from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Places
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.aggregator.server_messages import Alike, Ask
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission

@@ -12,18 +12,15 @@ import numpy as np
 from tests.faults.deviations import fields_of
 
 from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.rounds.client_lists import HeldList, Places
+from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.joint_coin import commitment_to
 from precad.aggregator.server_messages import (
-    Alike,
-    Ask,
     Body,
     CoinCommitment,
     CoinOpening,
     CoinReveal,
     CoinState,
     HeadBody,
-    Offer,
     Position,
     SetCheck,
     SignedMessage,
@@ -253,9 +250,9 @@ def _offer(known: Known, payload: bytes, _: int) -> None:
 
 
 def _held(known: Known, payload: bytes, _: int) -> None:
-    outcomes = HeldList.from_bytes(payload).outcomes
-    assert len(outcomes) <= len(OWNERS)
-    assert {str(each) for each in outcomes if isinstance(each, Digest)} <= known.signed
+    held = HeldList.from_bytes(payload)
+    assert len(held.reasons) <= len(OWNERS)
+    assert set(held.signed) <= known.signed
 
 
 def _head(known: Known, payload: bytes, attempt: int) -> None:

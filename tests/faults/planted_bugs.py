@@ -42,7 +42,7 @@ from precad.aggregator.validate.check_with_dealer import WithDealer
 from precad.aggregator.validate.validation import Verdicts
 from precad.aggregator.workers import worker_pairs
 from precad.client.pending_update import Pending
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Role
 from precad.common.keystream import derive
 from precad.common.share.submission import Submission
 
@@ -177,12 +177,12 @@ def matches_other_bytes(patch: Patch) -> None:
     def alike(opened: Any, role: Role, collected: Any, theirs: HeldList, early: Any) -> Any:
         other = theirs.of(matching.rest_of(opened, early))
         mine = [
-            collected[client].header.whole_digest
-            if isinstance(entry, Digest) and isinstance(collected[client], Submission)
+            str(collected[client].header.whole_digest)
+            if isinstance(entry, str) and isinstance(collected[client], Submission)
             else entry
             for client, entry in other.items()
         ]
-        return matching.match(opened, role, collected, HeldList(tuple(mine)), early)
+        return matching.match(opened, role, collected, HeldList.listing(mine), early)
 
     patch.setattr(training_loop, "match", alike)
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precad.aggregator.collect.matching import describe, match
-from precad.aggregator.rounds.client_lists import HeldList, Places
+from precad.aggregator.rounds.client_lists import HeldList, Offer, Places
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.aggregator.server_messages import Offer
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
@@ -139,7 +138,7 @@ def test_what_does_not_match_is_discarded(theirs: Claim | Rejection) -> None:
 
 @pytest.mark.parametrize("listed", [0, 1, 3])
 def test_a_list_over_another_cohort_is_a_violation(listed: int) -> None:
-    theirs = HeldList((Rejection.ABSENT,) * listed)
+    theirs = HeldList.listing([Rejection.ABSENT] * listed)
     own = collected(Role.SERVER_A, [Rejection.ABSENT, Rejection.ABSENT])
     with pytest.raises(PeerViolation, match="cohort"):
         match(

@@ -449,8 +449,7 @@ def test_what_the_other_server_says_otherwise_is_unmatched_and_touches_nobody_el
             servers.send(submission)
 
     def meddle(held: HeldList) -> HeldList:
-        _, two = held.outcomes
-        return HeldList((Digest(bytes(32)), two))
+        return HeldList.listing(["00" * 32, held.signed[1]])
 
     at_b = servers.match(meddle)[1]
     assert at_b.rejections == {ONE: Rejection.UNMATCHED}
