@@ -166,22 +166,16 @@ class DiscreteGaussian:
     Args:
         noise_units: s, standard deviation in units of the last place (``Task.noise_units``).
         stream: makes the source of a call's bits; tests give one that repeats itself.
-        margin: as ``MARGIN``; tests have everything decided exactly.
 
     Raises:
         ValueError: s isn't in [1/2, 2^58).
     """
 
-    def __init__(
-        self,
-        noise_units: float,
-        stream: Callable[[], Keystream] = fresh_stream,
-        margin: float = MARGIN,
-    ) -> None:
+    def __init__(self, noise_units: float, stream: Callable[[], Keystream] = fresh_stream) -> None:
         if not LEAST <= noise_units < LIMIT:
             raise ValueError(f"noise_units is {noise_units}: give a number from 1/2 to below 2^58")
         self.noise_units = noise_units
-        self._stream, self._margin = stream, margin
+        self._stream = stream
         self._blocks = Blocks.of(noise_units)
         if COLUMNS << self._blocks.width_bits < REACH * noise_units:
             raise ValueError(f"noise_units is {noise_units}: its table reaches less than 16 of it")
@@ -218,7 +212,7 @@ class DiscreteGaussian:
         gap *= blocks.tightness[block]
         gap -= (chance >> np.uint64(11)).view(np.int64) * 2.0**-53
         accepted: NDArray[np.bool_] = gap > 0
-        for i in np.flatnonzero(np.abs(gap) <= self._margin):
+        for i in np.flatnonzero(np.abs(gap) <= MARGIN):
             accepted[i] = self._exactly(int(chance[i]), int(magnitude[i]), int(block[i]), stream)
         accepted &= (magnitude | ~minus) != 0
         # −y for a minus: the complement, and one more.

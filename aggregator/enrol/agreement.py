@@ -58,9 +58,11 @@ def propose_roster(
     is its own doing, and costs nobody else the training. A frozen roster is final: a server that
     lost it takes it back, on its own signature.
 
+    Args:
+        least: with fewer held alike A waits; 0 where its enrolment is over.
+
     Returns:
-        The frozen roster; None where a server waits for more clients, as A does with fewer than
-        ``least`` that both hold alike; 0 where its enrolment is over.
+        The frozen roster; None where a server waits for more clients.
 
     Raises:
         PeerViolation: B refuses, or answers with somebody who wasn't proposed.

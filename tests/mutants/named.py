@@ -210,7 +210,7 @@ SURVIVORS = (
     Named(
         "a seed may come to either server",
         "aggregator/collect/inbox.py",
-        "if header.seed_holder is not current.seed_holders.get(header.context.client):",
+        "if header.seed_holder is not current.opened.seed_holders.get(header.context.client):",
         "if header.seed_holder not in SERVERS:",
         DOOR,
     ),
