@@ -111,33 +111,43 @@ def ask(
         PeerViolation: B offers who isn't in the cohort, or somebody twice.
         PeerUnavailable: B is gone.
     """
-    pairs, places, taken = _Pairs(), Places(opened.cohort), set[ClientId]()
+    places, offered, taken = Places(opened.cohort), set[ClientId](), set[ClientId]()
+    # Offered and not here yet, with its digest; here and not offered yet; both, and not taken yet.
+    expected: dict[ClientId, str] = {}
+    here: dict[ClientId, AnySubmission] = {}
+    alike: deque[AnySubmission] = deque()
     size = 0
     while not over():
-        if pairs.expected:
+        if expected:
             inbox.wait_arrival(LOOK_S)
         # B waits for its next arrival only where A waits for none, and has no batch left to take.
-        patient = not pairs.expected and not (size and pairs.alike)
+        patient = not expected and not (size and alike)
         link.send("ask", Ask(patient=patient).to_bytes())
-        offered = Offer.from_bytes(link.receive("offer"))
-        clients, signed = places.clients(offered.clients), offered.signed
+        answer = Offer.from_bytes(link.receive("offer"))
+        clients, signed = places.clients(answer.clients), answer.signed
         if len(clients) != len(signed):
             raise PeerViolation(f"server B offers {len(clients)} clients, {len(signed)} digests")
-        for each in zip(clients, signed, strict=True):
-            pairs.offered(*each)
-        arrived = inbox.arrivals()
-        for submission in arrived:
-            pairs.held(submission)
-        size = min(len(pairs.alike), MAX_BATCH_CLIENTS)
+        if again := offered.intersection(clients):
+            raise PeerViolation(f"server B offers {min(again)}, who isn't to be offered now")
+        offered.update(clients)
+        expected.update(zip(clients, signed, strict=True))
+        arrived = {each.context.client: each for each in inbox.arrivals()}
+        here.update(arrived)
+        for client in (*clients, *arrived):
+            if client in expected and client in here:
+                submission = here.pop(client)
+                # What differs is left to the last lists, which say so.
+                if expected.pop(client) == str(submission.header.whole_digest):
+                    alike.append(submission)
+        size = min(len(alike), MAX_BATCH_CLIENTS)
         enough = min((len(opened.cohort) - len(taken)) / 2, MAX_BATCH_CLIENTS)
-        if gather and size < enough and (arrived or offered.clients):
+        if gather and size < enough and (arrived or clients):
             size = 0
-        alike = [pairs.alike.popleft() for _ in range(size)]
-        alike.sort(key=lambda submission: submission.context.client)
-        clients = tuple(submission.context.client for submission in alike)
-        link.send("alike", Alike(clients=places.steps(clients)).to_bytes())
-        take(alike)
-        taken.update(clients)
+        batch = sorted((alike.popleft() for _ in range(size)), key=lambda each: each.context.client)
+        names = tuple(submission.context.client for submission in batch)
+        link.send("alike", Alike(clients=places.steps(names)).to_bytes())
+        take(batch)
+        taken.update(names)
     return frozenset(taken)
 
 
@@ -177,37 +187,3 @@ def offer(
         take([offered.pop(client) for client in alike])
         taken.update(alike)
     return frozenset(taken)
-
-
-class _Pairs:
-    """A's view: who is held here, who was offered, and who is alike. Each client comes once."""
-
-    def __init__(self) -> None:
-        self._offered: set[ClientId] = set()
-        self._here: dict[ClientId, AnySubmission] = {}
-        self.expected: dict[ClientId, str] = {}
-        """Offered, and not here yet: the digests of what B holds, in hex."""
-        self.alike: deque[AnySubmission] = deque()
-
-    def offered(self, client: ClientId, signed: str) -> None:
-        """B holds it whole. Raises PeerViolation."""
-        if client in self._offered:
-            raise PeerViolation(f"server B offers {client}, who isn't to be offered now")
-        self._offered.add(client)
-        if (submission := self._here.pop(client, None)) is None:
-            self.expected[client] = signed
-        else:
-            self._compare(submission, signed)
-
-    def held(self, submission: AnySubmission) -> None:
-        """It has come to A."""
-        client = submission.context.client
-        if (signed := self.expected.pop(client, None)) is None:
-            self._here[client] = submission
-        else:
-            self._compare(submission, signed)
-
-    def _compare(self, submission: AnySubmission, signed: str) -> None:
-        # What differs is left to the last lists, which say so.
-        if signed == str(submission.header.whole_digest):
-            self.alike.append(submission)
