@@ -1,6 +1,7 @@
 """The servers' link: messages in order over a replaceable transport; a desync is an error."""
 
 import queue
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -124,33 +125,32 @@ class PeerLink:
             PeerViolation: out of order, of another step or attempt, or too long.
             TaskMismatch: the frame belongs to another task.
         """
-        pieces: list[bytes | memoryview] = []
-        length = 0
-        last = False
-        while not last:
-            piece, last = self.receive_piece(step, timeout_s=timeout_s)
-            length += len(piece)
-            if length > self._max_message_bytes:
-                raise PeerViolation(f"message of step {step!r} passes its limit of bytes")
-            pieces.append(piece)
-        return b"".join(pieces)
+        return b"".join(self._pieces(step, self._max_message_bytes, timeout_s))
 
     def receive_into(self, step: str, out: memoryview) -> None:
         """As ``receive``, for a message of a known length.
 
         Raises PeerViolation: also when the message hasn't as many bytes as ``out``.
         """
-        filled, last = 0, False
-        while not last:
-            piece, last = self.receive_piece(step)
-            if filled + len(piece) > len(out):
-                raise PeerViolation(f"message of step {step!r} has more than {len(out)} bytes")
+        filled = 0
+        for piece in self._pieces(step, len(out)):
             out[filled : filled + len(piece)] = piece
             filled += len(piece)
         if filled < len(out):
             raise PeerViolation(
                 f"message of step {step!r} has {filled} bytes instead of {len(out)}"
             )
+
+    def _pieces(
+        self, step: str, most: int, timeout_s: float | None = None
+    ) -> Iterator[bytes | memoryview]:
+        length, last = 0, False
+        while not last:
+            piece, last = self.receive_piece(step, timeout_s=timeout_s)
+            length += len(piece)
+            if length > most:
+                raise PeerViolation(f"message of step {step!r} has more than {most} bytes")
+            yield piece
 
     def receive_piece(
         self, step: str, *, timeout_s: float | None = None
@@ -160,7 +160,15 @@ class PeerLink:
         Whoever reads a message in pieces counts its bytes.
         """
         frame = self._transport.get(self._timeout_s if timeout_s is None else timeout_s)
-        self._check(frame, step)
+        if frame.task != self._task:
+            raise TaskMismatch(str(self._task), str(frame.task))
+        expected = (self._attempt, step, self._received)
+        if (frame.attempt, frame.step, frame.sequence) != expected:
+            raise PeerViolation(
+                f"the servers are out of step: expected attempt, step, sequence {expected}, "
+                f"got {(frame.attempt, frame.step, frame.sequence)}"
+            )
+        self._received += 1
         self.bytes_received += len(frame.payload)
         return frame.payload, frame.last
 
@@ -172,14 +180,3 @@ class PeerLink:
     def require_alive(self) -> None:
         """Raise PeerUnavailable when the other server is known to be gone."""
         self._transport.require_alive()
-
-    def _check(self, frame: Frame, step: str) -> None:
-        if frame.task != self._task:
-            raise TaskMismatch(str(self._task), str(frame.task))
-        expected = (self._attempt, step, self._received)
-        if (frame.attempt, frame.step, frame.sequence) != expected:
-            raise PeerViolation(
-                f"the servers are out of step: expected attempt, step, sequence {expected}, "
-                f"got {(frame.attempt, frame.step, frame.sequence)}"
-            )
-        self._received += 1

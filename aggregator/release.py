@@ -193,6 +193,7 @@ def step(aggregator: Aggregator, sent: Sent, theta: ModelVector, theirs: RingVec
     group.add(theirs, sent.noisy_share)
     noisy_sum = group.decode(theirs)
     out = theta if theta.dtype == np.float32 else None
-    stepped = apply_update(theta, noisy_sum, task, aggregator.denominator, out)
+    denominator = aggregator.roster.denominator(task.privacy.client_rate)
+    stepped = apply_update(theta, noisy_sum, task, denominator, out)
     digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
     return Finished(counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest)

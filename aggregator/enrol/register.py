@@ -26,7 +26,8 @@ class Register:
         self._changed = clock.condition()
         self.cap = PrivacyCap(task, clock)
         frozen = store.enrolment.roster()
-        self._frozen = frozen is not None
+        self.frozen = frozen is not None
+        """Whether round 0 may begin."""
         self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.enrolment.claims())
         self._serve_first: dict[ClientId, Role] = {}
 
@@ -71,7 +72,7 @@ class Register:
                 f"client {enrolment.client} is enrolled with {known.records} records at rate "
                 f"{known.record_rate}; claims are frozen",
             )
-        if self._frozen:
+        if self.frozen:
             raise Misconfiguration(
                 "client", enrolment.client.name, "enrolment ended before round 0; too late"
             )
@@ -105,13 +106,13 @@ class Register:
 
     def missing(self) -> list[ClientId]:
         """Who isn't enrolled of those that the operator let in by name."""
-        if self._frozen:
+        if self.frozen:
             return []
         return [each for each in self._admission.invited() if each not in self._enrolments]
 
     def unused_tokens(self) -> int:
         """How many may still come of whom the operator has no name."""
-        return 0 if self._frozen else self._admission.unused_tokens()
+        return 0 if self.frozen else self._admission.unused_tokens()
 
     def roster(self) -> Roster:
         """Everybody enrolled so far."""
@@ -121,14 +122,14 @@ class Register:
     def serves_first(self, client: ClientId) -> Role:
         """Which server a client fetches models from first; for strangers it is A."""
         # Without the lock, and looked up once: every notice says it.
-        if self._frozen and not self._serve_first:
+        if self.frozen and not self._serve_first:
             self._serve_first = Roster(self._enrolments).seed_holders(self._task.digest)
         return self._serve_first.get(client, Role.SERVER_A)
 
     def foresee(self, client: ClientId, token: str) -> str:
         """Why a claim of this client would be refused now, whatever it says; empty otherwise."""
         # Without the lock: it is a forecast, and enrolling asks again.
-        if client in self._enrolments or self._frozen:
+        if client in self._enrolments or self.frozen:
             return ""
         try:
             self._admission.foresee(client, token)
@@ -145,7 +146,7 @@ class Register:
         with self._changed:
             self._store.enrolment.freeze(roster, taken_back=taken_back)
             self._enrolments = dict(roster)
-            self._frozen = True
+            self.frozen = True
         if taken_back:
             # Claims that were lost had their accounts computed by an older process.
             self.prepare_accounts()
@@ -157,8 +158,3 @@ class Register:
     def keep_signature(self, signed: SignedMessage) -> None:
         """Keep what the other server signed of the frozen roster."""
         self._store.enrolment.keep_roster_seal(signed)
-
-    @property
-    def frozen(self) -> bool:
-        """Whether round 0 may begin."""
-        return self._frozen

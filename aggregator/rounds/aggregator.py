@@ -73,11 +73,6 @@ class Aggregator:
         dealt = self.dealing, self.dealer_key, self.nonces
         return Server(self.task, self.role, self.link, *dealt, spent=self.store.attempts)
 
-    @property
-    def denominator(self) -> float:
-        """Fixed for the whole task."""
-        return self.roster.denominator(self.task.privacy.client_rate)
-
     def within_budget(self, clients: Iterable[ClientId], version: int) -> tuple[ClientId, ...]:
         """Those whose charge for ``version`` keeps their record-level exact ε within the limit.
 

@@ -51,9 +51,6 @@ def joint_coin(a: CoinOpening, b: CoinOpening) -> Secret:
     return derive(both, "coin", bytes.fromhex(a.task), a.version)
 
 
-# Select: who is drawn for a version, by its joint coin.
-
-
 def cohort_of(
     coin: Secret, roster: Roster, client_rate: float, version: int
 ) -> tuple[ClientId, ...]:
@@ -108,11 +105,9 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     if own_lost or theirs_lost:
         _mend(aggregator, version, state, theirs, own_lost=own_lost, theirs_lost=theirs_lost)
     store.versions.keep_commitment(version, theirs.commitment)
-    reveal = CoinReveal(opening=signatures.sign(SignedKind.COIN_OPENING, own))
-    answer = exchange(link, "coin-opening", reveal)
-    opening = signatures.check(
-        signatures.other, SignedKind.COIN_OPENING, answer.opening, CoinOpening
-    )
+    kind = SignedKind.COIN_OPENING
+    answer = exchange(link, "coin-opening", CoinReveal(opening=signatures.sign(kind, own)))
+    opening = signatures.check(signatures.other, kind, answer.opening, CoinOpening)
     if not hmac.compare_digest(commitment_to(opening, signatures.other).digest, commitment.digest):
         raise PeerViolation(f"the other server opened another coin of version {version}")
     store.versions.keep_opening(version, answer.opening, own=False)

@@ -10,7 +10,7 @@ import grpc.aio
 
 from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.store.schema import Permission
-from precad.aggregator.training.connected_clients import while_allowed
+from precad.aggregator.training.connected_clients import LongStream
 from precad.aggregator.training.event_log import RoundDone
 from precad.aggregator.training.session import Session
 from precad.common.errors import Misconfiguration
@@ -120,7 +120,8 @@ class OperationService(OperationServicer):
         async with Refusing(context):
             self._admit(request, context)
             events = self._session.event_log.follow(from_start=True)
-            async for event in while_allowed(events, lambda: self._admit(request, context)):
+            stream = LongStream(lambda: self._admit(request, context))
+            async for event in stream.follow(events):
                 if isinstance(event, RoundDone):
                     reasons = Counter(reason.value for reason in event.rejections.values())
                     yield pb.RoundReport(

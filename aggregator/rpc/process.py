@@ -24,7 +24,7 @@ from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.peer_transport import ServedTransport
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store import open_store
-from precad.aggregator.training.connected_clients import ConnectedClients, while_allowed
+from precad.aggregator.training.connected_clients import ConnectedClients, LongStream
 from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Phase, Session
@@ -296,7 +296,7 @@ class PeerService:
             )
             self._links.put(transport)
             async with aclosing(transport.serve(request_iterator)) as frames:
-                async for message in while_allowed(frames, lambda: self._admit(context)):
+                async for message in LongStream(lambda: self._admit(context)).follow(frames):
                     yield message
 
     def _admit(self, context: Context) -> None:

@@ -91,6 +91,7 @@ class ConnectedClients:
 class LongStream:
     """One caller's stream, which ends once the caller isn't allowed any more, wherever it waits.
 
+    The caller is looked at every second, or as often as ``look_s`` says.
     No task for each item, which would cost more than a frame of the servers' link. A timer and no
     task for the looks: a loop that is stopped leaves nothing behind.
     """
@@ -104,7 +105,7 @@ class LongStream:
         self._waits: asyncio.Task[Any] | None = None
 
     async def follow(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item]:
-        """Yield the items; raise what ``still_allowed`` raised."""
+        """Yield the items; raise what ``still_allowed`` raises, AccessDenied."""
         iterator = aiter(items)
         self._look_later()
         try:
@@ -138,16 +139,6 @@ class LongStream:
                 self._waits.cancel()
         else:
             self._look_later()
-
-
-def while_allowed(
-    items: AsyncIterator[Item], still_allowed: Callable[[], object]
-) -> AsyncIterator[Item]:
-    """Yield the items of one of a few long streams, whose caller is looked at every second.
-
-    Raises AccessDenied: the caller's certificate doesn't count any more.
-    """
-    return LongStream(still_allowed).follow(items)
 
 
 class OpenWatches:

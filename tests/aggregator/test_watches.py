@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 import pytest
 
 from precad.aggregator.training import connected_clients
-from precad.aggregator.training.connected_clients import OpenWatches, while_allowed
+from precad.aggregator.training.connected_clients import LongStream, OpenWatches
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import ClientId
 
@@ -44,7 +44,7 @@ async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
 
 
 def looked_at(items: AsyncIterator[int]) -> AsyncIterator[int]:
-    return while_allowed(items, lambda: None)
+    return LongStream(lambda: None).follow(items)
 
 
 @pytest.mark.parametrize("wrap", [watched, looked_at])
@@ -78,7 +78,7 @@ def test_a_stream_ends_once_its_caller_does_not_count(monkeypatch: pytest.Monkey
             raise AccessDenied("revoked")
 
     async def follow() -> None:
-        assert [item async for item in while_allowed(Source(2)(), still_allowed)] == []
+        assert [item async for item in LongStream(still_allowed).follow(Source(2)())] == []
 
     with pytest.raises(AccessDenied, match="revoked"):
         asyncio.run(follow())
