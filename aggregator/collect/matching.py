@@ -66,12 +66,10 @@ def match(
                 submissions[client] = own
                 continue
             own.discard()
-        reasons = [each for each in (own, other[client]) if isinstance(each, Rejection)]
-        if role is Role.SERVER_B:
-            reasons.reverse()
+        reasons = (own, other[client]) if role is Role.SERVER_A else (other[client], own)
+        found = (r for r in reasons if isinstance(r, Rejection) and r is not Rejection.ABSENT)
         # Two that differ, too: whoever can read a header can cause it, nothing is held against it.
-        absent = Rejection.ABSENT if len(reasons) == 2 else Rejection.UNMATCHED  # noqa: PLR2004
-        found = (reason for reason in reasons if reason is not Rejection.ABSENT)
+        absent = Rejection.ABSENT if own is other[client] else Rejection.UNMATCHED
         rejections[client] = next(found, absent)
     return Matched(opened, submissions, rejections, early)
 
