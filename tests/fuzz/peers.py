@@ -12,10 +12,10 @@ from tests.rig.aggregators import head_of
 from precad.aggregator import server_messages as messages
 from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.rounds.client_lists import Alike, HeldList, Offer, Places
+from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.recovery import adoptable
 from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
-from precad.aggregator.server_messages import Ask, ServerSignatures
+from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import history_start
 from precad.aggregator.validate.check_by_proof import ByProof
@@ -148,11 +148,12 @@ def _lists(data: bytes) -> None:
         case b"\0":
             Ask.from_bytes(rest)
         case b"\1":
-            found = Offer.from_bytes(rest, _COHORT)
-            assert Offer.from_bytes(found.to_bytes(_COHORT), _COHORT) == found
+            offer = Offer.from_bytes(rest)
+            assert _COHORT.steps(_COHORT.clients(offer.clients)) == offer.clients
+            assert offer.to_bytes() == rest
         case b"\2":
-            alike = Alike.from_bytes(rest, _COHORT)
-            assert Alike.from_bytes(alike.to_bytes(_COHORT), _COHORT) == alike
+            alike = Alike.from_bytes(rest)
+            assert _COHORT.steps(_COHORT.clients(alike.clients)) == alike.clients
         case b"\3":
             held = HeldList.from_bytes(rest)
             assert HeldList.from_bytes(held.to_bytes()) == held
@@ -162,12 +163,12 @@ def _lists(data: bytes) -> None:
 
 def _list_seeds() -> list[bytes]:
     one, two = ClientId("ward-1"), ClientId("ward-4")
-    digest = Digest.of(b"signed")
+    digest, steps = Digest.of(b"signed"), _COHORT.steps([one, two])
     return [
         b"\0" + Ask(patient=True).to_bytes(),
-        b"\1" + Offer({one: digest, two: digest}).to_bytes(_COHORT),
-        b"\2" + Alike((one, two)).to_bytes(_COHORT),
-        b"\3" + HeldList((digest, *Rejection)).to_bytes(),
+        b"\1" + Offer(clients=steps, signed=(str(digest),) * 2).to_bytes(),
+        b"\2" + Alike(clients=steps).to_bytes(),
+        b"\3" + HeldList.listing([str(digest), *Rejection]).to_bytes(),
     ]
 
 
