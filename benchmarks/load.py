@@ -57,10 +57,7 @@ def task_of(clients: int, dimension: int, rounds: int) -> Task:
                 "record_rate": RECORD_RATE,
                 "client_rate": CLIENT_RATE,
             },
-            "training": {
-                "learning_rate": clients * RECORD_RATE * CLIENT_RATE,
-                "rounds": rounds,
-            },
+            "training": {"learning_rate": clients * RECORD_RATE * CLIENT_RATE, "rounds": rounds},
             "enrolment": {"clients": clients, "max_expected_records": 1.0},
             "fractional_bits": 16,
             "deadlines": {"enrol": 600.0, "collect": COLLECT_S, "peer": 120.0},

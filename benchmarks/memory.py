@@ -173,10 +173,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     vector = [{"name": "w", "shape": [given.dimension]}]
-    layers = [
-        {"name": "1.weight", "shape": [2, FEATURES]},
-        {"name": "1.bias", "shape": [2]},
-    ]
+    layers = [{"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}]
     light = {
         check: task_of(given.clients, given.rounds, vector, check) for check in ("crypten", "proof")
     }
@@ -191,11 +188,7 @@ def main() -> None:
             "vector_mib": round(8 * given.dimension / 2**20, 1),
             **{check: peaks(task, given.clients, light=True) for check, task in light.items()},
         },
-        "owners": {
-            "dimension": owners.dimension,
-            "clients": 2,
-            **peaks(owners, 2, light=False),
-        },
+        "owners": {"dimension": owners.dimension, "clients": 2, **peaks(owners, 2, light=False)},
     }
     text = json.dumps(results, indent=2)
     given.out.write_text(text + "\n", encoding="utf-8")

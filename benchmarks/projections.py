@@ -21,14 +21,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from precad.common.kernel import (  # noqa: E402  # noqa: E402
-    BLOCK,
-    MASKS,
-    Projection,
-    built_library,
-    kernel_in_use,
-    kernels,
-)
+from precad.common.kernel import BLOCK, MASKS, Projection, built_library, kernel_in_use, kernels  # noqa: E402
 from precad.common.keystream import Keystream  # noqa: E402
 from precad.common.ring import dot  # noqa: E402
 from precad.common.secret import Secret  # noqa: E402

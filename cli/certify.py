@@ -116,8 +116,7 @@ class Smoothing(OfModel):
         Path | None, "Votes [points, classes] under input noise: .npy or CSV.", ARGUMENT
     ]
     sigma: Annotated[
-        float | None,
-        "Standard deviation of the input noise; the task's objective's unless given.",
+        float | None, "Standard deviation of the input noise; the task's objective's unless given."
     ]
     data: Annotated[Path | None, "Records with labels, as for precad evaluate."]
     copies: Annotated[int, "n: fresh noisy copies of each record that count."] = 10_000

@@ -23,12 +23,7 @@ _ROWS = 3
 
 
 def read_array(
-    field: str,
-    path: Path,
-    header: Header | None,
-    *,
-    counted: bool = False,
-    rows: int | None = None,
+    field: str, path: Path, header: Header | None, *, counted: bool = False, rows: int | None = None
 ) -> Array:
     """The array in a ``.npy`` file (never unpickled) or a CSV file, ``[rows, columns]``.
 

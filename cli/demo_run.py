@@ -27,10 +27,7 @@ _LOOK_S = 0.2
 
 
 def run(
-    scenario: Scenario,
-    folder: Path,
-    display: Display,
-    owners_s: float = SHUTDOWN_S,
+    scenario: Scenario, folder: Path, display: Display, owners_s: float = SHUTDOWN_S
 ) -> tuple[demo_outcome.Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 

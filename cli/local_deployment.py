@@ -326,8 +326,5 @@ class LocalDeployment:
         arguments = [sys.executable, *played, "--config", str(self.folder / f"{name}.toml")]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self.processes[name] = self._popen(
-                arguments,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment_of_parts(),
+                arguments, stdout=log, stderr=subprocess.STDOUT, env=environment_of_parts()
             )

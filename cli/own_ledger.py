@@ -25,8 +25,7 @@ def mine(
         Path, "The owner's account or state folder.", ARGUMENT, {"metavar": "FOLDER"}
     ],
     delta: Annotated[
-        float | None,
-        "δ of the sum; the limit's, or the smallest of its tasks', unless given.",
+        float | None, "δ of the sum; the limit's, or the smallest of its tasks', unless given."
     ],
     as_json: AsJson,
 ) -> None:
@@ -57,8 +56,7 @@ def receipts(
     folder: Annotated[Path, "The owner's state folder.", ARGUMENT, {"metavar": "STATE"}],
     account: Annotated[Path | None, "The account's folder; STATE unless given."],
     other: Annotated[
-        Path | None,
-        "Another owner's state folder of the same task: were both shown one model?",
+        Path | None, "Another owner's state folder of the same task: were both shown one model?"
     ],
     identity: Annotated[
         Path | None, "A folder with ca.pem: checks the servers' signatures once more."

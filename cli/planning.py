@@ -15,13 +15,7 @@ from precad.accounting.events import SampledGaussian
 from precad.accounting.exact import largest_count
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
 from precad.certify.exact_groups import ExactGroups
-from precad.certify.guarantee import (
-    BOTH,
-    Direction,
-    Guarantee,
-    Replacements,
-    ValidationAllowance,
-)
+from precad.certify.guarantee import BOTH, Direction, Guarantee, Replacements, ValidationAllowance
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.options import Wishes, option_of, refuse_given, require_given, warn_of_clip
 from precad.cli.plan import PlanRequest

@@ -207,10 +207,7 @@ def noise_and_epsilon(
     if sigma is None or epsilon is not None:
         raise Misconfiguration("epsilon", epsilon, "give --epsilon or --noise-multiplier")
     found = record_epsilon(
-        record_rate=record_rate,
-        noise_multiplier=sigma,
-        delta=delta,
-        participations=participations,
+        record_rate=record_rate, noise_multiplier=sigma, delta=delta, participations=participations
     )
     return sigma, float(upper(found))
 
@@ -253,11 +250,7 @@ def _model(
 ) -> tuple[Any, dict[str, Any]]:
     """The module, and the task's ``model`` that describes it."""
     from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
-    from precad.client.gradients.torch_models import (  # noqa: PLC0415 -- torch
-        logistic,
-        mlp,
-        model_section,
-    )
+    from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch
     from precad.client.owner_settings import own_model  # noqa: PLC0415 -- torch
 
     if (wishes.architecture is None) == (wishes.model is None):

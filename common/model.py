@@ -206,10 +206,7 @@ def tensors(theta: NDArray[Number], parameters: Iterable[Parameter]) -> dict[str
 
 
 def model_digest(
-    task_digest: Digest,
-    version: int,
-    parameters: Iterable[Parameter],
-    theta: ModelVector,
+    task_digest: Digest, version: int, parameters: Iterable[Parameter], theta: ModelVector
 ) -> Digest:
     """SHA-256 over task digest, round, names and shapes, and the bytes of θ's own dtype.
 

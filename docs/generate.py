@@ -37,14 +37,7 @@ from precad.common.wire.connections import (
     SILENT_S,
     STRANGERS,
 )
-from precad.common.wire.guarded_port import (
-    BURST,
-    PER_S,
-    REFUSED,
-    REFUSED_S,
-    REQUEST_S,
-    UNFINISHED,
-)
+from precad.common.wire.guarded_port import BURST, PER_S, REFUSED, REFUSED_S, REQUEST_S, UNFINISHED
 from precad.common.wire.metrics_page import ASKED_S
 from precad.common.wire.metrics_page import AT_ONCE as PAGES_AT_ONCE
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
@@ -55,12 +48,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAPERS = RESULTS / "papers"
 BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-TITLES = {
-    "precad": "PRECAD",
-    "xie": "Xie et al.",
-    "liu": "Liu et al.",
-    "dp-cert": "DP-CERT",
-}
+TITLES = {"precad": "PRECAD", "xie": "Xie et al.", "liu": "Liu et al.", "dp-cert": "DP-CERT"}
 
 
 def result(name: str) -> Any:
@@ -215,11 +203,7 @@ def limits() -> str:
             str(options["grpc.max_concurrent_streams"]),
             "they wait at the caller",
         ),
-        (
-            "connections of one caller",
-            f"{PER_CALLER}; {PER_OPERATOR} of the operator",
-            closed,
-        ),
+        ("connections of one caller", f"{PER_CALLER}; {PER_OPERATOR} of the operator", closed),
         (
             "a connection without a call",
             (
@@ -250,21 +234,13 @@ def limits() -> str:
             "the connection is closed",
         ),
         ("an error's text", f"{MAX_TEXT:,} characters, 200 of a quoted value", "cut"),
-        (
-            "a message between the servers",
-            "what the task's largest opening takes",
-            "the link ends",
-        ),
+        ("a message between the servers", "what the task's largest opening takes", "the link ends"),
         (
             "the dealer's answer",
             "the words, or the submissions, that were asked for, once each",
             "the link ends",
         ),
-        (
-            "a request to the dealer",
-            "clients and comparisons of the task",
-            "`INVALID_ARGUMENT`",
-        ),
+        ("a request to the dealer", "clients and comparisons of the task", "`INVALID_ARGUMENT`"),
         ("squares on one of a server's streams", "the task's clients", "`INVALID_ARGUMENT`"),
         (
             "squares computed at once",

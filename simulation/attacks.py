@@ -130,10 +130,7 @@ def forge(kind: Forgery, updates: Matrix, view: View) -> Matrix:
     return np.array([forged_update(kind, view.task, update) for update in updates])
 
 
-NAMED: dict[str, Attack] = {
-    "flip": flip,
-    **{kind.value: partial(forge, kind) for kind in Forgery},
-}
+NAMED: dict[str, Attack] = {"flip": flip, **{kind.value: partial(forge, kind) for kind in Forgery}}
 
 
 def named(name: str) -> Attack:

@@ -70,9 +70,7 @@ class AggregationService(AggregationServicer):
         self._session.twice[client.name] += 1
 
     async def Describe(  # noqa: N802 -- gRPC's name
-        self,
-        request: pb.DescribeRequest,
-        context: Context,
+        self, request: pb.DescribeRequest, context: Context
     ) -> pb.DescribeReply:
         """The task that this server runs, where it stands, and whether the caller is in it."""
         async with Refusing(context):

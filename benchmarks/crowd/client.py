@@ -40,11 +40,7 @@ class LoadClient:
     """
 
     def __init__(
-        self,
-        task: Task,
-        client: ClientId,
-        addresses: Mapping[Role, str],
-        identity: Identity,
+        self, task: Task, client: ClientId, addresses: Mapping[Role, str], identity: Identity
     ) -> None:
         self.task = task
         self.client = client

@@ -162,11 +162,7 @@ async def _second_thoughts(client: LoadClient, scene: Scene) -> Answers:
     """An honest submission, the same bytes again, then another one."""
     pair = client.prepare(scene.event, scene.honest)
     worse = client.prepare(scene.event, single(client.task, client.task.bound + 1))
-    return (
-        *await _both(client, pair),
-        *await _both(client, pair),
-        *await _both(client, worse),
-    )
+    return (*await _both(client, pair), *await _both(client, pair), *await _both(client, worse))
 
 
 async def _two_vectors(client: LoadClient, scene: Scene) -> Answers:

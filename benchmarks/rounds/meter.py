@@ -29,8 +29,7 @@ def read(processes: Mapping[str, int]) -> Reading:
         PeerUnavailable: one of them has ended.
     """
     return Reading(
-        time.monotonic(),
-        {name: sum(map(_cpu_s, family(pid))) for name, pid in processes.items()},
+        time.monotonic(), {name: sum(map(_cpu_s, family(pid))) for name, pid in processes.items()}
     )
 
 

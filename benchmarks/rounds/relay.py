@@ -43,10 +43,7 @@ class Way:
 
 
 async def _carry(
-    source: asyncio.StreamReader,
-    sink: asyncio.StreamWriter,
-    way: Way,
-    count: Callable[[int], None],
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Way, count: Callable[[int], None]
 ) -> None:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_UNDER_WAY_PIECES)

@@ -87,10 +87,7 @@ def train(message: Message, context: Context) -> Message:
     some = np.random.default_rng().choice(mine, TAKEN, replace=False)
     x, y = HELD["data"]
     weights = step(message.content["arrays"].to_numpy_ndarrays(), x[some], y[some])
-    content = {
-        "arrays": ArrayRecord(weights),
-        "metrics": MetricRecord({"num-examples": TAKEN}),
-    }
+    content = {"arrays": ArrayRecord(weights), "metrics": MetricRecord({"num-examples": TAKEN})}
     return Message(content=RecordDict(content), reply_to=message)
 
 

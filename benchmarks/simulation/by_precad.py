@@ -37,11 +37,7 @@ def main() -> None:
     found = precad.simulate(task, owners, module, seed=0, path=path, test=(x, y))
     seconds = time.perf_counter() - started
     assert sum(each.accepted for each in found.rounds) == clients * rounds
-    said = {
-        "training_s": seconds,
-        "version": precad.__version__,
-        "accuracy": found.accuracy,
-    }
+    said = {"training_s": seconds, "version": precad.__version__, "accuracy": found.accuracy}
     print(json.dumps(said))
 
 

@@ -140,13 +140,7 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
 
 
 def padded_work_s(
-    model: nn.Module,
-    loss: Loss,
-    data: Any,
-    count: int,
-    rate: float,
-    task: Task,
-    repeats: int = 5,
+    model: nn.Module, loss: Loss, data: Any, count: int, rate: float, task: Task, repeats: int = 5
 ) -> float:
     """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
 

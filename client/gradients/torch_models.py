@@ -158,10 +158,7 @@ class Applied:
         )
 
     def outputs(
-        self,
-        theta: ModelVector,
-        inputs: Tensor,
-        between: Callable[[], object] = lambda: None,
+        self, theta: ModelVector, inputs: Tensor, between: Callable[[], object] = lambda: None
     ) -> NDArray[np.float32]:
         """What the model says of each record, ``[n, …] float32``; calls ``between`` chunks.
 
@@ -192,10 +189,7 @@ class Applied:
         return outputs
 
     def evaluate(
-        self,
-        theta: ModelVector,
-        records: Records,
-        between: Callable[[], object] = lambda: None,
+        self, theta: ModelVector, records: Records, between: Callable[[], object] = lambda: None
     ) -> Evaluation:
         """Mean loss, and for classes the share of right answers; arguments as of ``outputs``.
 

@@ -56,13 +56,7 @@ READINGS = (
 
 _MISSING_MARKS = frozenset({"NAType", "NaTType"})
 """pandas' own, without pandas."""
-_TIMES = (
-    dt.date,
-    dt.time,
-    dt.timedelta,
-    np.datetime64,
-    np.timedelta64,
-)
+_TIMES = (dt.date, dt.time, dt.timedelta, np.datetime64, np.timedelta64)
 
 
 def of_column(column: Any, name: str) -> Cells:

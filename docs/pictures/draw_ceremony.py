@@ -31,10 +31,7 @@ class Box:
             f'<rect x="{self.x}" y="{self.y}" width="{self.width}" height="{self.height}" rx="8" '
             f'fill="{PALE}" stroke="{LINE}"/>'
         )
-        parts = [
-            box,
-            text(self.x + 14, self.y + 26, self.name, INK, weight="bold"),
-        ]
+        parts = [box, text(self.x + 14, self.y + 26, self.name, INK, weight="bold")]
         for number, (colour, said) in enumerate(self.lines):
             parts.append(text(self.x + 14, self.y + 50 + 22 * number, said, colour))
         return "".join(parts)

@@ -102,10 +102,7 @@ def _play(
     clip_in_task: bool = True,
 ) -> Trained:
     """One training; noise and aggregation are the protocol's unless others are given."""
-    task = task_of(
-        problem,
-        settings if clip_in_task else replace(settings, client_clip=None),
-    )
+    task = task_of(problem, settings if clip_in_task else replace(settings, client_clip=None))
     module, _ = model_and_section(problem)
     names = [f"client-{number:05d}" for number in range(len(problem.shares))]
     records = {name: problem.records(place) for place, name in enumerate(names)}

@@ -75,10 +75,7 @@ def train(made: Designed, build: Build, seed: int) -> Audited:
         return np.zeros_like(each[-1]) if build is Build.OTHER_SILENT else each[-1], learnt
 
     return canary_training.train(
-        made,
-        ran=Task.parse(values),
-        server_a_noise=server_a_noise,
-        seed=seed,
+        made, ran=Task.parse(values), server_a_noise=server_a_noise, seed=seed
     )
 
 

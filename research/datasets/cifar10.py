@@ -9,12 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.datasets import (
-    MOST_BYTES,
-    DataSet,
-    check_there,
-    unreadable,
-)
+from precad.simulation.datasets import MOST_BYTES, DataSet, check_there, unreadable
 
 _PUBLISHED = "CIFAR-10 of Krizhevsky, the University of Toronto's binary version"
 BINARY = "cifar-10-batches-bin"

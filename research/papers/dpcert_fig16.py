@@ -19,15 +19,7 @@ from research.papers.dpcert_models import (
 )
 from research.robustness.attack import attacked
 from research.robustness.certify import CONFIDENCE, Model
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 STRENGTHS = (0.0005, 0.01, 0.1, 0.5, 1.0)
 """In ℓ∞, as in the paper."""

@@ -17,15 +17,7 @@ from research.papers.dpcert_models import (
     model_of,
 )
 from research.robustness.metrics import metrics, penultimate
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 NAMES = {
     "gradient": "input gradient norm",

@@ -14,26 +14,12 @@ from precad.client.gradients.noisy_votes import Sampling
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import ObjectiveSection
 from research.datasets import DataSet, load
-from research.robustness.certify import (
-    RADII,
-    Certified,
-    Model,
-    certify,
-    trained,
-)
+from research.robustness.certify import RADII, Certified, Model, certify, trained
 from research.robustness.federated import federated
 from research.robustness.train import Training, Weights
 from research.study import Result, Scale, Settings, Surroundings
 
-METHODS = (
-    "regular",
-    "dp-sgd",
-    "psac",
-    "dp-gaussian",
-    "dp-smoothadv",
-    "dp-stability",
-    "dp-macer",
-)
+METHODS = ("regular", "dp-sgd", "psac", "dp-gaussian", "dp-smoothadv", "dp-stability", "dp-macer")
 BASELINES, CERT = METHODS[:3], METHODS[3:]
 SIGMAS = (0.25, 0.5, 1.0)
 LOWER_SIGMAS = SIGMAS[:2]

@@ -3,22 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from research.papers.dpcert_models import (
-    SETTINGS,
-    grouped,
-    method_cells,
-    model_of,
-    spread,
-)
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.papers.dpcert_models import SETTINGS, grouped, method_cells, model_of, spread
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 SIGMA = 0.25
 RATES = {Scale.SMALL: (0.75, 1.5, 3.0, 6.0, 12.0), Scale.PAPER: (0.25, 0.5, 1.0)}

@@ -22,15 +22,7 @@ from research.papers.liu_votes import mechanism as of_record
 from research.papers.xie_curves import share
 from research.papers.xie_curves import votes as measure_users
 from research.papers.xie_levels import USER_SETTINGS, USERS
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 MODELS = 200
 SHOWN = (0, 1, 2, 4, 8)

@@ -12,17 +12,8 @@ from precad.accounting.losses import group_shift
 from precad.certify.curves import Booleans, Floats, Integers
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import Guarantee
-from precad.certify.intervals import (
-    ConfidenceBudget,
-    Intervals,
-    hoeffding_half_width,
-    simuem,
-)
-from precad.certify.prediction import (
-    certified_accuracy,
-    certify_predictions,
-    largest_group,
-)
+from precad.certify.intervals import ConfidenceBudget, Intervals, hoeffding_half_width, simuem
+from precad.certify.prediction import certified_accuracy, certify_predictions, largest_group
 from precad.certify.renyi import ORDERS, RenyiCurves, RenyiGroups, mixture_divergences
 from precad.client.gradients.torch_models import model_section
 from precad.common.model import unrounded_start
@@ -73,11 +64,7 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
 
 
 def _private(
-    learner: Learner,
-    start: torch.Tensor,
-    data: DataSet,
-    settings: Settings,
-    around: Surroundings,
+    learner: Learner, start: torch.Tensor, data: DataSet, settings: Settings, around: Surroundings
 ) -> torch.Tensor:
     """DP-SGD by one who holds all records: T steps on Poisson samples."""
     chosen = InstanceLevel(
@@ -93,22 +80,12 @@ def _private(
     users = Users.of([(data.train_x, data.train_y)], around.device)
     seeds = [settings["seed"] * settings["models"] + one for one in range(settings["models"])]
     return train(
-        learner,
-        users,
-        start,
-        chosen,
-        seeds,
-        checkpoint=around.checkpoint,
-        on_step=around.progress,
+        learner, users, start, chosen, seeds, checkpoint=around.checkpoint, on_step=around.progress
     )[0]
 
 
 def _plain(
-    learner: Learner,
-    start: torch.Tensor,
-    data: DataSet,
-    settings: Settings,
-    around: Surroundings,
+    learner: Learner, start: torch.Tensor, data: DataSet, settings: Settings, around: Surroundings
 ) -> torch.Tensor:
     """Each model on its own bag, drawn with replacement, or on its own part of all records."""
     count, models = len(data.train_y), settings["models"]

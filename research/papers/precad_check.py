@@ -14,21 +14,8 @@ from research.algorithms.learner import Learner
 from research.algorithms.start import model_and_section
 from research.algorithms.sums import Sums, task_of
 from research.datasets import load
-from research.papers.precad_common import (
-    SETTINGS,
-    SHARDS_PER_CLIENT,
-    lines_with_spread,
-    percent,
-)
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.papers.precad_common import SETTINGS, SHARDS_PER_CLIENT, lines_with_spread, percent
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 CHECKS = ("published", "precad")
 SEEDS = 3

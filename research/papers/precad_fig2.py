@@ -8,22 +8,8 @@ import numpy as np
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
-from research.papers.precad_common import (
-    POINTS,
-    PUBLISHED_EPSILON,
-    SETTINGS,
-    percent,
-    train,
-)
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.papers.precad_common import POINTS, PUBLISHED_EPSILON, SETTINGS, percent, train
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 SEEDS = {Scale.SMALL: 3, Scale.PAPER: 10}
 _ACCOUNTANTS = (AccountantName.EXACT, AccountantName.GDP_CLT)

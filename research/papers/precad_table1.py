@@ -10,25 +10,12 @@ from research.algorithms import ALGORITHMS, Problem
 from research.algorithms.learner import Reals
 from research.datasets import load
 from research.papers.precad_common import lines_with_spread
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 CLIENTS = {Scale.SMALL: (5, 10, 20, 50, 100), Scale.PAPER: (10, 20, 50, 100, 200, 500, 1000)}
 HONEST_PART = 2
 """τ is n over this."""
-_SAID = {
-    "central-dp": "σ",
-    "precad": "√2·σ",
-    "distributed-dp": "√(n/τ)·σ",
-    "local-dp": "√n·σ",
-}
+_SAID = {"central-dp": "σ", "precad": "√2·σ", "distributed-dp": "√(n/τ)·σ", "local-dp": "√n·σ"}
 _FORMULAS: dict[str, Callable[[int], float]] = {
     "central-dp": lambda _: 1.0,
     "precad": lambda _: 2**0.5,

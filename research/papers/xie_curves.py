@@ -155,11 +155,7 @@ class ByNoise:
         for sigma, group in grouped(results, "noise_multiplier").items():
             for axes, curve in zip(panels, self._curves(group, self.groups), strict=True):
                 axes.plot(self.groups, curve, marker=".", label=f"σ = {sigma:g}")
-        titles = (
-            "as published",
-            "as published, 99 % (Fig. 8)",
-            "sound: replaced, 99 %",
-        )
+        titles = ("as published", "as published, 99 % (Fig. 8)", "sound: replaced, 99 %")
         for axes, title in zip(panels, titles, strict=True):
             axes.set_title(title)
             axes.set_xlabel(f"k, {self.level.bad}")

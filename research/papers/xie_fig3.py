@@ -5,20 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from research.papers.xie_curves import (
-    accuracy,
-    published_curve,
-    share,
-    sound_curve,
-    votes,
-)
+from research.papers.xie_curves import accuracy, published_curve, share, sound_curve, votes
 from research.papers.xie_fig1 import PUBLISHED
-from research.papers.xie_levels import (
-    CIFAR_USER_SETTINGS,
-    USER_SETTINGS,
-    USERS,
-    BothScales,
-)
+from research.papers.xie_levels import CIFAR_USER_SETTINGS, USER_SETTINGS, USERS, BothScales
 from research.papers.xie_table5 import PUBLISHED as ON_CIFAR
 from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Table
 

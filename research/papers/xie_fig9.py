@@ -7,15 +7,7 @@ from typing import Any
 from precad.accounting.rdp import RdpAccountant
 from research.algorithms.instance_level import InstanceLevel, exact_epsilon
 from research.papers.xie_levels import RECORDS
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 ROUNDS = (1, 50, 100, 200)
 COHORTS = (10, 15, 20, 30)

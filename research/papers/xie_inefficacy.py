@@ -12,24 +12,11 @@ import numpy as np
 
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
-from precad.certify.inefficacy import (
-    MeanInterval,
-    attack_bounds,
-    expected_loss,
-    fewest_attackers,
-)
+from precad.certify.inefficacy import MeanInterval, attack_bounds, expected_loss, fewest_attackers
 from precad.certify.intervals import ScoreBound
 from research.papers.xie_curves import CONFIDENCE, grouped, share
 from research.papers.xie_levels import BothScales, Level
-from research.study import (
-    EXPERIMENTS,
-    Experiment,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-    Table,
-)
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 
 MODELS = 100
 """Of each cell, as in the paper."""

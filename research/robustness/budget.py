@@ -67,12 +67,7 @@ def picture(rows: list[dict[str, float]], path: Path) -> None:
     noise = [row["noise_multiplier"] for row in rows]
     panels = (
         (left, "epsilon", "ε of a record (lower is better)", "record privacy"),
-        (
-            middle,
-            "poisoned_records",
-            "bad records withstood",
-            "poisoned training",
-        ),
+        (middle, "poisoned_records", "bad records withstood", "poisoned training"),
     )
     for axes, name, label, title in panels:
         axes.plot(noise, [row[name] for row in rows], color="#1b5e8c", marker=".")

@@ -10,12 +10,4 @@ from research.study.experiment import (
     Table,
 )
 
-__all__ = [
-    "EXPERIMENTS",
-    "Experiment",
-    "Result",
-    "Scale",
-    "Settings",
-    "Surroundings",
-    "Table",
-]
+__all__ = ["EXPERIMENTS", "Experiment", "Result", "Scale", "Settings", "Surroundings", "Table"]

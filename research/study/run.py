@@ -16,13 +16,7 @@ from precad.common.errors import Misconfiguration, MissingPackage
 from research.checkpoint import Checkpoint
 from research.registry import load_plugins
 from research.study.environment import environment
-from research.study.experiment import (
-    EXPERIMENTS,
-    Result,
-    Scale,
-    Settings,
-    Surroundings,
-)
+from research.study.experiment import EXPERIMENTS, Result, Scale, Settings, Surroundings
 from research.study.kept import Kept, key_of
 
 BACKENDS = ("loky", "ray", "dask")

@@ -11,12 +11,7 @@ from tests.conftest import TaskMaker
 from precad.accounting.adversaries import Adversary, Basis, Run, planned_participations
 from precad.accounting.events import AccountantName, poisson_gaussian
 from precad.accounting.exact import ExactAccountant, most_participations, record_epsilon
-from precad.accounting.guarantees import (
-    PrivacyStatement,
-    advantages,
-    guarantees,
-    honest_rejection,
-)
+from precad.accounting.guarantees import PrivacyStatement, advantages, guarantees, honest_rejection
 from precad.common.errors import Misconfiguration
 
 DEMO: dict[str, Any] = {

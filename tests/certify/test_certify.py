@@ -11,11 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from research import printed as printed_in_papers
-from research.defences.ensembles import (
-    bagging_holds,
-    bagging_radii,
-    partition_radii,
-)
+from research.defences.ensembles import bagging_holds, bagging_radii, partition_radii
 from research.papers.general_groups import Iterated, RenyiDP
 from research.printed.printed_certificates import (
     precad_theorem_2_printed,

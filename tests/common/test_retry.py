@@ -22,11 +22,7 @@ from precad.aggregator.store.transaction import START_S, wait_for_database
 from precad.aggregator.training.session import Progress, Session
 from precad.aggregator.training.training_loop import persist
 from precad.common.clock import Retries, RetryPolicy
-from precad.common.errors import (
-    PeerUnavailable,
-    PeerViolation,
-    StorageFailure,
-)
+from precad.common.errors import PeerUnavailable, PeerViolation, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.wire.calls import call_with_retries
 

@@ -174,13 +174,7 @@ def install(orders: Orders) -> None:
     for method in ("begin", "abandon_open", "prepare", "countersign", "sent", "finish", "void"):
         wrap(Attempts, method)
     wrap(Attempts, "spend", first=note_spent)
-    for method in (
-        "keep_commitment",
-        "keep_opening",
-        "count_opened",
-        "keep_model_seal",
-        "confirm",
-    ):
+    for method in ("keep_commitment", "keep_opening", "count_opened", "keep_model_seal", "confirm"):
         wrap(Versions, method)
     wrap(ModelStore, "put")
     for method in ("open", "close", "start", "_accept"):

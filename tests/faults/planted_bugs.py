@@ -278,11 +278,7 @@ BUGS = {
         Bug("opened attempts aren't counted", forgets_opened_attempts, (OFTEN,)),
         Bug("an owner samples anew in each attempt", samples_in_each_attempt, (CUT,)),
         Bug("a pair of workers counts twice", counts_a_pair_twice, (PAIRS,)),
-        Bug(
-            "what a pair of workers refuses counts",
-            counts_what_a_pair_refused,
-            (PAIRS,),
-        ),
+        Bug("what a pair of workers refuses counts", counts_what_a_pair_refused, (PAIRS,)),
     )
 }
 

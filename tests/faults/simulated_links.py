@@ -11,9 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from precad.aggregator.peer_link import Frame
-from precad.common.errors import (
-    PeerUnavailable,
-)
+from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret

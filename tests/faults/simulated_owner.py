@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests.faults.simulated_links import SERVERS
 from tests.faults.simulated_server import Server
-from tests.faults.turns import (
-    Killed,
-    Life,
-)
+from tests.faults.turns import Killed, Life
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 

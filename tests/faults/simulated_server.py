@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from tests.faults.simulated_links import Transport
-from tests.faults.turns import (
-    Life,
-)
+from tests.faults.turns import Life
 from tests.rig.keys import identity, verifier
 
 from precad.aggregator.collect import Inbox
@@ -24,10 +22,7 @@ from precad.aggregator.training.event_log import Event, EventLog
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
 from precad.aggregator.training.training_loop import Peers
-from precad.common.errors import (
-    PeerUnavailable,
-    PrecadError,
-)
+from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner

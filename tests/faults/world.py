@@ -27,12 +27,7 @@ from tests.faults.orders import WEIGHTS, Fault, Orders, by_chance
 from tests.faults.simulated_links import SERVERS, Cable, DealerCalls, Transport
 from tests.faults.simulated_owner import RECORDS, Calls
 from tests.faults.simulated_server import MODEL, Server
-from tests.faults.turns import (
-    Killed,
-    Life,
-    Turns,
-    TurnsClock,
-)
+from tests.faults.turns import Killed, Life, Turns, TurnsClock
 from tests.rig.keys import identity
 
 from precad.aggregator.peer_link import FrameTransport
@@ -48,10 +43,7 @@ from precad.client.participant import take_part
 from precad.client.participation import Participation
 from precad.client.pending_update import Pending
 from precad.client.server_statements import ServerStatements
-from precad.common.errors import (
-    PeerUnavailable,
-    StorageFailure,
-)
+from precad.common.errors import PeerUnavailable, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal, read_certificates, validity_fault
 from precad.common.ring import RingVector

@@ -18,11 +18,7 @@ from precad.accounting.calibrate import accountant_named
 from precad.accounting.events import AccountantName, SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.accounting.losses import Round, one_round
-from precad.accounting.rdp import (
-    ORDERS,
-    RdpAccountant,
-    mixture_rdp,
-)
+from precad.accounting.rdp import ORDERS, RdpAccountant, mixture_rdp
 
 mp.dps = 40
 

@@ -63,10 +63,7 @@ def both(pairs: list[tuple[Claim | Rejection, Claim | Rejection]]) -> tuple[Matc
     # As it crosses the link.
     from_a = HeldList.from_bytes(describe(at_a).to_bytes())
     from_b = HeldList.from_bytes(describe(at_b).to_bytes())
-    return (
-        match(opened, Role.SERVER_A, at_a, from_b),
-        match(opened, Role.SERVER_B, at_b, from_a),
-    )
+    return (match(opened, Role.SERVER_A, at_a, from_b), match(opened, Role.SERVER_B, at_b, from_a))
 
 
 @given(cohorts)
@@ -142,10 +139,7 @@ def test_a_list_over_another_cohort_is_a_violation(listed: int) -> None:
     own = collected(Role.SERVER_A, [Rejection.ABSENT, Rejection.ABSENT])
     with pytest.raises(PeerViolation, match="cohort"):
         match(
-            Opened(0, 0, tuple(NAMES[:2]), MODEL, frozenset(NAMES[:2])),
-            Role.SERVER_A,
-            own,
-            theirs,
+            Opened(0, 0, tuple(NAMES[:2]), MODEL, frozenset(NAMES[:2])), Role.SERVER_A, own, theirs
         )
 
 

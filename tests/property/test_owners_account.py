@@ -114,10 +114,7 @@ charges = st.lists(
 @quick
 @given(plan=charges, limit=st.floats(1.2, 3.0), reopen=st.sets(st.integers(0, 30)))
 def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
-    tasks: tuple[Task, Task],
-    plan: list[tuple[int, int, int, int]],
-    limit: float,
-    reopen: set[int],
+    tasks: tuple[Task, Task], plan: list[tuple[int, int, int, int]], limit: float, reopen: set[int]
 ) -> None:
     with in_memory() as folder:
         path = Path(folder) / "participations.log"

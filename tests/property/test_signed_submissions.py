@@ -287,10 +287,7 @@ class Servers:
         lists = {role: describe(held).to_bytes() for role, held in collected.items()}
         a, b = Role.SERVER_A, Role.SERVER_B
         from_a, from_b = meddle(HeldList.from_bytes(lists[a])), HeldList.from_bytes(lists[b])
-        return [
-            match(opened, a, collected[a], from_b),
-            match(opened, b, collected[b], from_a),
-        ]
+        return [match(opened, a, collected[a], from_b), match(opened, b, collected[b], from_a)]
 
 
 @pytest.fixture

@@ -6,10 +6,4 @@
 from tests.faults.conftest import forks, play
 from tests.soak.selection import pytest_addoption, pytest_collection_modifyitems, pytest_configure
 
-__all__ = [
-    "forks",
-    "play",
-    "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-]
+__all__ = ["forks", "play", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]

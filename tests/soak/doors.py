@@ -151,7 +151,7 @@ def besieged(
             for role in SERVER_ROLES:
                 descriptors = Path(f"/proc/{deployment.processes[role].pid}/fd")
                 deployment.wait_for(
-                    lambda: len(list(descriptors.iterdir())) < MOST_DESCRIPTORS,  # noqa: B023
+                    lambda: len(list(descriptors.iterdir())) < MOST_DESCRIPTORS  # noqa: B023
                 )
         shown = {"deaths": list(deployment.restarts), "codes": dict(besieger.codes)}
         kill_all(deployment)

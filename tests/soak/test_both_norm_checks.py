@@ -4,11 +4,7 @@ import secrets
 
 import numpy as np
 import pytest
-from tests.integration.validation.conftest import (
-    Validate,
-    validate_both,
-    validate_with_proofs,
-)
+from tests.integration.validation.conftest import Validate, validate_both, validate_with_proofs
 from tests.integration.validation.test_corpus import require_right_verdicts
 
 

@@ -52,8 +52,7 @@ def test_a_run_with_an_objective_ends_with_one_report_of_all_three_robustnesses(
 ) -> None:
     rounds, clients = 3, 3
     run = demo(
-        tmp_path / "run",
-        *("--objective", "dp-gaussian", "--rounds", rounds, "--clients", clients),
+        tmp_path / "run", *("--objective", "dp-gaussian", "--rounds", rounds, "--clients", clients)
     )
     check_every_run(run, rounds=rounds, clients=clients, attackers=0)
     found = run.summary["robustness"]

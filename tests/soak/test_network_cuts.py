@@ -37,10 +37,7 @@ def closing() -> Iterator[ExitStack]:
 
 
 def cut_and_heal(
-    deployment: FaultyDeployment,
-    order: Order,
-    cut: Callable[[], None],
-    heal: Callable[[], None],
+    deployment: FaultyDeployment, order: Order, cut: Callable[[], None], heal: Callable[[], None]
 ) -> None:
     """Cut at a point; both servers must give the round up in time; heal; two rounds follow."""
     deployment.hold(order)
@@ -78,10 +75,7 @@ def test_the_link_between_the_servers_is_cut(
 
 @pytest.mark.parametrize("cut_off", [("server-a",), ("server-b",), ("server-a", "server-b")])
 def test_the_way_to_the_dealer_is_cut(
-    tmp_path: Path,
-    forks: Forks,
-    closing: ExitStack,
-    cut_off: Sequence[str],
+    tmp_path: Path, forks: Forks, closing: ExitStack, cut_off: Sequence[str]
 ) -> None:
     deployment = FaultyDeployment(tmp_path, forks, ENDLESS)
     closing.callback(kill_all, deployment)

@@ -130,7 +130,7 @@ def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
     deployment.restart_the_dead()
     for server in (Role.SERVER_A, Role.SERVER_B):
         deployment.wait_for(
-            lambda: "a release of it may have left" in error_of(deployment, server),  # noqa: B023
+            lambda: "a release of it may have left" in error_of(deployment, server)  # noqa: B023
         )
     assert deployment.done() < done, "a version was released again that nobody allowed"
     version = deployment.operator(Role.SERVER_A).status().version

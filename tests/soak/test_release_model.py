@@ -10,11 +10,7 @@ from tests.model import release_model as model
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("--replace", "one"),
-        ("--replace", "both", "--attempts", "2", "--sets", "1"),
-        ("--mutants",),
-    ],
+    [("--replace", "one"), ("--replace", "both", "--attempts", "2", "--sets", "1"), ("--mutants",)],
     ids=" ".join,
 )
 def test_nothing_is_broken_and_every_mutant_is_caught(arguments: tuple[str, ...]) -> None:

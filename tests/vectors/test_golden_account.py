@@ -19,10 +19,7 @@ from research.printed.printed_privacy import (
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.accounting.rdp import (
-    RdpAccountant,
-    sampled_gaussian_rdp,
-)
+from precad.accounting.rdp import RdpAccountant, sampled_gaussian_rdp
 
 Case = dict[str, Any]
 CASES: list[Case] = json.loads((Path(__file__).parent / "golden.json").read_text())

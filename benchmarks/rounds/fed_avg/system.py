@@ -68,10 +68,7 @@ def set_up(
         Part("clients", "benchmarks.rounds.fed_avg.clients", folder) as process,
     ):
         server.ask(
-            address=address,
-            identity=str(keys / "server-a"),
-            clients=clients,
-            dimension=dimension,
+            address=address, identity=str(keys / "server-a"), clients=clients, dimension=dimension
         )
         process.ask(
             address=lines.way("clients", address),

@@ -105,11 +105,7 @@ class Training:
         start = compat.parameters_to_arrayrecord(ndarrays_to_parameters([self._start]), True)
         context.state.array_records[MAIN_PARAMS_RECORD] = start
         SecAggPlusWorkflow(
-            SHARES,
-            THRESHOLD,
-            max_weight=1.0,
-            clipping_range=CLIPPING,
-            quantization_range=QUANTISED,
+            SHARES, THRESHOLD, max_weight=1.0, clipping_range=CLIPPING, quantization_range=QUANTISED
         )(self.grid, context)
         end = context.state.array_records[MAIN_PARAMS_RECORD]
         (self._model,) = parameters_to_ndarrays(compat.arrayrecord_to_parameters(end, True))
