@@ -1,15 +1,20 @@
-"""The servers' link over one bidirectional gRPC stream: A dials, B serves.
+"""The servers' link over gRPC streams: A dials, B serves.
 
 The round's thread puts and gets frames; gRPC's side runs in threads (A) or on the event loop
 (B). Bodies are forwarded piece by piece: a few frames wait at each end, however slow the other.
+
+B answers on the first stream. A's frames take turns over all, each on a connection of its own: what
+a port takes on a connection before it is read is bounded, for the sake of owners' uploads, and one
+such bound leaves a long line half empty.
 """
 
 import asyncio
 import queue
+import secrets
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing, closing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -31,6 +36,8 @@ LOOK_S = 2.0
 REFUSED_S = 20.0
 """How long one is waited for where nothing is wrong as seen from here. In TLS 1.3 a server lets go
 of a certificate that it refuses when the handshake is over for whoever dials."""
+STREAMS = 4
+"""From server A to server B."""
 _WAITING = 4
 """Frames that wait at one end: 4 MiB of a body that is forwarded."""
 _POLL_S = 0.5
@@ -83,6 +90,7 @@ class DialledTransport(_Receiving):
 
     Args:
         why: looks at what keeps the connection from coming about.
+        others: to the same port; they carry frames too.
 
     Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows a reason.
     """
@@ -93,6 +101,7 @@ class DialledTransport(_Receiving):
         address: str,
         timeout_s: float,
         why: Callable[[], PeerUnavailable | None] = lambda: None,
+        others: Sequence[grpc.Channel] = (),
     ) -> None:
         super().__init__()
         self._address = address
@@ -108,23 +117,32 @@ class DialledTransport(_Receiving):
             ) from None
         finally:
             ready.cancel()
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outgoing: list[queue.SimpleQueue[bytes | None]] = [
+            queue.SimpleQueue() for _ in range(1 + len(others))
+        ]
+        self._put = 0
         self._closed = False
         self._timeout_s = timeout_s
         self._room = threading.Semaphore(_WAITING)
         self._unsent = threading.Semaphore(_WAITING)
-        link: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
-        self._call = link(self._requests())
+        self._call = self._open(channel, 0, str(len(self._outgoing)))
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
         if greeted_version(self._call.initial_metadata()) != WIRE_VERSION:
             # Before anything is said: the call was refused, or another version answers.
             super().get(timeout_s)
+        link = str(dict(self._call.initial_metadata())[_LINK])
+        self._others = [
+            self._open(other, number, f"{link} {number}") for number, other in enumerate(others, 1)
+        ]
 
     def put(self, frame: Frame) -> None:
         """Send one frame, once B has taken those before. Raises PeerUnavailable."""
         self._wait_for(self._unsent, self._timeout_s, "server B")
-        self._outgoing.put(frame_to_wire(frame))
+        if any(call.done() for call in self._others):
+            raise PeerUnavailable(f"server B at {self._address} closed a stream of the link")
+        self._outgoing[self._put % len(self._outgoing)].put(frame_to_wire(frame))
+        self._put += 1
 
     def get(self, timeout_s: float) -> Frame:
         """The next frame. Raises PeerUnavailable."""
@@ -135,12 +153,18 @@ class DialledTransport(_Receiving):
     def close(self) -> None:
         """End the stream."""
         self._closed = True
-        self._outgoing.put(None)
+        for outgoing in self._outgoing:
+            outgoing.put(None)
         self._reader.join(timeout=1)
-        self._call.cancel()
+        for call in (self._call, *self._others):
+            call.cancel()
 
-    def _requests(self) -> Iterator[bytes]:
-        while (message := self._outgoing.get()) is not None:
+    def _open(self, channel: grpc.Channel, stream: int, said: str) -> Any:
+        link: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
+        return link(self._requests(self._outgoing[stream]), metadata=((_LINK, said),))
+
+    def _requests(self, outgoing: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
+        while (message := outgoing.get()) is not None:
             yield message
             self._unsent.release()
 
@@ -179,13 +203,12 @@ def _wait(
 def dial(address: str, identity: Identity, timeout_s: float) -> Iterator[DialledTransport]:
     """Dial server B, or its worker, until the block ends. Raises PeerUnavailable."""
     to_b = address, identity, Role.SERVER_B
-    with (
-        open_channel(*to_b, bulk=True) as channel,
-        closing(
-            DialledTransport(channel, address, timeout_s, partial(why_unreachable, *to_b))
-        ) as transport,
-    ):
-        yield transport
+    with ExitStack() as stack:
+        first, *others = (
+            stack.enter_context(open_channel(*to_b, bulk=True)) for _ in range(STREAMS)
+        )
+        why = partial(why_unreachable, *to_b)
+        yield stack.enter_context(closing(DialledTransport(first, address, timeout_s, why, others)))
 
 
 class ServedTransport(_Receiving):
@@ -231,9 +254,46 @@ class ServedTransport(_Receiving):
         self._outgoing.put_nowait(None)
 
 
+class _Streams:
+    """A's messages at B, over so many streams, in the order in which they were sent."""
+
+    def __init__(self, streams: int) -> None:
+        self._others: list[asyncio.Queue[bytes | None]] = [
+            asyncio.Queue() for _ in range(1, streams)
+        ]
+        self._over = False
+
+    async def fill(self, stream: int, requests: AsyncIterator[bytes]) -> None:
+        """Take what comes over one of the other streams, while the link lives."""
+        other = self._others[stream - 1]
+        try:
+            async for message in requests:
+                if self._over:
+                    return
+                other.put_nowait(message)
+        finally:
+            other.put_nowait(None)
+
+    async def messages(self, first: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        """Yield all, until a stream has ended whose turn it is."""
+        try:
+            async for message in first:
+                yield message
+                for other in self._others:
+                    if (another := await other.get()) is None:
+                        return
+                    yield another
+        finally:
+            self._over = True
+
+
 _SERVICE, _METHOD = "precad.v1.Peer", "Link"
 METHOD = f"/{_SERVICE}/{_METHOD}"
 """To be called with messages as bytes: ``frame_to_wire``, ``frame_from_wire``."""
+_LINK = "precad-link"
+"""In metadata: of the first call how many streams there are, of its answer the link's name, and of
+the other calls that name and which stream it is."""
+_STREAM_NUMBERS = tuple(map(str, range(1, STREAMS + 1)))
 _TAG = bytes([pb.LinkFrame.PAYLOAD_FIELD_NUMBER << 3 | 2])
 """Of the payload's field: its number, and that a length follows."""
 _MORE, _BITS, _LENGTH_BYTES = 0x80, 7, 4
@@ -284,12 +344,27 @@ def frame_from_wire(message: bytes) -> Frame:
 
 def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
     """Offer the link: ``behaviour`` takes and gives messages as bytes."""
+    links: dict[tuple[str, object], _Streams] = {}
 
     async def greeted(requests: AsyncIterator[bytes], context: Any) -> AsyncGenerator[bytes]:
-        await context.send_initial_metadata(GREETING)
-        async with aclosing(behaviour(requests, context)) as messages:
-            async for message in messages:
-                yield message
+        said = str(dict(context.invocation_metadata()).get(_LINK, "1"))
+        caller = context.auth_context().get("x509_pem_cert", [None])[0]
+        name, _, stream = said.partition(" ")
+        if stream:
+            await context.send_initial_metadata(GREETING)
+            if (name, caller) not in links or stream not in _STREAM_NUMBERS[:-1]:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "a stream of no link")
+            await links[name, caller].fill(int(stream), requests)
+            return
+        own = secrets.token_hex(16), caller
+        links[own] = streams = _Streams(int(name) if name in _STREAM_NUMBERS else 1)
+        await context.send_initial_metadata((*GREETING, (_LINK, own[0])))
+        try:
+            async with aclosing(behaviour(streams.messages(requests), context)) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            del links[own]
 
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(greeted)
     server.add_generic_rpc_handlers(

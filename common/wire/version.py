@@ -17,7 +17,7 @@ from precad.common.errors import PeerViolation
 
 log = logging.getLogger("precad")
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 _FIRST = 1
 _SAID = re.compile(r"\bprecad-wire/(\d{1,9})(?!\S)")
 _KEY = "precad-wire"

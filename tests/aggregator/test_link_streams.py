@@ -1,0 +1,158 @@
+"""The servers' link takes several connections from A to B, and stays one ordered link."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from tests.rig.loop import LoopThread
+from tests.rig.waiting import until
+
+from precad.aggregator.peer_link import Frame
+from precad.aggregator.rpc.peer_transport import (
+    METHOD,
+    STREAMS,
+    DialledTransport,
+    _Streams,
+    add_link_to_server,
+    frame_from_wire,
+)
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import Digest
+from precad.common.wire.version import USER_AGENT
+
+WAIT_S = 60.0
+TASK = Digest(bytes(32))
+
+
+class Echo:
+    """Server B's end: says again what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[Frame] = []
+        self.ended = False
+
+    async def link(self, requests: AsyncIterator[bytes], _context: Any) -> Any:
+        async for message in requests:
+            self.heard.append(frame_from_wire(message))
+            yield message
+        self.ended = True
+
+
+@contextmanager
+def served(echo: Echo) -> Iterator[str]:
+    def make() -> grpc.aio.Server:
+        server = grpc.aio.server()
+        add_link_to_server(echo.link, server)
+        return server
+
+    with LoopThread() as loop:
+        yield loop.serve(make, None)
+
+
+@contextmanager
+def dialled(address: str, others: list[str]) -> Iterator[DialledTransport]:
+    with ExitStack() as stack:
+        first, *further = (
+            # Else gRPC takes one connection for all channels to an address.
+            stack.enter_context(
+                grpc.insecure_channel(each, (USER_AGENT, ("grpc.use_local_subchannel_pool", 1)))
+            )
+            for each in (address, *others)
+        )
+        yield stack.enter_context(closing(DialledTransport(first, address, WAIT_S, others=further)))
+
+
+def frames(number: int) -> list[Frame]:
+    """Some long and some short, so that streams would overtake each other."""
+    sizes = (1, 1 << 18, 0, 1 << 16, 7)
+    return [
+        Frame(TASK, 0, "step", each, bytes([each % 251]) * sizes[each % len(sizes)], last=True)
+        for each in range(number)
+    ]
+
+
+@pytest.mark.parametrize("streams", range(1, STREAMS + 1))
+def test_frames_come_in_the_order_in_which_they_were_sent(streams: int) -> None:
+    echo, sent = Echo(), frames(41)
+    with served(echo) as address, dialled(address, [address] * (streams - 1)) as link:
+        for frame in sent:
+            link.put(frame)
+            # Both ways at once would end where neither reads.
+            assert link.get(WAIT_S) == frame
+    assert [each.sequence for each in echo.heard] == list(range(41))
+
+
+@pytest.mark.parametrize("number", [*range(1, 2 * STREAMS + 1), 41])
+def test_what_was_sent_before_the_link_was_closed_arrives_whole(number: int) -> None:
+    echo = Echo()
+    with served(echo) as address:
+        with dialled(address, [address] * (STREAMS - 1)) as link:
+            for frame in frames(number):
+                link.put(frame)
+        until(lambda: echo.ended, "the link's end at B")
+        assert [each.sequence for each in echo.heard] == list(range(number))
+
+
+def test_a_stream_that_is_lost_ends_the_link() -> None:
+    echo = Echo()
+
+    def put() -> bool:
+        try:
+            link.put(frames(1)[0])
+        except PeerUnavailable as error:
+            return "closed a stream of the link" in str(error)
+        return False
+
+    with served(echo) as address, dialled(address, ["localhost:1"]) as link:
+        until(put, "a refusal to send more")
+
+
+@pytest.mark.parametrize("said", ["", "x", "{0}", "{1} 1", "{0} 0", f"{{0}} {STREAMS}", "{0} x"])
+def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) -> None:
+    """Nor does one whose caller has another certificate: the name is B's secret with A."""
+    echo = Echo()
+    with served(echo) as address, dialled(address, []) as link:
+        own = dict(link._call.initial_metadata())["precad-link"]
+        assert len(own) == 32
+        told = said.format(own, "0" * 32)
+        with grpc.insecure_channel(address, (USER_AGENT,)) as channel:
+            stranger: Any = channel.stream_stream(METHOD)
+            call = stranger(iter([b"\0"]), metadata=(("precad-link", told),), timeout=WAIT_S)
+            if " " in told:
+                with pytest.raises(grpc.RpcError) as refused:
+                    next(call)
+                assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            else:
+                # A link of its own, for the behaviour to refuse: here it ends by its bad frame.
+                with pytest.raises(grpc.RpcError):
+                    next(call)
+        frame = frames(1)[0]
+        link.put(frame)
+        assert link.get(WAIT_S) == frame
+    assert echo.heard == [frame]
+
+
+def test_a_flood_on_another_stream_of_a_link_that_is_over_is_read_no_more() -> None:
+    async def run() -> int:
+        streams, read = _Streams(2), 0
+
+        async def flood() -> AsyncIterator[bytes]:
+            nonlocal read
+            while True:
+                read += 1
+                yield b"x"
+                await asyncio.sleep(0)
+
+        async def first() -> AsyncIterator[bytes]:
+            yield b"x"
+
+        filling = asyncio.create_task(streams.fill(1, flood()))
+        assert [each async for each in streams.messages(first())] == [b"x", b"x"]
+        await filling
+        return read
+
+    assert asyncio.run(run()) < 10
