@@ -313,17 +313,21 @@ class Servers:
         opening = self._stubs[role].Opening
         return self._patiently(role, opening, request, CALL_TIMEOUT_S).SerializeToString()
 
-    def stated_for_proof(self, attempt: int) -> ForProof | None:
+    def stated_for_proof(self, attempt: int, of_a: bytes | None = None) -> ForProof | None:
         """What both servers state for an open attempt's proofs; None where the task has none.
 
-        Raises PeerUnavailable, NotOnOffer, and PeerViolation where they don't state the same.
+        A's may have come with its notice (``of_a``). Raises PeerUnavailable, NotOnOffer, and
+        PeerViolation where they don't state the same.
         """
         if self.task.proof is None:
             return None
-        of_a, of_b = (
-            check_opening(self.verifier, role, self.opening(role, attempt)) for role in SERVERS
+        signed = (
+            of_a or self.opening(Role.SERVER_A, attempt),
+            self.opening(Role.SERVER_B, attempt),
         )
-        return for_proof(of_a, of_b)
+        return for_proof(
+            *(check_opening(self.verifier, *each) for each in zip(SERVERS, signed, strict=True))
+        )
 
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """The newest statement of ``role`` on this owner's account. Raises PeerUnavailable.

@@ -58,7 +58,7 @@ _BULK = {
     # gRPC reads 8 KiB at first and seldom more than 64: a fifth of the time that bodies take.
     "grpc.experimental.tcp_read_chunk_size": _READ_BYTES,
     "grpc.experimental.tcp_min_read_chunk_size": _READ_BYTES,
-    "grpc.http2.lookahead_bytes": 1 << 21,
+    "grpc.http2.lookahead_bytes": 1 << 22,
 }
 
 

@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -59,37 +59,37 @@ class Notices:
         self._clients = clients
         self._changed = threading.Condition()
         self._heard: Counter[tuple[str, int]] = Counter()
-        self._opened: dict[int, RoundOpen] = {}
+        self._opened: dict[tuple[str, int], RoundOpen] = {}
         self._counted: Counter[int] = Counter()
         self._ended: Exception | None = None
 
-    async def follow(self, notices: AsyncIterable[pb.Notice]) -> None:
+    async def follow(self, client: str, notices: AsyncIterable[pb.Notice]) -> None:
         """Hear one client's notices until they end."""
         ended: Exception = PeerUnavailable("server A ended the notices")
         try:
             async for notice in notices:
-                self._hear(notice)
+                self._hear(client, notice)
         except (grpc.RpcError, PeerUnavailable) as error:
             ended = error
         with self._changed:
             self._ended = ended
             self._changed.notify_all()
 
-    def opened(self, attempt: int) -> RoundOpen:
-        """The attempt, once every client has heard that it is open. Raises PrecadError."""
+    def opened(self, attempt: int) -> dict[str, RoundOpen]:
+        """The attempt as each client has heard of it, once all have. Raises PrecadError."""
         self._wait("open", attempt)
-        return self._opened[attempt]
+        return {name: opened for (name, of), opened in self._opened.items() if of == attempt}
 
     def over(self, attempt: int) -> int:
         """How many clients counted, once every one has heard that it is over."""
         self._wait("over", attempt)
         return self._counted[attempt]
 
-    def _hear(self, notice: pb.Notice) -> None:
+    def _hear(self, client: str, notice: pb.Notice) -> None:
         with self._changed:
             match read_notice(notice):
                 case RoundOpen(attempt) as opened:
-                    self._opened[attempt] = opened
+                    self._opened[client, attempt] = opened
                     self._heard["open", attempt] += 1
                 case RoundOver(attempt, counted=counted):
                     self._counted[attempt] += counted
@@ -149,7 +149,7 @@ class Clients:
         request = pb.WatchRequest(task_digest=self._task.digest.value, client=servers.client.name)
         async with grpc.aio.secure_channel(*line) as channel:
             notices = AggregationStub(channel).Watch(request, wait_for_ready=True)
-            await self._notices.follow(_heeded(servers, notices))
+            await self._notices.follow(servers.client.name, _heeded(servers, notices))
 
     def play(self, attempt: int, *, held: bool) -> Iterator[Message]:
         """One attempt; what it yields is said at once: "received", "over", "opened".
@@ -163,20 +163,20 @@ class Clients:
         Raises:
             PrecadError: a server failed.
         """
-        event = self._notices.opened(attempt)
+        events = self._notices.opened(attempt)
         if held:
-            halves = self._all(partial(_send_body, event), self._vectors)
+            halves = self._all(partial(_send_body, events), self._vectors)
             yield {"mark": "received"}
             self._all(_send_half, halves)
         else:
-            took = self._all(partial(_take_part, event), self._vectors)
+            took = self._all(partial(_take_part, events), self._vectors)
             yield {
                 "mark": "received",
                 **{name: float(np.mean([each[name] for each in took])) for name in took[0]},
             }
         self._counted = self._notices.over(attempt)
         yield {"mark": "over"}
-        self._following = self._notices.opened(attempt + 1)
+        self._following = next(iter(self._notices.opened(attempt + 1).values()))
         yield {"mark": "opened"}
 
     def right(self) -> bool:
@@ -201,8 +201,11 @@ async def _heeded(servers: Servers, notices: AsyncIterable[pb.Notice]) -> AsyncI
         yield notice
 
 
-def _take_part(event: RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
+def _take_part(
+    events: Mapping[str, RoundOpen], servers: Servers, x: RingVector
+) -> dict[str, float]:
     """One client's part, as ``client/participant.py`` does it: ask, fetch, prepare, submit."""
+    event = events[servers.client.name]
     stated, ask_s, _ = _timed(lambda: _ask(event, servers))
     _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
     prepare = partial(servers.prepare, event.version, event.attempt, event.model, x, stated)
@@ -219,8 +222,9 @@ def _take_part(event: RoundOpen, servers: Servers, x: RingVector) -> dict[str, f
     }
 
 
-def _send_body(event: RoundOpen, servers: Servers, x: RingVector) -> AnySubmission:
+def _send_body(events: Mapping[str, RoundOpen], servers: Servers, x: RingVector) -> AnySubmission:
     """As ``_take_part``, to the body's server alone; returns the other's half."""
+    event = events[servers.client.name]
     stated = _ask(event, servers)
     _fetch(event, servers)
     pair = servers.prepare(event.version, event.attempt, event.model, x, stated)
@@ -246,11 +250,12 @@ def _fetch(event: RoundOpen, servers: Servers) -> None:
 
 
 def _ask(event: RoundOpen, servers: Servers) -> ForProof | None:
-    """What both servers sign before anything is shared: owners ask for it under either check."""
+    """What both servers sign before anything is shared, under either check; A's came along."""
     if servers.task.proof is not None:
-        return servers.stated_for_proof(event.attempt)
-    for role in (Role.SERVER_A, Role.SERVER_B):
-        servers.opening(role, event.attempt)
+        return servers.stated_for_proof(event.attempt, event.signed)
+    if event.signed is None:
+        servers.opening(Role.SERVER_A, event.attempt)
+    servers.opening(Role.SERVER_B, event.attempt)
     return None
 
 
