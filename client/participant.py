@@ -346,7 +346,8 @@ class _Participant:
             return
         theta = self.statements.model(version, model)
         if theta is None:
-            theta = self.servers.fetch_model(version, model)
+            # Both statements name it.
+            theta = self.servers.fetch_model(version, model, signed=True)
         self._saw(version, model, theta)
         signed = opened.re_releases
         re_releases = min(signed, self.pending.answered(version, event.attempt))

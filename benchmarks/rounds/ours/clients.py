@@ -242,7 +242,7 @@ def _fetch(event: RoundOpen, servers: Servers) -> None:
     patience = Retries(START_S, WAITS)
     while True:
         try:
-            servers.fetch_model(event.version, event.model)
+            servers.fetch_model(event.version, event.model, signed=True)
         except PeerUnavailable as error:
             patience.wait(error)
         else:
