@@ -48,9 +48,12 @@ def site(make_site: Any, make_task: Any) -> Any:
 
 
 @pytest.fixture(scope="module", params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
-def server(site: Any, request: pytest.FixtureRequest) -> Any:
+def server(site: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     # How often one may call is tested for itself; here a storm must get in.
-    return site.start(request.param, Limits(idle_s=CALL_S), CallRate(per_s=10_000.0))
+    running = site.start(request.param, Limits(idle_s=CALL_S), CallRate(per_s=10_000.0))
+    yield running
+    # A worker that takes over another's tests may come back to this server later.
+    site.stop(running)
 
 
 @pytest.fixture
