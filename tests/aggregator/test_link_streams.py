@@ -1,6 +1,7 @@
 """The servers' link takes several connections from A to B, and stays one ordered link."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -15,14 +16,14 @@ from precad.aggregator.peer_link import Frame
 from precad.aggregator.rpc.peer_transport import (
     METHOD,
     STREAMS,
+    Behaviour,
     DialledTransport,
-    _Streams,
     add_link_to_server,
     frame_from_wire,
 )
-from precad.common.errors import PeerUnavailable
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
-from precad.common.wire.version import USER_AGENT
+from precad.common.wire.version import GREETING, USER_AGENT
 
 WAIT_S = 60.0
 TASK = Digest(bytes(32))
@@ -43,10 +44,10 @@ class Echo:
 
 
 @contextmanager
-def served(echo: Echo) -> Iterator[str]:
+def served(behaviour: Behaviour) -> Iterator[str]:
     def make() -> grpc.aio.Server:
         server = grpc.aio.server()
-        add_link_to_server(echo.link, server)
+        add_link_to_server(behaviour, server)
         return server
 
     with LoopThread() as loop:
@@ -78,7 +79,7 @@ def frames(number: int) -> list[Frame]:
 @pytest.mark.parametrize("streams", range(1, STREAMS + 1))
 def test_frames_come_in_the_order_in_which_they_were_sent(streams: int) -> None:
     echo, sent = Echo(), frames(41)
-    with served(echo) as address, dialled(address, [address] * (streams - 1)) as link:
+    with served(echo.link) as address, dialled(address, [address] * (streams - 1)) as link:
         for frame in sent:
             link.put(frame)
             # Both ways at once would end where neither reads.
@@ -89,7 +90,7 @@ def test_frames_come_in_the_order_in_which_they_were_sent(streams: int) -> None:
 @pytest.mark.parametrize("number", [*range(1, 2 * STREAMS + 1), 41])
 def test_what_was_sent_before_the_link_was_closed_arrives_whole(number: int) -> None:
     echo = Echo()
-    with served(echo) as address:
+    with served(echo.link) as address:
         with dialled(address, [address] * (STREAMS - 1)) as link:
             for frame in frames(number):
                 link.put(frame)
@@ -107,7 +108,7 @@ def test_a_stream_that_is_lost_ends_the_link() -> None:
             return "closed a stream of the link" in str(error)
         return False
 
-    with served(echo) as address, dialled(address, ["localhost:1"]) as link:
+    with served(echo.link) as address, dialled(address, ["localhost:1"]) as link:
         until(put, "a refusal to send more")
 
 
@@ -115,7 +116,7 @@ def test_a_stream_that_is_lost_ends_the_link() -> None:
 def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) -> None:
     """Nor does one whose caller has another certificate: the name is B's secret with A."""
     echo = Echo()
-    with served(echo) as address, dialled(address, []) as link:
+    with served(echo.link) as address, dialled(address, []) as link:
         own = dict(link._call.initial_metadata())["precad-link"]
         assert len(own) == 32
         told = said.format(own, "0" * 32)
@@ -136,23 +137,59 @@ def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) 
     assert echo.heard == [frame]
 
 
-def test_a_flood_on_another_stream_of_a_link_that_is_over_is_read_no_more() -> None:
-    async def run() -> int:
-        streams, read = _Streams(2), 0
+def test_a_link_that_is_refused_takes_nothing_over_its_other_streams() -> None:
+    """Whoever isn't server A may know its link's name for a moment, and never fills B's memory."""
+    drawn, refuse = 0, threading.Event()
 
-        async def flood() -> AsyncIterator[bytes]:
-            nonlocal read
-            while True:
-                read += 1
-                yield b"x"
-                await asyncio.sleep(0)
+    async def refusing(_requests: AsyncIterator[bytes], _context: Any) -> Any:
+        await asyncio.to_thread(refuse.wait)
+        raise PeerUnavailable("not server A")
+        yield b""
 
-        async def first() -> AsyncIterator[bytes]:
-            yield b"x"
+    def flood() -> Iterator[bytes]:
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield bytes(1 << 16)
 
-        filling = asyncio.create_task(streams.fill(1, flood()))
-        assert [each async for each in streams.messages(first())] == [b"x", b"x"]
-        await filling
-        return read
+    with served(refusing) as address, grpc.insecure_channel(address, (USER_AGENT,)) as channel:
+        call: Any = channel.stream_stream(METHOD)
+        first = call(iter([]), metadata=(("precad-link", "2"),))
+        name = dict(first.initial_metadata())["precad-link"]
+        other = call(flood(), metadata=(("precad-link", f"{name} 1"),))
+        # More than may be on the way: B reads it.
+        until(lambda: drawn > 500, "a flood")
+        refuse.set()
+        until(other.done, "its end")
 
-    assert asyncio.run(run()) < 10
+
+def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
+    async def nameless(_requests: AsyncIterator[bytes], context: Any) -> Any:
+        await context.send_initial_metadata(GREETING)
+        await asyncio.Event().wait()
+        yield b""
+
+    def make() -> grpc.aio.Server:
+        server, (service, method) = grpc.aio.server(), METHOD[1:].split("/")
+        handler: Any = grpc.stream_stream_rpc_method_handler(nameless)
+        handlers = grpc.method_handlers_generic_handler(service, {method: handler})
+        server.add_generic_rpc_handlers((handlers,))
+        return server
+
+    with LoopThread() as loop:
+        address = loop.serve(make, None)
+        with pytest.raises(PeerViolation, match="names no link"), dialled(address, [address]):
+            pass
+
+
+def test_whoever_waits_for_others_hears_that_a_stream_of_the_link_is_lost() -> None:
+    with served(Echo().link) as address, dialled(address, ["localhost:1"]) as link:
+
+        def lost() -> bool:
+            try:
+                link.require_alive()
+            except PeerUnavailable as error:
+                return "closed a stream of the link" in str(error)
+            return False
+
+        until(lost, "the loss")
