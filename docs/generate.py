@@ -21,7 +21,7 @@ from research.study.kept import Kept
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import AccountantName, guarantees
-from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, Limits
+from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, MODELS_AT_ONCE, Limits
 from precad.cli.task_file import meaning, table_of
 from precad.client.records.containers import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
@@ -175,8 +175,9 @@ def limits() -> str:
         (
             "bodies read at once; models fetched at once",
             (
-                f"{AT_ONCE}. A client {GRACE_S:g} s slower than {LEAST_RATE / 1e6:.0f} MB a second "
-                "isn't counted"
+                f"{AT_ONCE}; {MODELS_AT_ONCE}. A client {GRACE_S:g} s slower than "
+                f"{LEAST_RATE / AT_ONCE / 1e6:.0f}; {LEAST_RATE / MODELS_AT_ONCE / 1e6:.0f} MB a "
+                "second isn't counted"
             ),
             "others wait for their turn",
         ),

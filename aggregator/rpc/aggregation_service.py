@@ -11,6 +11,7 @@ import grpc.aio
 
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc.limits import (
+    MODELS_AT_ONCE,
     Call,
     Limits,
     OpenCalls,
@@ -54,7 +55,7 @@ class AggregationService(AggregationServicer):
         self._session = session
         self.calls = OpenCalls(limits or Limits())
         self._upload_slots = TransferSlots()
-        self._fetch_slots = TransferSlots(1, shares_grace=True)
+        self._fetch_slots = TransferSlots(MODELS_AT_ONCE, shares_grace=True)
         self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
         self._giving_back = asyncio.Lock()

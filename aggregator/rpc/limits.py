@@ -16,8 +16,10 @@ AT_ONCE = 4
 """Enough that one is always there to be hashed, encrypted and written."""
 GRACE_S = 0.25
 """How long a server waits in a slot for its client, besides ``LEAST_RATE``."""
-LEAST_RATE = 16e6
-"""Bytes a second that keep a slot: a quarter of what ``AT_ONCE`` of them bring a server to."""
+LEAST_RATE = 64e6
+"""Bytes a second that keep the slots, of all together: what they bring a server to."""
+MODELS_AT_ONCE = 1
+"""Whoever has its own uploads while the others download: a server's line is full both ways."""
 
 
 class Call(Enum):
@@ -91,14 +93,15 @@ class TransferSlots:
     without one: nobody waits for a client that is slow on purpose.
 
     Args:
-        at_once: how many slots there are. Of models it is one: whoever has its own uploads while
-            the others still download, and a server's line is full both ways.
+        at_once: how many slots there are.
         shares_grace: whether, where more than ``AT_ONCE`` wait, they share so many ``GRACE_S``:
             else the last of many slow clients would begin late.
     """
 
     def __init__(self, at_once: int = AT_ONCE, *, shares_grace: bool = False) -> None:
         self._places = asyncio.Semaphore(at_once)
+        self.least_rate = LEAST_RATE / at_once
+        """Of one slot."""
         self._shares_grace = shares_grace
         self._waiting = 0
 
@@ -140,7 +143,7 @@ class TransferSlot:
 
     def passed(self, size: int) -> None:
         """So many bytes of the vector have."""
-        self._left_s += size / LEAST_RATE
+        self._left_s += size / self._slots.least_rate
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -190,6 +190,17 @@ def test_a_slow_one_goes_on_beside_the_others_and_takes_no_turn_again() -> None:
     )
 
 
+@pytest.mark.parametrize("at_once", [1, AT_ONCE])
+def test_a_slot_ends_where_all_slots_at_this_rate_leave_a_servers_line_empty(at_once: int) -> None:
+    """Owners on 160 Mbit/s keep four slots; the only one goes on to the next before it is over."""
+    each, took_s = pieces(1000, PIECE / 20e6), 1000 * PIECE / 20e6
+    *first, last = began(at_once, [each] * (at_once + 1))
+    assert first == [0] * at_once
+    assert last is not None
+    assert (last == pytest.approx(took_s, abs=0.01)) == (at_once == AT_ONCE)
+    assert last < took_s / 2 or at_once == AT_ONCE
+
+
 def test_of_many_slow_ones_that_share_their_grace_the_last_begins_soon() -> None:
     silent = pieces(1, 1000.0)
     times = began(1, [silent] * 100 + [QUICK] * 2, shares_grace=True)
