@@ -30,7 +30,7 @@ MEASURES: dict[str, Times] = {
 
 def main_case(dimension: int, clients: int, repeats: int, *, slow: bool, peers: bool) -> Case:
     """The case that the tables begin with."""
-    return Case(dimension, clients, repeats, min(3, repeats) if slow else 0, peers)
+    return Case(dimension, clients, repeats, repeats if slow else 0, peers)
 
 
 def series_of(main: Case) -> dict[str, list[Case]]:

@@ -114,7 +114,7 @@ def test_a_stream_that_is_lost_ends_the_link() -> None:
 
 @pytest.mark.parametrize("said", ["", "x", "{0}", "{1} 1", "{0} 0", f"{{0}} {STREAMS}", "{0} x"])
 def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) -> None:
-    """Nor does one whose caller has another certificate: the name is B's secret with A."""
+    """Nor one with another certificate: ``integration/hostile/test_hostile_clients.py``."""
     echo = Echo()
     with served(echo.link) as address, dialled(address, []) as link:
         own = dict(link._call.initial_metadata())["precad-link"]

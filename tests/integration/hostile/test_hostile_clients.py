@@ -18,6 +18,7 @@ from tests.rig.waiting import until
 
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.rpc.peer_transport import METHOD
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.mutual_tls import open_channel
@@ -336,6 +337,34 @@ def test_connections_that_never_finish_their_handshake_are_closed(
     with flood(dealer.address, silent=20, half_open=20) as sockets:
         for each in sockets:
             ended(each)
+
+
+def test_no_client_adds_a_stream_to_the_servers_link(bench: Bench) -> None:
+    """Also where it knows the link's name, which server B tells server A alone."""
+
+    def link(who: str, said: str) -> Any:
+        identity = bench.site.identity(who)
+        channel = stack.enter_context(open_channel(bench.server.address, identity, bench.role))
+        stream: Any = channel.stream_stream(METHOD)
+        return stream(nothing(), metadata=(("precad-link", said),), timeout=CALL_S)
+
+    def nothing() -> Iterator[bytes]:
+        over.wait()
+        yield from ()
+
+    over = threading.Event()
+    with ExitStack() as stack:
+        stack.callback(over.set)
+        first = link("server-a", "2")
+        name = dict(first.initial_metadata()).get("precad-link", "")
+        assert bool(name) == (bench.role is Role.SERVER_B)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(link("ward-2", f"{name} 1"))
+        expected = grpc.StatusCode.FAILED_PRECONDITION if name else grpc.StatusCode.UNIMPLEMENTED
+        assert refused.value.code() is expected
+        assert first.is_active() == bool(name)
+        first.cancel()
+    bench.honest_submits()
 
 
 def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(bench: Bench) -> None:
