@@ -1,8 +1,8 @@
-"""θ_t from one server and its digest from the other; from the other where the first fails.
+"""θ_t from one server, checked against both; from the other where the first fails.
 
-An owner computes only where the model's bytes, server A's announcement and the other server's
-digest are one, so which server the bytes come from changes nothing but whose line they take. As
-each is asked for one of the two, both know who has the final model.
+An owner computes only where the model's bytes, server A's announcement and the digest that both
+signed for the attempt are one, so which server the bytes come from changes nothing but whose line
+they take. At the end the other server is asked for its digest: both know who has the final model.
 """
 
 import logging

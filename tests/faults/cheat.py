@@ -23,13 +23,14 @@ from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, Deviation
 from precad.aggregator import release as releasing
 from precad.aggregator.collect import Inbox
 from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.rpc import notices
 from precad.aggregator.training import training_loop
 from precad.aggregator.training.model_store import InMemory, ModelStore, StoredModel
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.client.data_owner import DataOwner
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.group import FIELD
-from precad.common.identifiers import Digest
+from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.proof_submission import AnySubmission, ProofSubmission
@@ -238,6 +239,13 @@ def _release(cheat: Cheat, put: Wrap) -> None:
             own[:] = chosen
             cheat.did()
             self.send_piece(step, own.tobytes(), last=True)
+
+    @_wrapping(notices, "_say", put)
+    def say(original: Any, session: Any, client: ClientId, kind: str, body: Any) -> Any:
+        if cheat.now.other_model and kind == "opening":
+            cheat.did()
+            body.model_digest = Digest.of(b"another model").value
+        return original(session, client, kind, body)
 
     @_wrapping(ModelStore, "get", put)
     def get(original: Any, self: Any, version: int) -> Any:
