@@ -10,6 +10,7 @@ done. A share leaves only after both are prepared, and never changes. So:
 | prepared | prepared, the same attempt | go on with the release where it stopped |
 | prepared, nothing countersigned | nothing prepared | void: both ledgers say so, it costs nothing |
 | countersigned or sent | nothing prepared | the other lost its state: both operators decide |
+| countersigned or sent | another prepared, not countersigned | that one is void, then as above |
 | done | not done | the other takes the model, whose digest it has signed itself |
 
 The same comparison is made again after each remedy, until nothing is left to do. It is the plan of
@@ -34,7 +35,7 @@ class Remedy(Enum):
     RELEASE = "release"
     """Both are prepared and neither is done."""
     VOID = "void"
-    """This server is prepared alone, and has countersigned nothing."""
+    """This server alone is prepared for it, and has countersigned nothing."""
     CONFIRM_VOID = "confirm-void"
     """The other is."""
     LOST = "lost"
@@ -69,6 +70,11 @@ def compare(own: Position, theirs: Position) -> Recovery:
         )
     here, there = own.prepared, theirs.prepared
     if here is not None and there is not None:
+        if here.attempt != there.attempt and here.bound != there.bound:
+            # One was put back. Of what isn't bound nothing has left.
+            if here.bound:
+                return Recovery(Remedy.CONFIRM_VOID, there.attempt)
+            return Recovery(Remedy.VOID, here.attempt)
         if (here.attempt, here.valid_set) != (there.attempt, there.valid_set):
             raise PeerViolation(
                 "the servers prepared different attempts, or different valid sets, of one version"

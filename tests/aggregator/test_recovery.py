@@ -67,7 +67,7 @@ OPPOSITE = {
 }
 
 # With one version and one model: the remedy of the first. What isn't named here is its mirror
-# image, or two different attempts of one version, which stop both.
+# image, or two different attempts of one version, both bound or neither, which stop both.
 TABLE: dict[tuple[str, str], Recovery] = {
     ("nothing", "nothing"): Recovery(Remedy.NOTHING),
     ("another model", "another model"): Recovery(Remedy.NOTHING),
@@ -105,6 +105,11 @@ TABLE: dict[tuple[str, str], Recovery] = {
     ("bound", "nothing"): Recovery(Remedy.LOST, BOUND.attempt),
     ("bound to another number", "nothing"): Recovery(Remedy.LOST, view(9, bound=True).attempt),
     ("done, bound to the next", "done"): Recovery(Remedy.LOST, view(8, bound=True).attempt),
+    # One was put back to before an attempt that was given up: what the other has prepared since
+    # can't have left, and is void first; then the operators decide again.
+    ("prepared", "bound to another number"): Recovery(Remedy.VOID, PREPARED.attempt),
+    ("prepared another set", "bound to another number"): Recovery(Remedy.VOID, SET.attempt),
+    ("prepared another number", "bound"): Recovery(Remedy.VOID, NUMBER.attempt),
 }
 
 

@@ -64,3 +64,9 @@ def test_the_same_seed_replays_the_same_run(play: Play, seed: int) -> None:
     assert one.seen.faults
     assert one.seen.faults == other.seen.faults
     assert one.seen.trace == other.seen.trace
+
+
+def test_a_server_put_back_to_before_its_operators_gave_an_attempt_up_is_mended(play: Play) -> None:
+    """The other has prepared a later attempt of the version since, and countersigned nothing."""
+    world = play(11836, restores=BOTH)
+    assert world.put_back_roles == [Role.SERVER_B, Role.SERVER_A]
