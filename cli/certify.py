@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, with_options
+from precad.cli.main import ARGUMENT, AsJson, with_options
 from precad.cli.predict import OfModel
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
@@ -145,9 +145,7 @@ def certify() -> None:
 
 def respond(request: Request) -> None:
     """Work out what is asked, then print it."""
-    # Scientific imports take a second, which `--help` doesn't wait for.
-    from precad.cli.certify_answer import answer  # noqa: PLC0415
-    from precad.cli.certify_tables import show  # noqa: PLC0415
+    from precad.cli.certify_answer import answer, show  # noqa: PLC0415 -- SciPy takes a second
 
     show(request, answer(request))
 

@@ -1,8 +1,15 @@
-"""What `precad certify` reads: how models were trained, votes, scores, losses and labels."""
+"""What `precad certify` reads: how models were trained, votes, scores, losses and labels.
 
+In a file a line that is taken for a row, or a row for a header, changes a count of points, models
+or runs, and with it a bound. So whatever isn't plainly one of them is asked for, or refused by its
+line.
+"""
+
+import re
 import secrets
 import sys
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +44,10 @@ from precad.cli.certify import (
     Prediction,
     Smoothing,
 )
-from precad.cli.certify_files import read_array
 from precad.cli.predict import trained
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.npy import Array
+from precad.common.npy import Array, read_npy
 from precad.common.terminal import Bar
 
 _LEAST_NOISE = 0.01
@@ -56,25 +62,21 @@ DIRECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The mechanism that is certified.
-
-    Attributes:
-        runs: finished runs; None where options say how the models were trained.
-        unit: what is counted.
-        mechanism: what was run, as one unit meets it.
-        soundness_bits: of validation; None where submissions can't be forged or aren't validated.
-        attempts: how often one client may have submitted in all.
-        proof_points: N, where clients proved their norms.
-        redraws: coins that were drawn again; nothing where the rate of clients doesn't matter.
-    """
+    """The mechanism that is certified."""
 
     runs: Ensemble | None
+    """None where options say how the models were trained."""
     unit: Unit
     mechanism: events.SampledGaussian
+    """What was run, as one unit meets it."""
     soundness_bits: int | None
+    """Of validation; None where submissions can't be forged or aren't validated."""
     attempts: int
+    """How often one client may have submitted in all."""
     redraws: int = 0
+    """Coins that were drawn again; nothing where the rate of clients doesn't matter."""
     proof_points: int | None = None
+    """N, where clients proved their norms."""
 
     def change(self, request: OfTrainings) -> Change:
         """What is certified against: a client that turns bad replaces its update."""
@@ -86,6 +88,7 @@ class Trained:
     def of(cls, request: OfTrainings) -> "Trained":
         """From the runs' ledgers, or from the options, never from both."""
         rate, noise, rounds = request.sampling_rate, request.noise_multiplier, request.rounds
+        typed: dict[str, object]
         typed = {"--sampling-rate": rate, "--noise-multiplier": noise, "--rounds": rounds}
         bits = request.soundness_bits
         unit = Unit(request.unit or (Unit.CLIENT if request.runs else Unit.RECORD))
@@ -94,13 +97,11 @@ class Trained:
         if request.runs:
             if not request.sources:
                 raise Misconfiguration("runs", "none", "name the folders of finished runs")
-            for name, value in (
-                typed | {"--sampling": request.sampling, "--soundness-bits": bits}
-            ).items():
+            typed |= {"--sampling": request.sampling, "--soundness-bits": bits}
+            for name, value in typed.items():
                 if value is not None:
-                    raise Misconfiguration(
-                        name, value, "leave it out: with --runs it comes from the runs' own ledgers"
-                    )
+                    remedy = "leave it out: with --runs it comes from the runs' own ledgers"
+                    raise Misconfiguration(name, value, remedy)
             runs = Ensemble(tuple(FinishedRun.read(folder) for folder in request.sources))
             inputs = runs.inputs
             if unit is Unit.CLIENT:
@@ -112,18 +113,14 @@ class Trained:
             name = next(name for name, value in typed.items() if value is None)
             raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
         if unit is Unit.RECORD_OF_ONE_CLIENT:
-            raise Misconfiguration(
-                "--unit",
-                unit.value,
-                "only with --runs; without, give the rate and say record or client",
-            )
+            remedy = "only with --runs; without, give the rate and say record or client"
+            raise Misconfiguration("--unit", unit.value, remedy)
         events.require_poisson(request.sampling or "poisson")
         checks.rate("sampling_rate", rate)
         events.require_rounds("rounds", rounds)
         if checks.noise_multiplier(noise) < _LEAST_NOISE:
-            raise Misconfiguration(
-                "noise_multiplier", noise, f"bounds nothing; give {_LEAST_NOISE:g} or more"
-            )
+            remedy = f"bounds nothing; give {_LEAST_NOISE:g} or more"
+            raise Misconfiguration("noise_multiplier", noise, remedy)
         mechanism = events.poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         attempts = rounds * checks.count("attempts", request.attempts, 1)
         return cls(None, unit, mechanism, bits, attempts)
@@ -248,16 +245,12 @@ def _stacked(array: Array) -> Array:
     if array.ndim != 2:
         return array
     if array.shape[1] < 4 or np.isnan(array[:, :2]).any():
-        raise Misconfiguration(
-            "scores", f"shape {array.shape}", "give rows of point, model and one score a class"
-        )
+        remedy = "give rows of point, model and one score a class"
+        raise Misconfiguration("scores", f"shape {array.shape}", remedy)
     points, models = (len(np.unique(array[:, i])) for i in (0, 1))
     if len(array) != points * models or len(np.unique(array[:, :2], axis=0)) != len(array):
-        raise Misconfiguration(
-            "scores",
-            f"{len(array)} rows",
-            f"give one row for each of {points} points × {models} models",
-        )
+        remedy = f"give one row for each of {points} points × {models} models"
+        raise Misconfiguration("scores", f"{len(array)} rows", remedy)
     order = np.lexsort((array[:, 1], array[:, 0]))
     return array[order, 2:].reshape(points, models, -1)
 
@@ -335,9 +328,8 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     objective = found.task.objective
     sigma = objective.noise if request.sigma is None and objective is not None else request.sigma
     if sigma is None:
-        raise Misconfiguration(
-            "--sigma", None, "the task's objective names none: say how much noise"
-        )
+        remedy = "the task's objective names none: say how much noise"
+        raise Misconfiguration("--sigma", None, remedy)
     how = noisy_votes.Sampling(sigma, request.select, request.copies, draw)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:
         votes = noisy_votes.sample_votes(
@@ -350,3 +342,84 @@ def votes_of_model(request: Smoothing) -> Smoothed:
         )
     facts = {"model": str(found.digest), "selection_copies": how.selection, "draw": how.draw}
     return Smoothed(how.sigma, votes.votes, votes.selection, labels.numpy(), facts)
+
+
+# --- files -------------------------------------------------------------------------------------
+
+_NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')
+"""A column's name: it begins with a letter."""
+_INDEX = re.compile(r'\s*"?(|index|unnamed: 0)"?\s*', re.IGNORECASE)
+"""The name that pandas gives a column of row numbers, or that it gets when it is read again."""
+_ROWS = 3
+"""From so many rows on, a first column of 0, 1, 2, … is an index and no coincidence."""
+
+
+def read_array(
+    field: str, path: Path, header: Header | None, *, counted: bool = False, rows: int | None = None
+) -> Array:
+    """The array in a ``.npy`` file (never unpickled) or a CSV file, ``[rows, columns]``.
+
+    ``counted``: a column that numbers its rows may belong to it, and rising numbers be its first
+    row: whoever adds up or compares what was read finds such a header there. ``rows``: how many
+    there must be, where that is known: so many are no header. Raises Misconfiguration: it isn't
+    numbers, or what is a header or an index doesn't show.
+    """
+
+    def refused(why: str) -> Misconfiguration:
+        return Misconfiguration(field, str(path), why)
+
+    if not path.is_file():
+        raise refused("there is no such file")
+    if path.suffix == ".npy":
+        return read_npy(field, path)
+    try:
+        # Spreadsheets begin a file with a byte-order mark.
+        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+        below, array = _below(lines, header), np.zeros((0, 0))
+        if lines[below:]:
+            array = np.loadtxt(lines[below:], delimiter=",", ndmin=2, comments=None)
+    except ValueError as error:
+        raise refused(f"give a .npy array of numbers, or CSV ({error})") from None
+    if not array.size:
+        raise refused("give a file with numbers: it is empty")
+    if len(array) != len(lines) - below:
+        gap = lines.index(next(each for each in lines if not each.strip())) + 1
+        raise refused(f"line {gap} is empty: mend or remove it")
+    open_question = header is None and not below and len(array) != rows
+    if open_question and _may_be_names(array, counted=counted):
+        begin = lines[0] if len(lines[0]) <= 20 else lines[0][:20] + "…"
+        question = "a header, as pandas writes it, or numbers? Say which with --header yes or"
+        raise refused(f"begins with {begin}: {question} --header no")
+    if not counted and array.shape[1] > 1 and len(array) >= _ROWS and _counts(array[:, 0]):
+        remedy = "write it without an index (index=False), or give a .npy file"
+        raise refused(f"its first column counts its rows: {remedy}")
+    return array
+
+
+def _below(lines: list[str], header: Header | None) -> int:
+    """1 where the first line is a header: names alone, or what is said to be one; else 0.
+
+    A row with a number in it is data, whatever else is wrong with it: dropped, it would shift all.
+    """
+    cells = lines[0].split(",") if lines else []
+    others = cells[1:]
+    names = [bool(_NAME.fullmatch(cell)) for cell in cells]
+    if others and _INDEX.fullmatch(cells[0]):
+        numbered = [cell.strip('" ') for cell in others] == [str(i) for i in range(len(others))]
+        if all(names[1:]) or numbered:
+            raise ValueError("it has an index: write it without, by index=False")
+    return int(header == "yes" or (header is None and bool(cells) and all(names)))
+
+
+def _may_be_names(array: Array, *, counted: bool) -> bool:
+    """Whether the first row may be columns' numbers: 0, 1, 2, …, or some of them."""
+    first, others = array[0], array[1:]
+    if not len(others) or (first % 1 != 0).any() or first[0] < 0:
+        return False
+    if counted or len(first) == 1:
+        return _counts(first) or bool(len(first) == 1 and (others % 1 != 0).any())
+    return all(one < other for one, other in pairwise(first.tolist()))
+
+
+def _counts(column: Array) -> bool:
+    return bool((column == np.arange(len(column))).all())

@@ -1,16 +1,22 @@
-"""`precad demo`: options, and what is printed where."""
+"""`precad demo`: live progress on a terminal for people, and the end in plain words."""
 
 import sys
 import time
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 
 import click
+from rich.console import Group
 
 from precad.cli import forked
-from precad.cli.options import AsJson, print_json, with_options
-from precad.common.terminal import say
+from precad.cli.main import AsJson, print_json, with_options
+from precad.common.terminal import Bar, Table, plain, say, upper
+
+if TYPE_CHECKING:
+    from precad.cli.demo_training import Outcome, RoundRow, Scenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +79,8 @@ def demo(request: DemoRequest) -> None:
     forked.begin(environment_of_parts())
     import torch  # noqa: PLC0415
 
-    from precad.cli.demo_display import Display, announce, conclude  # noqa: PLC0415
     from precad.cli.demo_run import refuse_full, run  # noqa: PLC0415
-    from precad.cli.demo_scenario import make_scenario  # noqa: PLC0415
+    from precad.cli.demo_training import make_scenario  # noqa: PLC0415
 
     # As each part has: they share this machine's cores, and the owners' wait is measured here.
     torch.set_num_threads(1)
@@ -90,3 +95,156 @@ def demo(request: DemoRequest) -> None:
     conclude(out, outcome, result, [str(folder / name) for name in names])
     if request.as_json:
         print_json(result)
+
+
+SHOWN_ROUNDS = 8
+PLAIN_EVERY = 10
+PLAIN_S = 5.0
+"""Between lines about one wait, where nothing can be redrawn."""
+MEANINGLESS = 100.0
+"""An ε above it is shown as such: e^ε is no bound on anything."""
+
+
+class Display:
+    """Progress of a run. On a terminal it redraws; elsewhere it prints a line now and then."""
+
+    def __init__(self, out: TextIO, scenario: "Scenario") -> None:
+        self._rounds = scenario.task.training.rounds
+        self._recent: deque[RoundRow] = deque(maxlen=SHOWN_ROUNDS)
+        self._doing = ""
+        self._since = self._said = time.monotonic()
+        self._bar = Bar("round", self._rounds, out, beneath=self._beneath)
+
+    def say(self, text: str) -> None:
+        """A line that stays, above what is redrawn."""
+        say(self._bar.console, text)
+
+    def doing(self, text: str) -> None:
+        """What happens now, with the seconds since it began; elsewhere a line now and then."""
+        now = time.monotonic()
+        if text.split(":", maxsplit=1)[0] != self._doing.split(":")[0]:
+            self._since, self._said = now, now - PLAIN_S
+        if self._bar.disable and text != self._doing and now - self._said >= PLAIN_S:
+            self._said = now
+            self.say(text)
+        self._doing = text
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._bar.stop()
+
+    def rounds_begin(self) -> None:
+        """What the parts took to start is no measure of the time that is left."""
+        self.doing("all have enrolled: the first round")
+        self._bar.count_from_now()
+
+    def round(self, row: "RoundRow") -> None:
+        """Show a finished round."""
+        self._recent.append(row)
+        self._since = time.monotonic()
+        self._doing = f"round {min(row.number + 1, self._rounds)}: owners train, servers add up"
+        self._bar.at(row.number)
+        if self._bar.disable and (row.number % PLAIN_EVERY == 0 or row.number == 1):
+            counts = ", ".join(
+                [f"accepted {row.accepted} of {row.cohort}", *_reasons(row.rejected)]
+            )
+            self.say(
+                f"round {row.number:>3}/{self._rounds}: accuracy {_percent(row.accuracy)}, "
+                f"{counts}, ε {upper(row.epsilon_server, 3)} (a server looks) "
+                f"{upper(row.epsilon_clients, 3)} (only clients look)"
+            )
+
+    def _beneath(self) -> Group:
+        """What happens now, and the last rounds."""
+        seconds = time.monotonic() - self._since
+        doing = plain(f"{self._doing} ({seconds:.0f} s)", "dim")
+        if not self._recent:
+            return Group(doing)
+        table = Table(">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients")
+        for row in list(self._recent):
+            accepted, reasons = f"{row.accepted}/{row.cohort}", ", ".join(_reasons(row.rejected))
+            epsilon = f"{row.epsilon_server:.3f}", f"{row.epsilon_clients:.3f}"
+            table.add(str(row.number), _percent(row.accuracy), accepted, reasons or "–", *epsilon)
+        return Group(doing, table.drawn)
+
+
+def announce(out: TextIO, scenario: "Scenario") -> None:
+    """What is about to run."""
+    privacy, data = scenario.task.privacy, scenario.dataset
+    servers = "two servers and a dealer" if scenario.task.has_dealer else "two servers"
+    say(
+        out,
+        ("precad demo", "bold"),
+        f": {len(scenario.data)} data owners and {servers}, each its own process, train ",
+        (scenario.model, "bold"),
+        " on ",
+        (data.name, "bold"),
+        f" ({len(data.train_y):,} records; {scenario.task.dimension:,} parameters).\n"
+        f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
+        f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
+        f"q = {privacy.client_rate:g}, η = {scenario.task.training.learning_rate:g}, "
+        f"T = {scenario.task.training.rounds}, δ = {privacy.delta:g}",
+    )
+    if scenario.bad:
+        names = ", ".join(client.name for client in scenario.bad)
+        say(out, f"{len(scenario.bad)} of them bad: {scenario.attack} ({names})", style="yellow")
+
+
+def conclude(out: TextIO, outcome: "Outcome", result: dict[str, Any], files: list[str]) -> None:
+    """The run in plain words."""
+    equal = result["model_digest_a"] == result["model_digest_b"]
+    rejected = ", ".join(_reasons(result["rejected"]))
+    say(
+        out,
+        ("\ndone\n", "bold"),
+        "The model gets ",
+        (f"{result['accuracy']:.1%}", "bold"),
+        f" of {len(outcome.scenario.dataset.test_y)} held-out records right after "
+        f"{result['version']} rounds and {result['seconds']:.0f} s. No server ever saw an update.\n"
+        "Both servers hold the same model: ",
+        ("yes", "") if equal else ("NO", "red"),
+        f" ({result['model_digest_a'][:16]}…).\n"
+        f"{result['accepted']} submissions counted; "
+        f"{f'rejected or absent: {rejected}' if rejected else 'none was rejected'}. "
+        f"Honest ones rejected: {result['honest_rejected']}.\n\n"
+        f"Guaranteed, as (ε, δ = {result['delta']:g})-differential privacy (zero-out):",
+    )
+    _bounds(result).show(out)
+    if "robustness" in result:
+        say(out, f"\n{result['robustness']['words']}\n")
+    say(
+        out,
+        f"The paper's central-limit formula says {result['epsilon_clt_server']:.2f} for the "
+        "first line: an approximation, not a guarantee.\nThe accuracy is measured on public "
+        "data; it carries no privacy guarantee of its own.\n\n"
+        f"Files: {', '.join(files)}",
+    )
+
+
+def _bounds(result: dict[str, Any]) -> Table:
+    bounds = Table("who looks", ">ε exact", "what is protected")
+    server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
+    bounds.add("one curious server and any other clients", upper(server, 3), "any one record")
+    if (malicious := result.get("epsilon_exact_malicious_server")) is not None:
+        cap = f"any one record, at the cap of {result['version']} rounds"
+        bounds.add("one malicious server and any other clients", upper(malicious, 3), cap)
+    bounds.add("other clients only", upper(clients, 3), "any one record")
+    level = result["epsilon_exact_client_level"]
+    shown, whole = "none", "a whole data owner (too large to bound what a bad one can do)"
+    if level is not None and level > MEANINGLESS:
+        shown = f"over {MEANINGLESS:g}"
+    elif level is not None:
+        shown, whole = upper(level, 3), "a whole data owner (bounds what a bad one can do)"
+    bounds.add("anyone who sees the models; servers honest", shown, whole)
+    return bounds
+
+
+def _reasons(rejected: Mapping[str, int]) -> list[str]:
+    return [f"{n} {reason}" for reason, n in rejected.items()]
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"

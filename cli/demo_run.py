@@ -3,23 +3,23 @@
 import shutil
 import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import numpy as np
 
-from precad.cli import demo_outcome, forked
-from precad.cli.demo_display import Display
-from precad.cli.demo_scenario import Scenario
+from precad.cli import demo_training, forked
+from precad.cli.demo import Display
+from precad.cli.demo_training import Outcome, Scenario
 from precad.cli.local_deployment import LocalDeployment
-from precad.cli.options import json_of
+from precad.cli.main import json_of
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
-from precad.common.wire.operator_connection import RoundReport, ServerStatus
+from precad.common.wire.operator_connection import ServerStatus
 
 SHUTDOWN_S = 60.0
 _BEFORE_TRAINING = ("starting", "enrolling")
@@ -28,37 +28,34 @@ _LOOK_S = 0.2
 
 def run(
     scenario: Scenario, folder: Path, display: Display, owners_s: float = SHUTDOWN_S
-) -> tuple[demo_outcome.Outcome, dict[str, Any]]:
+) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
-    Once the training is over its owners have ``owners_s`` to end.
-
-    Raises:
-        PeerUnavailable: a part didn't start; with the end of its log.
-        PeerViolation: training stopped.
+    Once the training is over its owners have ``owners_s`` to end. Raises PeerUnavailable, with the
+    end of its log, where a part doesn't start, and PeerViolation where training stops.
     """
     started = time.monotonic()
-    outcome = demo_outcome.Outcome(scenario)
+    outcome, task = Outcome(scenario), scenario.task
     with display, ExitStack() as running:
         display.doing("making keys, and writing each party's settings and records")
-        deployment = running.enter_context(
-            LocalDeployment(
-                folder, scenario.task, scenario.data, bad=scenario.bad, popen=forked.start
-            )
-        )
-        dealer = "the dealer, " if scenario.task.has_dealer else ""
+        made = LocalDeployment(folder, task, scenario.data, bad=scenario.bad, popen=forked.start)
+        deployment = running.enter_context(made)
+        dealer = "the dealer, " if task.has_dealer else ""
         display.doing(f"{dealer}server B and server A start")
         deployment.start_servers()
         deployment.start_clients()
-        evaluation = demo_outcome.Evaluation(scenario)
+        evaluation = demo_training.Evaluation(scenario)
         server_a = deployment.operator(Role.SERVER_A)
         _wait_until_serving(deployment)
         _wait_for_enrolment(deployment, display)
         display.rounds_begin()
         # While the parts wait for each other, rather than at the end.
-        Thread(target=demo_outcome.load_plot, name="plot", daemon=True).start()
+        Thread(target=demo_training.load_plot, name="plot", daemon=True).start()
         for report in server_a.reports():
-            accuracy = _accuracy(deployment, scenario, evaluation, report)
+            accuracy = None
+            # The training may be rounds ahead by now: then this round's point is left out.
+            with suppress(PrecadError):
+                accuracy = evaluation.accuracy(server_a.model(task, report.version + 1))
             display.round(outcome.add(report, accuracy))
         display.doing("the training is over: its owners fetch the model and end")
         statuses = server_a.status(), deployment.operator(Role.SERVER_B).status()
@@ -72,14 +69,14 @@ def run(
 
 
 def _sum_up(
-    outcome: demo_outcome.Outcome,
+    outcome: Outcome,
     folder: Path,
     display: Display,
     started: float,
     statuses: tuple[ServerStatus, ServerStatus],
 ) -> dict[str, Any]:
     """The summary, and all files that stay."""
-    scenario, evaluation = outcome.scenario, demo_outcome.Evaluation(outcome.scenario)
+    scenario, evaluation = outcome.scenario, demo_training.Evaluation(outcome.scenario)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
     said, labels = evaluation.probabilities(theta), scenario.dataset.test_y
@@ -87,14 +84,14 @@ def _sum_up(
     # 1 − probability of the right class: a bounded loss.
     np.save(folder / "losses.npy", 1.0 - said[np.arange(len(labels)), labels])
     seconds = time.monotonic() - started
-    result = demo_outcome.summary(outcome, *statuses, evaluation.accuracy(theta), seconds)
+    result = demo_training.summary(outcome, *statuses, evaluation.accuracy(theta), seconds)
     if scenario.task.objective is not None:
         display.doing("certifying the model against changed inputs")
-        result["robustness"] = demo_outcome.robustness(scenario, theta, result, folder)
+        result["robustness"] = demo_training.robustness(scenario, theta, result, folder)
     shutil.copyfile(model, folder / "model.safetensors")
-    demo_outcome.write_history(folder / "history.csv", result["history"])
+    demo_training.write_history(folder / "history.csv", result["history"])
     (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")
-    demo_outcome.plot(outcome, folder / "training.png")
+    demo_training.plot(outcome, folder / "training.png")
     return result
 
 
@@ -115,11 +112,10 @@ def _wait_for_owners(
 
 
 def refuse_full(folder: Path) -> None:
-    """Where a run is to write. Raises Misconfiguration when it holds something."""
+    """Refuse a folder for a run that holds something."""
     if folder.exists() and any(folder.iterdir()):
-        raise Misconfiguration(
-            "--output", str(folder), "isn't empty; name another folder or remove this one"
-        )
+        remedy = "isn't empty; name another folder or remove this one"
+        raise Misconfiguration("--output", str(folder), remedy)
 
 
 def _wait_until_serving(deployment: LocalDeployment) -> None:
@@ -143,21 +139,6 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
         status = deployment.operator(Role.SERVER_A).status()
         if status.phase not in _BEFORE_TRAINING:
             return
-        display.doing(
-            f"owners load torch, try their records and enrol: {status.enrolled} of {owners}"
-        )
+        enrolled = f"{status.enrolled} of {owners}"
+        display.doing(f"owners load torch, try their records and enrol: {enrolled}")
         time.sleep(_LOOK_S)
-
-
-def _accuracy(
-    deployment: LocalDeployment,
-    scenario: Scenario,
-    evaluation: demo_outcome.Evaluation,
-    report: RoundReport,
-) -> float | None:
-    try:
-        theta = deployment.operator(Role.SERVER_A).model(scenario.task, report.version + 1)
-    except PrecadError:
-        # The training is rounds ahead by now: this round's point is left out.
-        return None
-    return evaluation.accuracy(theta)

@@ -14,7 +14,7 @@ from typing import IO, Annotated, Any, TextIO
 import click
 
 from precad.cli import forked
-from precad.cli.options import REQUIRED, AsJson, print_json, with_options
+from precad.cli.main import REQUIRED, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.logs import doing, dump_stacks_on_signal, start_log

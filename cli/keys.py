@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, print_json, with_options
+from precad.cli.main import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.authority import PARTY_DAYS

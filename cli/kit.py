@@ -1,11 +1,12 @@
-"""`precad kit`: one archive for a party, without a key.
+"""`precad kit`: one archive for a party, without a key; `precad setup`: all parties' folders here.
 
-The same bytes whoever packs it, so that its SHA-256 can be read out. What stands in it for people
-and for their machines' supervisors is in `machines/`.
+A kit is the same bytes whoever packs it, so that its SHA-256 can be read out. What stands in it for
+people and for their machines' supervisors is in `machines/`.
 """
 
 import gzip
 import io
+import os
 import re
 import tarfile
 from collections.abc import Mapping
@@ -17,13 +18,13 @@ from typing import Annotated, Any, Self
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.cli.options import ARGUMENT, with_options
+from precad.cli.main import ARGUMENT, REQUIRED, require_folder, with_options
 from precad.common.checks import parsed_toml
 from precad.common.errors import Misconfiguration
 from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import CA_FILE
-from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, summarise
+from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, create_local_keys, summarise
 from precad.common.identity.party_certificate import Principal, read_pem
 from precad.common.process_settings import Address
 from precad.common.task import Task, require_dealer
@@ -88,8 +89,7 @@ def kit(
         contents = _further(principal, further, agreed, fingerprints["the task"])
     if made.model.initial_file is not None and principal.role in _START:
         _add_weights(contents, made, agreed.task)
-    if not out.is_dir():
-        raise Misconfiguration("--out", str(out), "there is no such folder; make it first")
+    require_folder(out, "--out", out)
     archive = _packed(principal.name, contents, keys=further is None)
     path = out / f"{title}-kit.tar.gz"
     write_file(path, archive, mode=PUBLIC_MODE)
@@ -104,21 +104,17 @@ _MOUNTED = re.compile(r"^( *- )\./(\S*)task\.toml:(\S*)task\.toml:ro$", re.MULTI
 
 
 def _add_weights(contents: dict[str, str | bytes], made: Task, task: Path) -> None:
-    """The task's file of weights beside the task, also in a container.
-
-    Raises Misconfiguration: it lies elsewhere, can't be read, or has other weights.
-    """
+    """Add the file of weights beside the task, also in a container. Raises Misconfiguration."""
     from precad.common.model import initial_vector  # noqa: PLC0415 -- NumPy
 
     weights = Path(made.model.initial_file or "")
     if weights.parent != task.resolve().parent:
-        raise Misconfiguration(
-            "model.initial_file", str(weights), f"must lie beside {task}: name the file alone"
-        )
+        remedy = f"must lie beside {task}: name the file alone"
+        raise Misconfiguration("model.initial_file", str(weights), remedy)
     initial_vector(made.model)
-    beside = next(name for name in contents if Path(name).name == TASK)
-    contents[str(Path(beside).with_name(weights.name))] = weights.read_bytes()
-    compose = str(Path(beside).with_name("compose.yml"))
+    beside = next(path for path in map(Path, contents) if path.name == TASK)
+    contents[str(beside.with_name(weights.name))] = weights.read_bytes()
+    compose = str(beside.with_name("compose.yml"))
     mounted = rf"\g<0>\n\1./\2{weights.name}:\3{weights.name}:ro"
     contents[compose] = _MOUNTED.sub(mounted, str(contents[compose]))
 
@@ -133,12 +129,11 @@ _TAKEN = ("journal", "keys", "spool", "state")
 
 
 class Consortium(BaseModel):
-    """A consortium's file (TOML): the task and where its services are reached."""
+    """A consortium's file (TOML): the task, relative to it, and where services are reached."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: Path
-    """The task file, relative to this one."""
     server_a: Address
     server_b: Address
     dealer: Address | None = None
@@ -148,10 +143,9 @@ class Consortium(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The consortium from a TOML file. Raises Misconfiguration naming file, field, remedy."""
+        """Read the file. Raises Misconfiguration naming file, field, remedy."""
         found = parsed_toml(cls, "consortium", path)
-        taken = sorted(set(found.owners) & set(_WRITTEN))
-        if taken:
+        if taken := sorted(set(found.owners) & set(_WRITTEN)):
             remedy = f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"
             raise Misconfiguration("owners", taken[0], remedy)
         agreed = found.model_copy(update={"task": path.resolve().parent / found.task})
@@ -163,6 +157,7 @@ class Consortium(BaseModel):
         same: dict[str, object] = {"task": TASK, "identity": IDENTITY}
         dealer = {} if self.dealer is None else {"dealer": self.dealer}
         kept = {"state": "state", "journal": "journal"}
+        both = {"server_a": self.server_a, "server_b": self.server_b}
         match party.role:
             case Role.DEALER:
                 if self.dealer is None:
@@ -175,9 +170,8 @@ class Consortium(BaseModel):
                 listen = {"listen": _everywhere(self.server_a), "server_b": self.server_b}
                 return same | listen | dealer | kept
             case Role.CLIENT:
-                servers = {"server_a": self.server_a, "server_b": self.server_b}
                 own = {"client": party.name, "state": "state"}
-                return same | own | servers | {"data": "records.csv"} | self.owners
+                return same | own | both | {"data": "records.csv"} | self.owners
             case Role.OPERATOR:
                 return {}
 
@@ -254,8 +248,8 @@ def _further(
     named = {"name": party.name, "task": task}
     contents = {NEXT: _filled("further.txt", named, digest=digest)}
     if party.role is Role.OPERATOR:
-        asked = {"server_a": agreed.server_a, "server_b": agreed.server_b}
-        contents[NEXT] += _filled("further-operator.txt", named | asked)
+        servers = {"server_a": agreed.server_a, "server_b": agreed.server_b}
+        contents[NEXT] += _filled("further-operator.txt", named, **servers)
     else:
         settings, service = agreed.further(party, task), f"{party.name}-{task}"
         client = party.role is Role.CLIENT
@@ -317,3 +311,61 @@ def _packed(folder: str, contents: Mapping[str, str | bytes], *, keys: bool) -> 
             member.size, member.mode = len(data), PRIVATE_MODE if private else PUBLIC_MODE
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(raw.getvalue(), mtime=0)
+
+
+# --- all parties on one machine ----------------------------------------------------------------
+
+LINGER_S = 60.0
+
+
+@click.command()
+@with_options
+def setup(
+    folder: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
+    task: Annotated[Path, "The task file."],
+    data: Annotated[
+        tuple[Path, ...],
+        "An owner's records (.csv, .parquet, .npz); the file's name is its own.",
+        REQUIRED,
+    ],
+    model: Annotated[str | None, "A model of your own, MODULE:NAME, from this folder."],
+    loss: Annotated[str | None, "A loss of your own, MODULE:NAME."],
+) -> None:
+    """Make keys and settings for the servers and each owner, all on this machine.
+
+    Two servers, and a dealer where the task's check of norms needs one.
+
+    It shows what every party needs, and trains for real; only the trust is
+    missing, while one person has all keys. docs/deployment.md says how the
+    parts get machines, keys and operators of their own.
+
+        precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
+    """
+    from precad.cli import local_deployment as local  # noqa: PLC0415 -- NumPy
+
+    if folder.exists():
+        raise Misconfiguration("folder", str(folder), "exists already: name a new one")
+    agreed = Task.load(task)
+    enrolment, servers = agreed.enrolment, local.servers_of(agreed)
+    names = [ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name for path in data]
+    if not enrolment.min_clients <= len(set(names)) == len(names) <= enrolment.clients:
+        takes = f"the task takes {enrolment.min_clients} to {enrolment.clients} owners"
+        raise Misconfiguration("data", names, f"{takes}, each with a file and a name of its own")
+    for path in data:
+        if not path.is_file():
+            raise Misconfiguration("data", str(path), "there is no such file")
+    folder.mkdir(parents=True)
+    own = {key: value for key, value in (("model", model), ("loss", loss)) if value is not None}
+    owners = {
+        name: {"data": os.path.relpath(path, folder), **own}
+        for name, path in zip(names, data, strict=True)
+    }
+    create_local_keys(folder / "keys", names, dealer=agreed.has_dealer)
+    addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
+    local.write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S)
+    for name in servers:
+        part = name.removeprefix("server-")
+        click.echo(f"precad serve {part} --config {folder / name}.toml &")
+    click.echo(f"precad doctor --config {folder / names[0]}.toml")
+    configs = " ".join(f"--config {folder / name}.toml" for name in names)
+    click.echo(f"precad join {configs}")

@@ -1,20 +1,41 @@
-"""`precad`: one command line for everybody who takes part."""
+"""`precad`: one command line for everybody who takes part, and options from annotations."""
 
+import functools
+import json
+import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
 from precad import __version__
 from precad.cli.start import said
-from precad.common.errors import PrecadError, without_logins
+from precad.common.addresses import by_proxy
+from precad.common.errors import Misconfiguration, PrecadError, without_logins
+from precad.common.identifiers import Digest, Role
+from precad.common.terminal import say
+
+if TYPE_CHECKING:
+    from precad.common.task import Task
+    from precad.common.wire.operator_connection import OperatorConnection
 
 COMMANDS = {
     "demo": "demo",
     "simulate": "simulate_command",
-    "plan": "plan",
+    "plan": "task_command",
     "task": "task_command",
-    **{name: name for name in ("account", "certify", "keys", "enrol", "setup")},
+    "account": "account",
+    "certify": "certify",
+    "keys": "keys",
+    "enrol": "operate",
+    "setup": "kit",
     "serve": "operate",
     "doctor": "join",
     "join": "join",
@@ -27,7 +48,7 @@ COMMANDS = {
     "backup": "operate",
     "kit": "kit",
     "report": "report",
-    "audit": "audit_command",
+    "audit": "simulate_command",
 }
 """In the order of a newcomer's interest; each with the module that has a command so named."""
 EXTRAS = {
@@ -83,3 +104,172 @@ class _OnDemand(ErrorsInOneLine):
 )
 def app() -> None:
     """Train one model together without showing anyone your records."""
+
+
+# --- options from annotations ------------------------------------------------------------------
+
+PATH = click.Path(path_type=Path)
+
+_JSON = "One JSON document on stdout, nothing else."
+json_option = click.option("--json", "as_json", is_flag=True, help=_JSON)
+AsJson = Annotated[bool, _JSON, "--json"]
+ARGUMENT = "argument"
+"""Marks a parameter that isn't an option."""
+REQUIRED = {"required": True}
+"""Marks an option that may be repeated and has to be given."""
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each of its parameters.
+
+    They are ``Annotated[type, help, …]``: after the help may follow the option's own names, a type
+    of click's, what else click takes as a mapping, or ``ARGUMENT``. One whose type is a dataclass
+    stands for that class's fields, and gets an instance.
+    """
+    requests = {name: each for name, each in get_type_hints(command).items() if is_dataclass(each)}
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, request in requests.items():
+            own = {field.name: given.pop(field.name) for field in fields(request)}
+            given[name] = request(**own)  # type: ignore[operator]
+        command(**given)
+
+    asked: Callable[..., None] = run
+    for parameter, kind in reversed(list(_parameters(command))):
+        asked = _option(parameter, *get_args(kind))(asked)
+    return asked
+
+
+def _parameters(of: Callable[..., Any]) -> Iterator[tuple[Parameter, Any]]:
+    """Each with what it is annotated with; those of a dataclass in its place."""
+    hints = get_type_hints(of, include_extras=True)
+    for parameter in signature(of).parameters.values():
+        kind = hints[parameter.name]
+        if is_dataclass(kind):
+            yield from _parameters(kind)  # type: ignore[arg-type]
+        else:
+            yield parameter, kind
+
+
+def _option(parameter: Parameter, kind: Any, text: str, *more: Any) -> Callable[..., Any]:
+    """The option, or the argument."""
+    names = tuple(each for each in more if isinstance(each, str))
+    several, parts = get_origin(kind) is tuple, get_args(kind)
+    plain = kind
+    if parts and get_origin(kind) is not Literal:
+        plain = next(each for each in parts if each not in (NoneType, ...))
+    declared: dict[str, Any] = {"help": text, "type": plain}
+    if get_origin(plain) is Literal:
+        declared["type"] = click.Choice(get_args(plain))
+    elif plain is Path:
+        declared["type"] = PATH
+    if several:
+        declared["multiple"] = True
+    elif plain is bool:
+        declared = {"help": text, "is_flag": True}
+    else:
+        unsaid = parameter.default is Parameter.empty
+        declared["required"] = unsaid and NoneType not in parts
+    if parameter.default is not Parameter.empty:
+        declared["default"] = parameter.default
+    for each in more:
+        if isinstance(each, Mapping):
+            declared |= each
+        elif not isinstance(each, str):
+            declared["type"] = each
+    if names == (ARGUMENT,):
+        if declared.pop("multiple", False):
+            declared["nargs"] = -1
+        return click.argument(parameter.name, **declared)
+    named = names or ("--" + parameter.name.replace("_", "-"),)
+    return click.option(*named, parameter.name, **declared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedServer:
+    """The server that an operator's command asks."""
+
+    address: Annotated[str, "The server, as host:port.", ARGUMENT]
+    server: Annotated[Literal["a", "b"], "Which one it must be."] = "a"
+    identity: Annotated[Path, "The operator's folder, as `precad keys` writes it."]
+    proxy: Annotated[
+        str | None, "Of HTTP, http://[user:password@]host:port.", {"envvar": "PRECAD_PROXY"}
+    ]
+
+    def connection(self) -> "AbstractContextManager[OperatorConnection]":
+        """Return the connection until the block ends. Raises Misconfiguration."""
+        from precad.common.identity.credentials import Identity  # noqa: PLC0415
+        from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
+
+        address, role = by_proxy(self.address, self.proxy), Role(f"server-{self.server}")
+        return closing(OperatorConnection(address, role, Identity.load(self.identity)))
+
+
+def digest_of(text: str) -> Digest:
+    """Return the digest of 64 hexadecimal digits; a type of options. Raises Misconfiguration."""
+    try:
+        return Digest(bytes.fromhex(text))
+    except (ValueError, Misconfiguration):
+        # A token goes with a digest, and may be given in its place.
+        raise Misconfiguration("digest", "…", "give its 64 hexadecimal digits, as shown") from None
+
+
+def require_folder(folder: Path, option: str, path: Path) -> None:
+    """Refuse a path that needs this folder, which isn't there."""
+    if not folder.is_dir():
+        raise Misconfiguration(option, str(path), "there is no such folder; make it first")
+
+
+_PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")
+
+
+def writable_picture(path: Path) -> None:
+    """Refuse a --plot that can't be written, before the work that it is to show."""
+    option = "--plot"
+    if path.suffix.lower() not in _PICTURES:
+        raise Misconfiguration(option, str(path), "give a file that ends with .png, .pdf or .svg")
+    require_folder(path.parent, option, path)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Misconfiguration(option, str(path), "can't be written; give another place")
+
+
+def warn_of_clip(task: "Task", records: int | None = None) -> None:
+    """Say on stderr where C arms attackers alone; an owner may hold as many ``records``."""
+    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- NumPy
+
+    if (text := excess_of_clip(task, records)) is not None:
+        say(sys.stderr, f"! {text}", style="yellow")
+
+
+def print_json(document: object, *, indent: int | None = None) -> None:
+    """One document on stdout, as ``json_of`` writes it."""
+    click.echo(json_of(document, indent=indent))
+
+
+def json_of(document: object, *, indent: int | None = None) -> str:
+    """The document as JSON; what JSON hasn't (NaN, infinities) is null."""
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 -- `precad --help` needs none
+
+    plain = to_jsonable_python(document, inf_nan_mode="null")
+    return json.dumps(plain, indent=indent, allow_nan=False)
+
+
+def option_of(name: str) -> str:
+    """Return what the option is called that gives this word or number."""
+    return "--from" if name == "weights" else "--" + name.replace("_", "-")
+
+
+def require_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a number that is missing, where no task says it."""
+    for name in names:
+        if given[name] is None:
+            raise Misconfiguration(name, None, f"give {option_of(name)}, or a task with --task")
+
+
+def refuse_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a number beside the task that says it."""
+    for name in names:
+        if (value := given[name]) is not None:
+            remedy = f"the task says it: leave {option_of(name)} out, or --task"
+            raise Misconfiguration(name, value, remedy)

@@ -1,4 +1,4 @@
-"""`precad serve`, `health`, `allow` and `backup`: what those who run a server ask for."""
+"""`precad serve`, `health`, `allow`, `backup` and `enrol`: what those who run a server ask for."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,17 @@ from typing import Annotated, Literal
 import click
 
 from precad.cli import start
-from precad.cli.options import ARGUMENT, AskedServer, with_options
+from precad.cli.main import (
+    ARGUMENT,
+    REQUIRED,
+    AsJson,
+    AskedServer,
+    digest_of,
+    print_json,
+    with_options,
+)
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId, Digest
 
 
 @click.command()
@@ -67,9 +76,8 @@ def allow(
     """  # noqa: D301 -- click reads the control character
     with at.connection() as connection:
         until = connection.allow(word, version)
-    click.echo(
-        f"server-{at.server} has the word: {word} for version {version}, up to attempt {until}"
-    )
+    about = f"{word} for version {version}, up to attempt {until}"
+    click.echo(f"server-{at.server} has the word: {about}")
 
 
 @click.command()
@@ -86,14 +94,9 @@ def backup(
         precad backup server-a/state backup/server-a-monday
     """
     from precad.aggregator.store.backup import back_up  # noqa: PLC0415
+    from precad.cli.ledger_command import end_with  # noqa: PLC0415
 
-    audit = back_up(state, copy)
-    for finding in audit.findings:
-        click.echo(f"{finding.where}: {finding.what}")
-    said = "BROKEN" if audit.findings else "sound"
-    click.echo(f"{said}: {audit.entries} entries, head {audit.head}")
-    if audit.findings:
-        sys.exit(1)
+    end_with(back_up(state, copy))
 
 
 @click.command()
@@ -126,3 +129,97 @@ def health(
     serves = is_serving(f"{own}:{port}", role, identity, timeout_s=wait)
     click.echo(f"{role.value}: {'serving' if serves else 'not serving'}")
     sys.exit(0 if serves else 1)
+
+
+@click.group()
+def enrol() -> None:
+    """Who may enrol in a task.
+
+    A server's settings say which way it is:
+
+    \b
+        enrolment = "open"                 any client with a certificate (the default)
+        enrolment = "roster"               those in the file that `roster` names,
+        roster = "roster.toml"             with just these records and rates
+        enrolment = "token"                who brings a token made here
+
+    The roster, the same at both servers, has one table a client:
+
+    \b
+        [[clients]]
+        client = "ward-3"
+        records = 120
+        record_rate = 0.2
+
+    Always within the task's caps, and never once round 0 has begun.
+    """  # noqa: D301 -- click reads the control character
+
+
+States = Annotated[
+    tuple[Path, ...], "A server's state folder; may be repeated.", "--state", REQUIRED
+]
+
+
+@enrol.command()
+@with_options
+def token(
+    *,
+    state: States,
+    count: Annotated[int, "How many.", click.IntRange(min=1, max=10_000)] = 1,
+    digest: Annotated[
+        tuple[Digest, ...], "Accept the token of this digest, made elsewhere.", digest_of
+    ],
+    client: Annotated[
+        tuple[str, ...],
+        "Whom a token is for; may be repeated. Nobody else can use it, and status says who is "
+        "missing.",
+    ],
+    as_json: AsJson,
+) -> None:
+    """Make one-time tokens that these servers accept; each is its client's, or its first user's.
+
+    A client needs one token for both servers. Where A and B have operators of their own, one
+    makes the token and tells the other its digest, which is no secret and no token:
+
+        precad enrol token --state state-a --client ward-3                  (A's operator)
+        precad enrol token --state state-b --client ward-3 --digest 5d0c…   (B's operator)
+
+    Each line on stdout is a token and, after the word digest, its digest.
+
+    Servers keep digests only: a token is shown once, here. Give it to one client, over a channel
+    that nobody else reads; it goes into the client's settings as `token = "…"`. Run this as the
+    server's user; a running server takes new tokens at once.
+    """
+    from precad.aggregator.enrol.admission import ByToken, new_token, token_digest  # noqa: PLC0415
+
+    if (digest or client) and count > 1:
+        raise Misconfiguration("count", count, "leave it out beside --digest or --client")
+    if digest and len(client) not in (0, len(digest)):
+        raise Misconfiguration("client", len(client), "give one for each --digest, in its order")
+    named: list[ClientId | None] = [ClientId(name) for name in client]
+    made = [] if digest else [new_token() for _ in range(len(named) or count)]
+    digests = [*digest] or [token_digest(each) for each in made]
+    for book in map(ByToken, state):
+        for accepted, whose in zip(digests, named or [None] * len(digests), strict=True):
+            book.add(accepted, whose)
+    if as_json:
+        print_json({"tokens": made, "digests": [str(each) for each in digests]})
+        return
+    for number, accepted in enumerate(digests):
+        click.echo(f"{made[number]} digest {accepted}" if made else f"digest {accepted}")
+
+
+@enrol.command()
+@with_options
+def show(state: States, as_json: AsJson) -> None:
+    """A server's tokens, by digest, and whose they became."""
+    from precad.aggregator.enrol.admission import ByToken  # noqa: PLC0415
+
+    tokens = {str(folder): ByToken(folder).owners() for folder in state}
+    if as_json:
+        pairs = {folder: found.items() for folder, found in tokens.items()}
+        print_json({f: [{"digest": d, "client": c} for d, c in each] for f, each in pairs.items()})
+        return
+    for folder, found in tokens.items():
+        for digest, client in found.items():
+            click.echo(f"{folder} {digest} {client or 'unused'}")

@@ -17,8 +17,8 @@ from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guar
 from precad.certify.exact_groups import ExactGroups
 from precad.certify.guarantee import BOTH, Direction, Guarantee, Replacements, ValidationAllowance
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.options import Wishes, option_of, refuse_given, require_given, warn_of_clip
-from precad.cli.plan import PlanRequest
+from precad.cli.main import option_of, refuse_given, require_given, warn_of_clip
+from precad.cli.task_command import PlanRequest, Wishes
 from precad.cli.task_planning import least_noise, participations_of, planned, rounded, upload_bytes
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -32,39 +32,30 @@ MOST_SEARCHED = 2**12
 """No more attackers than that are looked for."""
 # With less noise than this over one unit's bound nothing is certified.
 _LEAST_NOISE = 0.01
-
-
 _NUMBERS = ("record_rate", "client_rate", "rounds", "delta", "record_clip", "dimension")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `precad plan` answers.
-
-    Attributes:
-        task: of the request's numbers, with σ and C where they were left open.
-        asked: what malicious owners may cause; one owner where no number was given.
-        owners: how many there are, where that is known and malicious ones were asked about.
-        whole: whether the task is one, and not numbers alone: η is meant, and so is its limit.
-        statements: exact, each against its adversary.
-    """
+    """What `precad plan` answers."""
 
     task: Task
+    """Of the request's numbers, with σ and C where they were left open."""
     asked: "Robustness"
+    """What malicious owners may cause; one owner where no number was given."""
     owners: int | None
+    """How many there are, where that is known and malicious ones were asked about."""
     whole: bool
+    """Whether the task is one, and not numbers alone: η is meant, and so is its limit."""
     statements: tuple[PrivacyStatement, ...]
+    """Exact, each against its adversary."""
 
     @classmethod
     def of(cls, request: PlanRequest) -> "Plan":
         """Answer a request."""
-        asked = Robustness(
-            malicious=1 if request.malicious is None else request.malicious,
-            loss=request.loss,
-            tolerated_loss=request.tolerated_loss,
-            loss_bound=request.loss_bound,
-            change=request.change,
-        )
+        names = ("loss", "tolerated_loss", "loss_bound", "change")
+        malicious = 1 if request.malicious is None else request.malicious
+        asked = Robustness(malicious, **{name: getattr(request, name) for name in names})
         task = _of_words(request, asked) if request.task is None else _of_task(request)
         known = request.task or request.records or request.owners
         owners = task.enrolment.clients if known and request.malicious is not None else None
@@ -73,7 +64,7 @@ class Plan:
 
     @property
     def participations(self) -> int:
-        """How often all but one owner in 1,000 take part at most."""
+        """As ``participations_of`` the task's rounds."""
         return participations_of(self.task.privacy.client_rate, self.task.training.rounds)
 
     @property
@@ -101,17 +92,16 @@ class Plan:
         }
 
     def _robustness(self) -> dict[str, Any]:
-        asked, mu = self.asked, client_mu(self.task)
-        costs = None
-        if self.owners is not None:
-            costs = asked.noise_over_signal(self.task.dimension, self.owners)
+        asked, mu, owners = self.asked, client_mu(self.task), self.owners
         return {
             **asdict(asked),
             "client_mu": mu,
             "loss_replacements": asked.worst_loss(mu, "replacements"),
             "loss_additions": asked.worst_loss(mu, "additions"),
             "certified": certified(self.task, asked),
-            "noise_over_signal": costs,
+            "noise_over_signal": (
+                None if owners is None else asked.noise_over_signal(self.task.dimension, owners)
+            ),
         }
 
     def show(self) -> None:
@@ -158,11 +148,8 @@ class Plan:
             f"{some['records']:,} records added or deleted.",
         )
         if costs is not None:
-            say(
-                sys.stdout,
-                f"That costs: a run's noise is at least {costs:.2g} times its signal. More owners, "
-                "or fewer parameters, make it less.",
-            )
+            cost = f"That costs: a run's noise is at least {costs:.2g} times its signal."
+            say(sys.stdout, f"{cost} More owners, or fewer parameters, make it less.")
         if self.whole:
             warn_of_clip(self.task)
 
@@ -175,12 +162,10 @@ def _of_task(request: PlanRequest) -> Task:
     loaded = Task.load(request.task)
     if request.epsilon is None:
         return loaded
-    privacy = loaded.privacy
+    privacy, values = loaded.privacy, loaded.model_dump(mode="json")
     taken = participations_of(privacy.client_rate, loaded.training.rounds)
-    values = loaded.model_dump(mode="json")
-    values["privacy"] |= {
-        "noise_multiplier": least_noise(request.epsilon, privacy.delta, privacy.record_rate, taken)
-    }
+    sigma = least_noise(request.epsilon, privacy.delta, privacy.record_rate, taken)
+    values["privacy"]["noise_multiplier"] = sigma
     return Task.parse(values)
 
 
@@ -202,7 +187,7 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
     return planned(request, "plan", dimension=request.dimension, clip_for=clip_for).task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Robustness:
     """What K ≥ 1 malicious owners may cause at most, 0 < L < tolerated < B; PRECAD Theorem 2."""
 
@@ -261,6 +246,20 @@ def certified(task: Task, robustness: Robustness) -> dict[str, int]:
 
     ``MOST_SEARCHED`` means at least so many.
     """
+    loss, bound = robustness.loss, robustness.loss_bound
+
+    def most(
+        guarantee: Guarantee, mechanism: SampledGaussian, directions: tuple[Direction, ...]
+    ) -> int:
+        if mechanism.effective_noise_multiplier < _LEAST_NOISE:
+            return 0
+
+        def holds(k: int) -> bool:
+            worst = float(attack_bounds(loss, bound, guarantee, k, directions).upper)
+            return worst <= robustness.tolerated_loss
+
+        return largest_count(holds, MOST_SEARCHED)
+
     run = Run.of(task)
     clients = run.event(Adversary.CLIENT_LEVEL)
     records = Run.of(task, participations=run.rounds).event(Adversary.CLIENTS_ONLY)
@@ -269,24 +268,7 @@ def certified(task: Task, robustness: Robustness) -> dict[str, int]:
     checked = ValidationAllowance(ExactGroups(clients), attempts, task.projections, points)
     additions = (Direction.ADDITIONS,)
     return {
-        "clients_replaced": _most(robustness, Replacements(checked), clients, additions),
-        "clients_added": _most(robustness, checked, clients, additions),
-        "records": _most(robustness, ExactGroups(records), records, BOTH),
+        "clients_replaced": most(Replacements(checked), clients, additions),
+        "clients_added": most(checked, clients, additions),
+        "records": most(ExactGroups(records), records, BOTH),
     }
-
-
-def _most(
-    robustness: Robustness,
-    guarantee: Guarantee,
-    mechanism: SampledGaussian,
-    directions: tuple[Direction, ...],
-) -> int:
-    if mechanism.effective_noise_multiplier < _LEAST_NOISE:
-        return 0
-    loss, bound = robustness.loss, robustness.loss_bound
-
-    def holds(k: int) -> bool:
-        worst = float(attack_bounds(loss, bound, guarantee, k, directions).upper)
-        return worst <= robustness.tolerated_loss
-
-    return largest_count(holds, MOST_SEARCHED)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, print_json, with_options
+from precad.cli.main import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:

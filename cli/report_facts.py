@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.certify.guarantee import HASHES, chance_to_pass
 from precad.common.proof_shape import P
 from precad.common.task import Task
 from precad.common.terminal import upper
@@ -163,6 +162,8 @@ def longer_update_passes(task: Task) -> str:
     """How probable it is at most, and of what."""
     if task.proof is None:
         return f"2^−{task.projections} a submission"
+    from precad.certify.guarantee import HASHES, chance_to_pass  # noqa: PLC0415 -- SciPy
+
     of_rows = chance_to_pass(0, task.projections, task.proof.points)
     # What one submission adds is lost beside it in a sum of floats.
     of_points = 2 * task.proof.points / (P - 2 * task.proof.points)

@@ -1,4 +1,4 @@
-"""`precad simulate`: a task's training in one process, and what is shown of it."""
+"""`precad simulate` and `precad audit`: trainings in one process, and what is shown of them."""
 
 import sys
 from collections import Counter
@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.options import (
+from precad.cli.main import (
     ARGUMENT,
     AsJson,
     json_of,
     print_json,
+    require_folder,
     warn_of_clip,
     with_options,
     writable_picture,
 )
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say, upper
 
 if TYPE_CHECKING:
+    from precad.audit.verdict import Verdict
     from precad.common.task import Task
     from precad.simulation import SimulatedRound, SimulatedTraining
-
 
 PLAIN_EVERY = 10
 
@@ -154,10 +156,8 @@ def _check_outputs(request: SimulationRequest) -> None:
     """Refuse what can't be written or mustn't be tried, before the work."""
     if request.plot is not None:
         writable_picture(request.plot)
-    if request.save is not None and not request.save.parent.is_dir():
-        raise Misconfiguration(
-            "--save", str(request.save), "there is no such folder; make it first"
-        )
+    if request.save is not None:
+        require_folder(request.save.parent, "--save", request.save)
     if request.tries and request.plot is not None:
         raise Misconfiguration("--plot", str(request.plot), "shows one setting: leave --try out")
     if request.rounds is not None and any(each.startswith("rounds=") for each in request.tries):
@@ -186,9 +186,7 @@ def _data(request: SimulationRequest) -> Any:
     from precad.simulation.datasets import load  # noqa: PLC0415
 
     files = [path for path in request.data if not path.is_dir()]
-    if request.dataset is None and files == list(request.data):
-        if not files:
-            return load("digits")
+    if request.dataset is None and files and files == list(request.data):
         return files[0] if len(files) == 1 else files
     if files or len(request.data) > 1:
         raise Misconfiguration(
@@ -216,13 +214,10 @@ def _settings(task: "Task", tries: Sequence[str]) -> "list[tuple[dict[str, float
         name, _, given = each.partition("=")
         try:
             number = int if name == "rounds" else float
-            values[name] = [number(one) for one in given.split(",")]
-        except ValueError:
-            values[name] = []
-        if name not in section or not values[name]:
-            raise Misconfiguration(
-                "--try", each, f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(section)}"
-            )
+            values[name] = [number(one) for one in given.split(",") if section[name]]
+        except (ValueError, KeyError):
+            remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(section)}"
+            raise Misconfiguration("--try", each, remedy) from None
     every = [dict(zip(values, some, strict=True)) for some in product(*values.values())]
     if len(every) > _MOST_TRIED:
         raise Misconfiguration("--try", len(every), f"at most {_MOST_TRIED} settings at a time")
@@ -244,18 +239,17 @@ def compare(
 ) -> None:
     """Each setting with what it learnt and would have cost."""
     rows = []
+    numbers = [f">{name}" for name in tried[0][0]]
+    table = Table(*numbers, ">accuracy", ">loss", ">ε server", title="simulated, not protected")
     for words, training in tried:
         last, spent = training.rounds[-1], training.epsilon(len(training.rounds))
         epsilon = None if spent is None else spent[0]
         rows.append({**words, "accuracy": last.accuracy, "loss": last.loss, "epsilon": epsilon})
-    numbers = [f">{name}" for name in tried[0][0]]
-    table = Table(*numbers, ">accuracy", ">loss", ">ε server", title="simulated, not protected")
-    for (words, _), row in zip(tried, rows, strict=True):
         table.add(
             *(f"{value:g}" for value in words.values()),
-            "–" if row["accuracy"] is None else f"{row['accuracy']:.1%}",
-            "–" if row["loss"] is None else f"{row['loss']:.4g}",
-            "–" if row["epsilon"] is None else upper(row["epsilon"]),
+            "–" if last.accuracy is None else f"{last.accuracy:.1%}",
+            "–" if last.loss is None else f"{last.loss:.4g}",
+            "–" if epsilon is None else upper(epsilon),
         )
     table.show(out)
     document = {"simulated": True, "seed": tried[0][1].seed, "tried": rows}
@@ -292,3 +286,90 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
         f"seed {training.seed}, {training.path} path."
         + (f"\nFiles: {', '.join(files)}" if files else ""),
     )
+
+
+# --- audit -------------------------------------------------------------------------------------
+
+REFUTED = 1
+
+
+@click.command()
+@with_options
+def audit(
+    *,
+    canaries: Annotated[int, "m, 20 or more: records that count or not by a fair coin."] = 2000,
+    rounds: Annotated[int, "Each with coins of its own; more prove more."] = 4,
+    repetitions: Annotated[int, "Trainings, each with canaries of its own; more prove more."] = 1,
+    seed: Annotated[int | None, "Repeats an audit."],
+    save: Annotated[Path | None, "All that was found, as JSON."],
+    as_json: AsJson,
+) -> None:
+    """Attack trainings as the stated adversaries may, and bound ε from below.
+
+    A consenting owner's canaries are records that count, or count as zero, by
+    coin flips. Who sees the models, and a server that takes its own noise off,
+    guess the coins. So many right guesses would be rare if the statement held:
+    that bounds the true ε from below, with 99.99 % confidence. A bound that
+    passes the stated ε refutes the statement; the command then exits with 1.
+
+        precad audit
+    """
+    if save is not None:
+        require_folder(save.parent, "--save", save)
+    from precad.audit.canary_training import audit as judged  # noqa: PLC0415
+    from precad.audit.canary_training import designed, planned, train  # noqa: PLC0415
+    from precad.simulation.rounds import checked_seed  # noqa: PLC0415
+
+    checks.count("canaries", canaries, 20)
+    checks.count("repetitions", repetitions, 1)
+    checks.count("rounds", rounds, 1)
+    first = checked_seed(seed)
+    out = sys.stderr if as_json else sys.stdout
+    say(out, f"seed {first}")
+    made = [designed(canaries, rounds, number) for number in range(first, first + repetitions)]
+    plans = planned(made[0], repetitions)
+    for statement, power in plans.items():
+        say(
+            out,
+            f"{statement.name}: ε = {statement.epsilon:.2f} of a round is stated. A sound build "
+            f"should give about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}.",
+        )
+    with Bar("trainings", repetitions, sys.stderr) as line:
+        played = enumerate(line.track(made, task_id=line.task_ids[0]), first)
+        found = judged(plans, ((train(each, seed=number), each) for number, each in played))
+    _show(out, found)
+    document = {
+        "seed": first,
+        "repetitions": repetitions,
+        "simulated": True,
+        "verdicts": [verdict.to_json() for verdict in found],
+    }
+    if save is not None:
+        save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(document)
+    if any(verdict.refuted for verdict in found):
+        sys.exit(REFUTED)
+
+
+def _show(out: TextIO, verdicts: "Sequence[Verdict]") -> None:
+    """A row a statement, and a sentence for each that is refuted."""
+    table = Table("who looks", ">coins", ">right guesses", ">ε at least", ">ε stated", "")
+    for verdict in verdicts:
+        guesses = verdict.guesses
+        table.add(
+            verdict.statement.name,
+            str(guesses.canaries),
+            f"{guesses.correct} of {guesses.made}",
+            f"{verdict.by_family:.2f}",
+            f"{verdict.epsilon:.2f}",
+            "REFUTED" if verdict.refuted else "not refuted",
+        )
+    table.show(out)
+    for verdict in verdicts:
+        if verdict.refuted:
+            say(
+                out,
+                f"audit failed: {verdict.statement.name} stated ε = {verdict.epsilon:.4f}; what "
+                f"was learnt needs at least {verdict.by_family:.4f}",
+            )

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from precad.cli.options import AsJson, AskedServer, print_json, with_options
+from precad.cli.main import AsJson, AskedServer, print_json, with_options
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.terminal import Table, console_of, plain, redraws, say

@@ -1,19 +1,69 @@
-"""`precad task new`, `check` and `show`."""
+"""`precad task new`, `check` and `show`, and `precad plan`: a task from what is wanted."""
 
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal
 
 import click
 
-from precad.cli.options import ARGUMENT, AsJson, Wishes, print_json, warn_of_clip, with_options
+from precad.cli.main import ARGUMENT, AsJson, print_json, warn_of_clip, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.common.terminal import say
 
-TaskFile: TypeAlias = Annotated[Path, "The task file.", ARGUMENT]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a training is to be: the words that `precad plan` and `precad task new` share."""
+
+    records: Annotated[str | None, "m: records of each owner, like 10x6000 or 3x500,1200,6x40."]
+    owners: Annotated[int | None, "n, where --records gives one size for all."]
+    epsilon: Annotated[float | None, "ε of a record against one curious server: gives σ."]
+    noise_multiplier: Annotated[float | None, "σ, in place of --epsilon: gives ε."]
+    delta: Annotated[float | None, "δ; with --records 1e-5 unless given."]
+    rounds: Annotated[int | None, "T: rounds; with --records 200 unless given."]
+    record_rate: Annotated[
+        float | None,
+        "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at least.",
+    ]
+    client_rate: Annotated[
+        float | None, "q: an owner is drawn with it; with --records so that about 20 are."
+    ]
+    record_clip: Annotated[
+        float | None, "R: bound on a record's gradient; with --records 1 unless given."
+    ]
+    client_clip: Annotated[
+        float | None, "C: bound on an owner's update; with --records by what owners can sample."
+    ]
+    recipe: Annotated[
+        Path | None, "How owners' tables become numbers: a file with the task's [data] section."
+    ]
+    architecture: Annotated[Literal["logistic", "mlp"] | None, "A built-in model."]
+    features: Annotated[
+        str | None, "Numbers in one record's input; with --model its shape, like 3x32x32."
+    ]
+    classes: Annotated[int | None, "How many labels there are; 1 for a number (regression)."]
+    hidden: Annotated[int, "Hidden units of an mlp."] = 32
+    model: Annotated[
+        str | None, "Or a model of your own, MODULE:NAME, which is called without arguments."
+    ]
+    weights: Annotated[
+        Path | None,
+        "Public weights to start from (safetensors), for everybody to have beside the task's file.",
+        "--from",
+    ]
+    validation: Annotated[
+        Literal["crypten", "proof"],
+        "How norms are checked: crypten needs a dealer, a third organisation, and holds against "
+        "servers that follow the protocol; proof needs the two servers alone, and one that cheats "
+        "learns no more of a record (docs/cheating-server.md).",
+    ] = "crypten"
+
+
+TaskFile = Annotated[Path, "The task file.", ARGUMENT]
 
 
 @click.group()
@@ -65,21 +115,17 @@ def new(
             _lay_beside(wishes.weights, out)
         out.write_text(written(made, described(made, wishes)), encoding="utf-8")
     except OSError as error:
-        raise Misconfiguration(
-            "out", str(out), f"can't be written ({error.strerror}); name another place"
-        ) from None
+        remedy = f"can't be written ({error.strerror}); name another place"
+        raise Misconfiguration("out", str(out), remedy) from None
     click.echo(f"{out}: task {made.name}, digest {made.digest}")
     warn_of_clip(made, max(sizes))
     if not tried:
-        say(
-            sys.stderr,
-            "! the model wasn't tried, as a record's shape isn't known: give --features, like 784 "
-            "or 3x32x32",
-        )
+        why = "! the model wasn't tried, as a record's shape isn't known: give --features, like"
+        say(sys.stderr, f"{why} 784 or 3x32x32")
 
 
 def _lay_beside(weights: Path, out: Path) -> None:
-    """Copies a file of weights into the folder of the task's file, if it isn't there."""
+    """Copy a file of weights into the folder of the task's file, if it isn't there."""
     place = out.parent / weights.name
     if place.exists() and not place.samefile(weights):
         raise Misconfiguration("--from", str(place), "exists already: name the file otherwise")
@@ -154,10 +200,8 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     for each in looks.look_at_columns(notes):
         say(sys.stderr, f"{'!' if each.kind is looks.Kind.NOTE else '✓'} {each.text}")
     if model is None and made.model.architecture not in BUILT_IN:
-        return (
-            f"{len(records):,} records of shape {list(records.inputs.shape[1:])}; give --model to "
-            "try them with your model"
-        )
+        found = f"{len(records):,} records of shape {list(records.inputs.shape[1:])}"
+        return f"{found}; give --model to try them with your model"
     module = build(made.model) if model is None else own_model(model)
     tried = functional.cross_entropy if loss is None else own_object("loss", loss)
     who = ClientId("check"), records, made.privacy.record_rate
@@ -165,3 +209,66 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
     return "; ".join(each.text for each in findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest(Wishes):
+    """What `precad plan` is asked."""
+
+    task: Annotated[Path | None, "The task (TOML), instead of its numbers one by one."]
+    dimension: Annotated[int | None, "d: parameters, in place of a model."]
+    malicious: Annotated[
+        int | None,
+        "K: owners that may submit anything; without --client-clip C is chosen for them.",
+    ]
+    change: Annotated[
+        Literal["replacements", "additions"],
+        "What the K do: honest ones turn bad, or bad ones join.",
+    ] = "replacements"
+    loss: Annotated[float, "L: expected loss on one record without attackers."] = 0.2
+    tolerated_loss: Annotated[float, "The loss that attackers may cause at most, above L."] = 0.5
+    loss_bound: Annotated[float, "B: the largest value that the loss takes."] = 1.0
+    as_json: AsJson
+
+
+@click.command()
+@with_options
+def plan(request: PlanRequest) -> None:
+    """Say what σ gives an ε, what ε a σ gives, and how many attackers that bounds.
+
+    Everything is PLANNED: precad ledger and precad certify say what a run
+    gave, precad simulate what a setting learns.
+
+    PRIVACY: σ is the least for which a record has (ε, δ) against one curious
+    server, exactly, over as many participations as all but one owner in 1,000
+    will have.
+
+    ROBUSTNESS: with K malicious owners the expected loss stays below
+    B·Φ(Φ⁻¹(L/B) + 2Kμ) if they replace honest ones, with Kμ if they join; μ
+    is the central limit theorem's. C is chosen by that. Beside it stands how
+    many owners, and how many records, are certified exactly.
+
+    With --records everything is as precad task new would write it, of the same
+    words. With --task its numbers are taken, and --epsilon gives another σ for
+    it. Without both all numbers are to be given.
+
+    For example:
+
+    \b
+        precad plan --records 3x400 --epsilon 3 --architecture logistic \\
+          --features 30 --classes 2
+        precad plan --epsilon 3 --delta 1e-5 --record-rate 0.05 \\
+          --client-rate 1 --rounds 200 --record-clip 1 --client-clip 10 \\
+          --dimension 7850
+        precad plan --epsilon 2 --delta 1e-5 --record-rate 0.1 \\
+          --client-rate 0.1 --rounds 200 --record-clip 1 --malicious 1 \\
+          --owners 1000 --dimension 7850
+        precad plan --task task.toml --epsilon 2
+    """  # noqa: D301 -- click reads the control character
+    from precad.cli.planning import Plan  # noqa: PLC0415 -- SciPy
+
+    made = Plan.of(request)
+    if request.as_json:
+        print_json(made.document(), indent=2)
+    else:
+        made.show()

@@ -16,7 +16,7 @@ from precad.accounting.adversaries import planned_participations
 from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import record_epsilon
-from precad.cli.options import Wishes
+from precad.cli.task_command import Wishes
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.ring import WORD_BYTES

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from precad.cli.main import ErrorsInOneLine
-from precad.cli.options import PATH, json_option, print_json
+from precad.cli.main import PATH, ErrorsInOneLine, json_option, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from precad.cli.options import PATH, json_option, print_json
+from precad.cli.main import PATH, json_option, print_json
 from precad.cli.start import said
 from precad.common.errors import Misconfiguration, PrecadError
 from precad.common.terminal import Bar, say

@@ -12,7 +12,7 @@ from benchmarks.rounds.hardware import hardware
 from benchmarks.rounds.lines import WIDE_AREA
 from benchmarks.rounds.ours.system import CHECKS, PHASES, servers_cpu
 from benchmarks.rounds.padded import padded_work
-from precad.cli.options import json_of
+from precad.cli.main import json_of
 from precad.common.errors import Misconfiguration
 from precad.common.files import write_file
 

@@ -6,10 +6,8 @@ import pytest
 from click import unstyle
 from tests.rig.terminal import Terminal
 
-from precad.cli.demo import DemoRequest
-from precad.cli.demo_display import Display, conclude
-from precad.cli.demo_outcome import Outcome, RoundRow
-from precad.cli.demo_scenario import Scenario, make_scenario
+from precad.cli.demo import DemoRequest, Display, conclude
+from precad.cli.demo_training import Outcome, RoundRow, Scenario, make_scenario
 from precad.common.terminal import redraws, say
 
 RESULT = {

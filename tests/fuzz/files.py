@@ -23,8 +23,7 @@ from precad.certify.finished_runs import FinishedRun
 from precad.certify.inefficacy import expected_loss
 from precad.certify.intervals import ScoreBound, vote_counts
 from precad.cli.certify import Loss, Prediction, UnitName, certify
-from precad.cli.certify_files import read_array
-from precad.cli.certify_inputs import Trained, expectation, true_labels, vote_intervals
+from precad.cli.certify_inputs import Trained, expectation, read_array, true_labels, vote_intervals
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data

@@ -113,9 +113,9 @@ PARTS = {
     "": "dealer.process client.connection common.identity.deployment_keys",
     "client": "client.data_owner client.owner_settings client.own_account accounting.exact",
     "server": "server_a.process server_b.process aggregator.workers.worker_process",
-    "plan": "cli.account_answer cli.certify_answer accounting.guarantees",
-    "report": "cli.report_sources cli.report_facts cli.report_page",
-    "simulation": "simulation simulation.datasets cli.demo_outcome",
+    "plan": "cli.certify_answer accounting.guarantees",
+    "report": "cli.report_sources cli.report cli.report_facts",
+    "simulation": "simulation simulation.datasets cli.demo_training",
 }
 LOADED = (
     WITHOUT

@@ -13,7 +13,7 @@ from tests.rig.warm import forked
 
 from precad.audit import canary_training
 from precad.audit.canary_training import Audited, Designed, audit, designed, planned
-from precad.cli.audit_command import REFUTED
+from precad.cli.simulate_command import REFUTED
 from precad.common.errors import Misconfiguration
 from precad.common.ring import RingVector
 from precad.common.task import Task

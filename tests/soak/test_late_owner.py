@@ -12,11 +12,9 @@ from pathlib import Path
 
 from tests.rig.waiting import until
 
-from precad.cli.demo import DemoRequest
-from precad.cli.demo_display import Display
-from precad.cli.demo_outcome import RoundRow
+from precad.cli.demo import DemoRequest, Display
 from precad.cli.demo_run import run
-from precad.cli.demo_scenario import Scenario, make_scenario
+from precad.cli.demo_training import RoundRow, Scenario, make_scenario
 from precad.common.model import load_model
 from precad.common.task import Task
 

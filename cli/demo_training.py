@@ -1,7 +1,8 @@
-"""What a demo's training came to: rounds, guarantees, what changed inputs can do, a plot, files."""
+"""A demo's training: what is decided before, its rounds, guarantees, plot and other files."""
 
 import csv
 import math
+import os
 import secrets
 from collections import Counter
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
+from torch.nn.functional import cross_entropy
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
@@ -23,20 +25,101 @@ from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
-from precad.cli.demo_scenario import Scenario
+from precad.cli.demo import DemoRequest
+from precad.cli.local_deployment import Data
+from precad.client.gradients.local_update import padded_work_s
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
 from precad.client.gradients.torch_models import Applied, build
 from precad.client.trained_model import load_vector
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
 from precad.common.model import ModelVector
+from precad.common.task import Task
 from precad.common.terminal import upper
 from precad.common.wire.operator_connection import RoundReport, ServerStatus
+from precad.simulation.bad_client import KINDS
+from precad.simulation.datasets import DataSet, load, shards
+from precad.simulation.demo_tasks import demo_task
 from precad.simulation.result import draw_training
+
+SHARDS_PER_CLIENT = 4
+COLLECT_S = 60.0
+REJOIN_S = 1.0
+LEAST_WAIT_S = 0.05
+ROOM = 2.0
+"""Of the wait above the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that is decided before a process starts."""
+
+    dataset: DataSet = field(repr=False)
+    model: str
+    task: Task
+    data: dict[ClientId, Data] = field(repr=False)
+    attack: str | None
+    bad: dict[ClientId, str]
+
+    @property
+    def honest(self) -> tuple[ClientId, ...]:
+        """Clients that follow the protocol."""
+        return tuple(client for client in self.data if client not in self.bad)
+
+
+def make_scenario(request: DemoRequest) -> Scenario:
+    """Decide everything, or refuse. Raises Misconfiguration naming the option."""
+    clients, bad_count = request.clients, _attackers(request)
+    data = load(request.dataset, request.data)
+    values = demo_task(data, request.model, clients, request.rounds, request.client_rate)
+    values["validation"] = request.validation
+    if request.objective is not None:
+        values["objective"] = {"name": request.objective}
+    deadlines = values["deadlines"] = {"collect": COLLECT_S, "rejoin": REJOIN_S}
+    parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, request.seed)
+    most = max(parts, key=len)
+    largest = data.train_x[most], data.train_y[most]
+    deadlines["work"] = _wait_s(Task.parse(values), largest, clients)
+    width = len(str(clients))
+    names = [ClientId(f"owner-{number:0{width}d}") for number in range(1, clients + 1)]
+    records = {n: (data.train_x[p], data.train_y[p]) for n, p in zip(names, parts, strict=True)}
+    # The last ones: which clients are bad makes no difference to the protocol.
+    bad = dict.fromkeys(names[clients - bad_count :], request.attack or "")
+    return Scenario(data, request.model, Task.parse(values), records, request.attack, bad)
+
+
+def _wait_s(task: Task, data: Data, clients: int) -> float:
+    """A ``deadlines.work`` that all owners keep on this machine, which they share.
+
+    Owners elsewhere measure their own (``precad doctor``), and the task takes the longest.
+    """
+    rate = task.privacy.record_rate
+    work_s = padded_work_s(build(task.model), cross_entropy, data, len(data[1]), rate, task)
+    together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))
+    return min(COLLECT_S / 2, max(LEAST_WAIT_S, math.ceil(20 * ROOM * together_s) / 20))
+
+
+def _attackers(request: DemoRequest) -> int:
+    if request.attack is None:
+        if request.attackers:
+            remedy = f"say what they do: --attack {'|'.join(KINDS)}"
+            raise Misconfiguration("--attackers", request.attackers, remedy)
+        return 0
+    if request.attack not in KINDS:
+        raise Misconfiguration("--attack", request.attack, f"use one of {', '.join(KINDS)}")
+    count = 1 if request.attackers is None else request.attackers
+    if not 1 <= count < request.clients:
+        remedy = f"must be at least 1 and fewer than the {request.clients} clients"
+        raise Misconfiguration("--attackers", count, remedy)
+    return count
+
 
 POISONED = (1, 2, 5, 10)
 """Numbers of bad records that the report bounds."""
 RADII = (0.0, 0.125, 0.25, 0.5, 0.75)
 CONFIDENCE = 0.999
 COPIES = 10_000
+EXACT = (AccountantName.EXACT,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +174,13 @@ class Outcome:
 
     def add(self, report: RoundReport, accuracy: float | None) -> RoundRow:
         """Take in one round's report."""
-        rounds = report.version + 1
+        rounds, rejected = report.version + 1, dict(report.rejected)
         adversaries = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-        exact = (AccountantName.EXACT,)
-        server, clients = self.statements(rounds, report.most_participations, adversaries, exact)
-        row = RoundRow(
-            number=rounds,
-            accuracy=accuracy,
-            cohort=report.cohort,
-            accepted=report.accepted,
-            rejected=dict(report.rejected),
-            epsilon_server=server.epsilon,
-            epsilon_clients=clients.epsilon,
-            seconds=report.seconds,
-        )
-        self.rows.append(row)
-        return row
+        stated = self.statements(rounds, report.most_participations, adversaries, EXACT)
+        counts = report.cohort, report.accepted, rejected
+        server, clients = (statement.epsilon for statement in stated)
+        self.rows.append(RoundRow(rounds, accuracy, *counts, server, clients, report.seconds))
+        return self.rows[-1]
 
     def statements(
         self,
@@ -132,8 +206,7 @@ class Evaluation:
     def probabilities(self, theta: ModelVector) -> NDArray[np.float64]:
         """``[points, classes] float64``."""
         outputs = self._model.outputs(theta, self._inputs).astype(np.float64)
-        shares: NDArray[np.float64] = softmax(outputs, axis=1)
-        return shares
+        return np.asarray(softmax(outputs, axis=1))
 
     def accuracy(self, theta: ModelVector) -> float:
         """Share of held-out records that the model gets right."""
@@ -146,8 +219,7 @@ def _malicious_server(outcome: Outcome, rounds: int) -> dict[str, float]:
     run = Run.of(task, rounds=rounds).at_cap(rounds)
     if not run.covers_a_malicious_server(Adversary.ONE_SERVER):
         return {}
-    one, exact = (Adversary.ONE_SERVER,), (AccountantName.EXACT,)
-    (statement,) = guarantees(run, task.privacy.delta, one, exact)
+    (statement,) = guarantees(run, task.privacy.delta, (Adversary.ONE_SERVER,), EXACT)
     return {"epsilon_exact_malicious_server": statement.epsilon}
 
 
@@ -166,6 +238,7 @@ def summary(
     exact = {who: epsilon[AccountantName.EXACT, who] for who in Adversary}
     level = exact[Adversary.CLIENT_LEVEL]
     honest = {client.name for client in scenario.honest}
+    rejected = sum(n for name, n in status_a.rejected_by_client.items() if name in honest)
     return {
         "dataset": scenario.dataset.name,
         "model": scenario.model,
@@ -185,9 +258,7 @@ def summary(
         "participations": most,
         "accepted": outcome.accepted,
         "rejected": dict(outcome.rejected),
-        "honest_rejected": sum(
-            count for name, count in status_a.rejected_by_client.items() if name in honest
-        ),
+        "honest_rejected": rejected,
         "model_digest_a": status_a.model_digest.hex(),
         "model_digest_b": status_b.model_digest.hex(),
         "seconds": round(seconds, 2),
@@ -252,7 +323,7 @@ def robustness(
         "epsilon_record": result["epsilon_exact_server"],
         "delta": result["delta"],
         "poisoning": _poisoning(result),
-        "smoothing": _smoothing(scenario, theta, folder),
+        "smoothing": _smoothing(scenario, theta, folder, section.noise),
     }
     found["words"] = _in_words(found)
     title = f"What {scenario.dataset.name}, {scenario.model} promises"
@@ -268,29 +339,26 @@ def _poisoning(result: dict[str, Any]) -> dict[str, Any]:
     inputs = CertificateInputs(**result["certificate_inputs"])
     guarantee = ExactGroups(inputs.mechanism(Unit.RECORD))
     wrong = 1.0 - result["accuracy"]
-    rows = []
-    for k in POISONED:
-        bounds = attack_bounds(wrong, 1.0, guarantee, k)
-        rows.append({"records": k, "lower": float(bounds.lower), "upper": float(bounds.upper)})
+    found = [(k, attack_bounds(wrong, 1.0, guarantee, k)) for k in POISONED]
+    rows = [{"records": k, "lower": float(b.lower), "upper": float(b.upper)} for k, b in found]
     return {"if_expected_error_is": wrong, "bounds": rows}
 
 
-def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path) -> dict[str, Any]:
+def _smoothing(
+    scenario: Scenario, theta: ModelVector, folder: Path, sigma: float
+) -> dict[str, Any]:
     """CERTIFY of the held-out records at the objective's σ."""
-    section, data = scenario.task.objective, scenario.dataset
-    assert section is not None
-    module = build(scenario.task.model)
+    module, data = build(scenario.task.model), scenario.dataset
     load_vector(module, theta)
-    how = Sampling(section.noise, 100, COPIES, secrets.randbelow(DRAWS))
+    how = Sampling(sigma, 100, COPIES, secrets.randbelow(DRAWS))
     votes = sample_votes(module, torch.from_numpy(data.test_x), how)
     budget = ConfidenceBudget(CONFIDENCE, data.classes)
-    certificates = prediction.certify_smoothing(votes.votes, section.noise, budget, votes.selection)
+    certificates = prediction.certify_smoothing(votes.votes, sigma, budget, votes.selection)
     right = certificates.certified & (certificates.labels == data.test_y)
-    path = folder / "certificate.png"
-    plot_smoothing(path, certificates, right, known=True, noise=section.noise)
+    plot_smoothing(folder / "certificate.png", certificates, right, known=True, noise=sigma)
     shares = prediction.certified_accuracy(certificates.radius, right, RADII).tolist()
     return {
-        "sigma": section.noise,
+        "sigma": sigma,
         "copies": COPIES,
         "confidence": CONFIDENCE,
         "points": len(data.test_y),
