@@ -74,12 +74,20 @@ def collect(
     return got, round(ended, 3), reason
 
 
-def test_one_long_pause_ends_it() -> None:
-    assert collect([0, 3600, 0], idle_s=30, total_s=1000) == (1, 30, Rejection.TRUNCATED)
-
-
-def test_a_drip_ends_too() -> None:
-    assert collect([26] * 100, idle_s=30, total_s=100) == (3, 100, Rejection.TRUNCATED)
+@pytest.mark.parametrize(
+    ("pauses", "idle_s", "total_s", "got", "ended"),
+    [
+        pytest.param([0, 3600, 0], 30, 1000, 1, 30, id="one long pause"),
+        pytest.param([26] * 100, 30, 100, 3, 100, id="a drip"),
+        # A pause that begins shortly before the end doesn't add its own length to it.
+        pytest.param([50, 3600], 60, 100, 1, 100, id="the last pause"),
+        pytest.param([50, 40, 3600], 60, 100, 2, 100, id="the last of three"),
+    ],
+)
+def test_who_pauses_too_long_or_in_sum_is_cut_off(
+    pauses: list[float], idle_s: float, total_s: float, got: int, ended: float
+) -> None:
+    assert collect(pauses, idle_s=idle_s, total_s=total_s) == (got, ended, Rejection.TRUNCATED)
 
 
 def test_the_wait_for_a_turn_is_not_the_clients() -> None:
@@ -96,13 +104,6 @@ def test_the_wait_for_a_turn_is_not_the_clients() -> None:
 
     with asyncio.Runner(loop_factory=LeapingLoop) as runner:
         assert runner.run(run()) == 3
-
-
-@pytest.mark.parametrize("pauses", [[50, 3600], [50, 40, 3600]])
-def test_the_last_wait_ends_with_the_total(pauses: list[float]) -> None:
-    """A pause that begins shortly before the end doesn't add its own length to it."""
-    ended = collect(pauses, idle_s=60, total_s=100)
-    assert ended == (len(pauses) - 1, 100, Rejection.TRUNCATED)
 
 
 # --- slots ---------------------------------------------------------------------------------------

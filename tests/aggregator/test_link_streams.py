@@ -98,18 +98,17 @@ def test_what_was_sent_before_the_link_was_closed_arrives_whole(number: int) -> 
         assert [each.sequence for each in echo.heard] == list(range(number))
 
 
-def test_a_stream_that_is_lost_ends_the_link() -> None:
-    echo = Echo()
-
-    def put() -> bool:
+@pytest.mark.parametrize("call", ["put", "require_alive"])
+def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(call: str) -> None:
+    def lost() -> bool:
         try:
-            link.put(frames(1)[0])
+            getattr(link, call)(*frames(1)[: call == "put"])
         except PeerUnavailable as error:
             return "closed a stream of the link" in str(error)
         return False
 
-    with served(echo.link) as address, dialled(address, ["localhost:1"]) as link:
-        until(put, "a refusal to send more")
+    with served(Echo().link) as address, dialled(address, ["localhost:1"]) as link:
+        until(lost, "the loss")
 
 
 @pytest.mark.parametrize("said", ["", "x", "{0}", "{1} 1", "{0} 0", f"{{0}} {STREAMS}", "{0} x"])
@@ -180,16 +179,3 @@ def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
         address = loop.serve(make, None)
         with pytest.raises(PeerViolation, match="names no link"), dialled(address, [address]):
             pass
-
-
-def test_whoever_waits_for_others_hears_that_a_stream_of_the_link_is_lost() -> None:
-    with served(Echo().link) as address, dialled(address, ["localhost:1"]) as link:
-
-        def lost() -> bool:
-            try:
-                link.require_alive()
-            except PeerUnavailable as error:
-                return "closed a stream of the link" in str(error)
-            return False
-
-        until(lost, "the loss")

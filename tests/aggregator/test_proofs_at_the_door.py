@@ -1,6 +1,6 @@
 """Submissions with proofs at one server's door: nothing that isn't right for it gets in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -32,13 +32,7 @@ from precad.common.proof_shape import P
 from precad.common.secret import Secret
 from precad.common.share.header import SubmissionContext
 from precad.common.share.mask import commit
-from precad.common.share.proof_submission import (
-    SERVERS,
-    AnySubmission,
-    ForProof,
-    Openings,
-    ProofSubmission,
-)
+from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof, ProofSubmission
 from precad.common.share.submission import HeldBody
 from precad.norm_check.share_with_proof import share
 
@@ -119,18 +113,6 @@ def test_each_server_holds_what_it_gets_and_the_disk_has_noise_alone(doors: Door
 
 
 # --- the header --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "change", [lambda _: (OTHER, OTHER), lambda both: both[::-1]], ids=["others", "exchanged"]
-)
-def test_a_header_of_another_opening_is_refused_by_both(
-    doors: Doors, change: Callable[[Openings], Openings]
-) -> None:
-    for part in doors.pair():
-        moved = replace(part.header, openings=change(part.header.openings))
-        refused = doors.refusal(replace(part, header=resigned(moved, signer(ONE))))
-        assert refused.reason is Rejection.WRONG_ATTEMPT
 
 
 def test_a_header_is_refused_by_the_server_whose_opening_it_lacks(doors: Doors) -> None:

@@ -79,27 +79,16 @@ def test_what_it_said_to_one_owner_is_no_word_to_another(
 # --- what it remembers of its last words ---------------------------------------------------------
 
 
-def word(number: int) -> bytes:
-    """Some message."""
-    return b"%d" % number
-
-
-def test_the_last_word_of_each_kind_is_known_for_the_owner_that_heard_it() -> None:
+def test_the_last_word_of_each_kind_alone_is_known_for_the_owner_that_heard_it() -> None:
     signed = LastSigned()
-    signed.note(ANN, "opening", word(1))
-    signed.note(ANN, "statement", word(2))
-    assert signed.knows(ANN, "opening", word(1))
-    assert signed.knows(ANN, "statement", word(2))
-    # Neither of another kind, nor of another owner.
-    assert not signed.knows(ANN, "opening", word(2))
-    assert not signed.knows(ANN, "statement", word(1))
-    assert not signed.knows(BEN, "opening", word(1))
-
-
-def test_only_the_last_word_is_known() -> None:
-    signed = LastSigned()
-    signed.note(ANN, "statement", word(1))
-    signed.note(ANN, "statement", word(2))
-    assert not signed.knows(ANN, "statement", word(1))
-    assert signed.knows(ANN, "statement", word(2))
     assert not signed.knows(ANN, "opening", b"")
+    for kind, word in (("opening", b"1"), ("statement", b"0"), ("statement", b"2")):
+        signed.note(ANN, kind, word)
+    known = {
+        (client, kind, word)
+        for client in (ANN, BEN)
+        for kind in ("opening", "statement")
+        for word in (b"0", b"1", b"2")
+        if signed.knows(client, kind, word)
+    }
+    assert known == {(ANN, "opening", b"1"), (ANN, "statement", b"2")}

@@ -269,10 +269,6 @@ def test_a_table_means_the_same_in_every_container(kind: str, tmp_path: Path) ->
         assert len(set(map(repr, outcomes.values()))) == 1, (use, outcomes)
 
 
-def test_the_kinds_and_uses_make_enough_tables() -> None:
-    assert len(KINDS) * len(USES) >= 200
-
-
 @pytest.mark.parametrize("use", ["level, filled", "level", "class"])
 @pytest.mark.parametrize("container", [pandas_plain, parquet_of_pandas])
 def test_a_code_that_a_float_has_rounded_is_refused(

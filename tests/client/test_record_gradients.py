@@ -86,29 +86,6 @@ def rows(
 
 @_FALLBACK
 @MODELS
-def test_rows_equal_autograd_of_one_record_at_a_time(make: Callable[[], nn.Module]) -> None:
-    model = make()
-    found = rows(model, np.arange(RECORDS), chunk=8)
-    assert found.dtype == np.float64
-    reference = make().train()
-    start = 0
-    theta = torch.from_numpy(theta_for(model)).float()
-    with torch.no_grad():
-        for parameter in reference.parameters():
-            parameter.copy_(theta[start : start + parameter.numel()].reshape(parameter.shape))
-            start += parameter.numel()
-    inputs, targets = data_for(model)
-    for record in range(RECORDS):
-        reference.zero_grad()
-        cross_entropy(
-            reference(inputs[record : record + 1]), targets[record : record + 1]
-        ).backward()  # type: ignore[no-untyped-call]
-        expected = torch.cat([p.grad.ravel() for p in reference.parameters() if p.grad is not None])
-        np.testing.assert_allclose(found[record], expected.numpy(), rtol=1e-4, atol=1e-6)
-
-
-@_FALLBACK
-@MODELS
 def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(
     make: Callable[[], nn.Module],
 ) -> None:

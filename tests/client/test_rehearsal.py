@@ -112,14 +112,6 @@ def test_shapes_and_types_that_do_not_fit_are_told_in_words(x: Any, y: Any, said
 # --- losses and models that mix records ----------------------------------------------------------
 
 
-def contrastive(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Records of one label attract one another, all others repel (as SupCon has it)."""
-    unit = functional.normalize(outputs, dim=1)
-    near = unit @ unit.T / 0.1
-    same = (targets[:, None] == targets[None, :]).float()
-    return -(same * functional.log_softmax(near, dim=1)).sum(dim=1).mean()
-
-
 def pairs(outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     """Neighbours in the batch are two views of one thing (as NT-Xent has it)."""
     unit = functional.normalize(outputs, dim=1)
@@ -162,7 +154,6 @@ class Remembering(nn.Module):
 @pytest.mark.parametrize(
     ("model", "loss"),
     [
-        (linear(), contrastive),
         (linear(), pairs),
         (linear(), spread),
         (Centred(), functional.cross_entropy),
@@ -252,37 +243,9 @@ def test_class_weights_that_would_do_nothing_are_refused(loss: Any) -> None:
         check(linear(), loss, X, Y)
 
 
-@_FALLBACK
-@pytest.mark.parametrize(
-    "model",
-    [
-        nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Conv1d(2, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(),
-                      nn.LayerNorm(8), nn.Linear(8, 3)),
-        nn.Sequential(nn.Unflatten(1, (3, 2)), nn.TransformerEncoderLayer(2, 1, 4, 0.0,
-                      batch_first=True), nn.Flatten(), nn.Linear(6, 3)),
-    ],
-)  # fmt: skip
-def test_models_that_treat_each_record_alone_are_accepted(model: nn.Module) -> None:
-    check(model, functional.cross_entropy, X, Y, "uniform")
-
-
 def test_the_rehearsal_leaves_the_model_as_it_was() -> None:
     model = linear().eval()
     before = [p.clone() for p in model.parameters()]
     check(model, functional.cross_entropy, X, Y)
     assert not model.training
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-
-def test_random_models_are_refused() -> None:
-    class Noisy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(6, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            outputs: torch.Tensor = self.linear(x + torch.randn_like(x))
-            return outputs
-
-    with pytest.raises(Misconfiguration, match="random layers"):
-        check(Noisy(), functional.cross_entropy, X, Y)

@@ -2,18 +2,15 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 import torch
-from pyarrow import parquet
 from tests.conftest import TaskMaker
 
 from precad.client.records.columns import Columns
@@ -45,71 +42,16 @@ def rows() -> dict[str, list[Any]]:
     }
 
 
-def of_pandas(folder: Path) -> Any:
-    del folder
-    return pd.DataFrame(rows())
-
-
-def of_pandas_types(folder: Path) -> Any:
-    frame = of_pandas(folder).astype({"age": "Float64", "ward": "category", "died": "string"})
-    assert frame["age"].isna().sum() == 1
-    return frame
-
-
-def of_polars(folder: Path) -> Any:
-    del folder
-    return pl.DataFrame(rows() | {"age": [80.0, None, 40.0, 60.0]})
-
-
-def of_arrow(folder: Path) -> Any:
-    del folder
-    return pa.table(rows() | {"age": [80.0, None, 40.0, 60.0]})
-
-
-def of_parquet(folder: Path) -> Any:
-    parquet.write_table(of_arrow(folder), folder / "ward.parquet")
-    return folder / "ward.parquet"
-
-
-def of_csv(folder: Path) -> Any:
-    return write(folder, CSV)
-
-
-def of_lists(folder: Path) -> Any:
-    del folder
-    return rows()
-
-
-FORMS = [of_csv, of_lists, of_pandas, of_pandas_types, of_polars, of_arrow, of_parquet]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_a_table_gives_the_same_records(
-    form: Callable[[Path], Any], tmp_path: Path
-) -> None:
-    data = form(tmp_path)
+@pytest.mark.parametrize("in_a_file", [True, False])
+def test_a_table_becomes_the_recipes_numbers(tmp_path: Path, *, in_a_file: bool) -> None:
+    """As in every other container: test_containers.py."""
+    data: Any = write(tmp_path, CSV) if in_a_file else rows()
     x, y = read_records(data, RECIPE)
     assert (x.dtype, y.dtype) == (np.float32, np.int64)
     assert x.tolist() == X
     assert y.tolist() == Y
     assert read_inputs(data, RECIPE).tolist() == X
     assert len(as_records((x, y))) == 4
-
-
-def test_levels_of_numbers_and_truth_values_are_text_in_the_task() -> None:
-    recipe = DataSection.model_validate(
-        {
-            "target": {"name": "y", "kind": "categorical", "levels": ["0", "1"]},
-            "columns": [
-                {"name": "in", "kind": "categorical", "levels": ["true", "false"]},
-                {"name": "n", "kind": "categorical", "levels": ["1.5"], "fill_level": "1.5"},
-            ],
-        }
-    )
-    frame = {"y": np.array([1.0, 0.0]), "in": [True, False], "n": [1.5, float("nan")]}
-    x, y = read_records(frame, recipe)
-    assert y.tolist() == [1, 0]
-    assert x.tolist() == [[1, 0, 0, 1, 0], [0, 1, 0, 1, 0]]
 
 
 def test_without_a_recipe_a_table_of_numbers_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """Trying again: how long, how often, and what is said when it is given up."""
 
-import fcntl
-import os
-import resource
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +12,6 @@ from sqlalchemy.exc import OperationalError
 from tests.conftest import TaskMaker
 from tests.rig.clock import LeapingClock, LonelyClock
 from tests.rig.keys import verifier
-from tests.rig.waiting import readable_within
 
 from precad.aggregator.collect import Inbox
 from precad.aggregator.rounds.states import Opened
@@ -148,39 +145,24 @@ def test_it_gives_up_after_an_outage(clock: LeapingClock, session: Session) -> N
     assert "trying again" in session.progress.error
 
 
-def fails(why: str) -> Callable[[], None]:
-    def attempt() -> None:
-        raise PeerUnavailable(why)
-
-    return attempt
-
-
-def one_by_one(attempts: list[Callable[[], None]]) -> Callable[[], None]:
-    def attempt() -> None:
-        attempts.pop(0)()
-
-    return attempt
-
-
 def test_whoever_gives_up_says_what_failed_since_both_were_heard_from(
     clock: LeapingClock, session: Session
 ) -> None:
     """The dealer is gone, and the last try met a server B that was between two of its own."""
 
-    def play() -> None:
-        session.progress.contacts += 1
-        raise PeerUnavailable("the link broke an hour ago")
+    heard, dealer, b = "the link broke an hour ago", "the dealer is gone", "B sent nothing"
+    said = ["gone for ever", heard, dealer, b, dealer, b]
 
-    def lasts() -> None:
-        # As long as the outage may: nothing follows it.
-        clock.time += 2 * OUTAGE_S
-        raise PeerUnavailable("B sent nothing")
+    def attempt() -> None:
+        why = said.pop(0)
+        session.progress.contacts += why == heard
+        # The last one lasts as long as the outage may: nothing follows it.
+        clock.time += 0 if said else 2 * OUTAGE_S
+        raise PeerUnavailable(why)
 
-    said = ["the dealer is gone", "B sent nothing", "the dealer is gone"]
-    attempts = [fails("gone for ever"), play, *map(fails, said), lasts]
     with pytest.raises(PeerUnavailable) as gave_up:
-        persist(session, one_by_one(attempts))
-    assert attempts == []
+        persist(session, attempt)
+    assert said == []
     assert str(gave_up.value) == (
         "B sent nothing (earlier in this outage: the dealer is gone; the link broke an hour ago)"
     )
@@ -224,22 +206,14 @@ def engine(connect: Callable[[], Any]) -> Any:
     return SimpleNamespace(dialect=SimpleNamespace(name="postgresql"), connect=connect)
 
 
-class _Connection:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_exception: object) -> None:
-        return None
-
-
 def test_a_database_that_recovers_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     clock, fails = LeapingClock(), [3]
 
-    def connect() -> _Connection:
+    def connect() -> AbstractContextManager[None]:
         if fails[0]:
             fails[0] -= 1
             raise OperationalError("", {}, Exception("FATAL: the database system is starting up"))
-        return _Connection()
+        return nullcontext()
 
     wait_for_database(engine(connect), clock)
     assert len(clock.slept) == 3
@@ -250,7 +224,7 @@ def test_a_database_that_recovers_is_waited_for(caplog: pytest.LogCaptureFixture
 def test_a_database_that_never_comes_is_an_error() -> None:
     clock = LeapingClock()
 
-    def connect() -> _Connection:
+    def connect() -> None:
         raise OperationalError("", {}, Exception("connection refused"))
 
     with pytest.raises(StorageFailure, match="refused"):
@@ -267,19 +241,3 @@ def test_what_trying_again_cannot_mend_ends_it_at_once(
     with pytest.raises(PeerViolation):
         persist(session, differ)
     assert clock.slept == []
-
-
-def test_a_pipe_beyond_the_1024th_descriptor_is_waited_for() -> None:
-    """``select`` takes none of them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
-    low, writes = os.pipe()
-    reads = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1050)
-    try:
-        assert list(readable_within(0.0, reads)) == []
-        os.write(writes, b"x")
-        assert list(readable_within(None, reads)) == [reads]
-    finally:
-        for number in (low, reads, writes):
-            os.close(number)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -93,27 +93,19 @@ def test_a_submission_does_not_show_its_secrets() -> None:
             assert repr(secret)[2:-1] not in shown
 
 
-@pytest.mark.parametrize("nonce", [b"", bytes(16), bytes(31), bytes(33)])
-def test_a_nonce_of_another_length_is_malformed(nonce: bytes) -> None:
-    with pytest.raises(RejectedSubmission) as rejected:
-        dataclasses.replace(CONTEXT, nonce=nonce)
-    assert rejected.value.reason is Rejection.MALFORMED
-
-
-@pytest.mark.parametrize("field", ["version", "attempt"])
-def test_a_round_before_the_first_is_malformed(field: str) -> None:
-    changes: dict[str, Any] = {field: -1}
+@pytest.mark.parametrize(
+    ("whole", "field", "value"),
+    [
+        *((CONTEXT, "nonce", bytes(length)) for length in (0, 16, 31, 33)),
+        *((CONTEXT, field, -1) for field in ("version", "attempt")),
+        *((made()[0], name, Secret(bytes(n))) for name in ("seed", "salt") for n in (0, 31, 33)),
+    ],
+)
+def test_a_value_of_another_length_or_a_round_before_the_first_is_malformed(
+    whole: Any, field: str, value: Any
+) -> None:
     with pytest.raises(RejectedSubmission, match=field) as rejected:
-        dataclasses.replace(CONTEXT, **changes)
-    assert rejected.value.reason is Rejection.MALFORMED
-
-
-@pytest.mark.parametrize("length", [0, 31, 33])
-@pytest.mark.parametrize("field", ["seed", "salt"])
-def test_a_seed_or_salt_of_another_length_is_malformed(field: str, length: int) -> None:
-    changes: dict[str, Any] = {field: Secret(bytes(length))}
-    with pytest.raises(RejectedSubmission, match=field) as rejected:
-        dataclasses.replace(made()[0], **changes)
+        dataclasses.replace(whole, **{field: value})
     assert rejected.value.reason is Rejection.MALFORMED
 
 

@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -45,6 +45,8 @@ def test_squared_norms_are_exact_integers(x: NDArray[np.int64], f: int) -> None:
 
 
 @given(ring_vectors, st.integers(1, 2**25), bits)
+@example(np.full(100, -(2**63)), 2**25, 20)
+@example(np.full(2, 2**63 - 1), 2**25, 20)
 def test_a_clipped_update_is_never_longer_than_its_bound(
     x: NDArray[np.int64], bound: int, f: int
 ) -> None:

@@ -20,6 +20,18 @@ from precad.common.task import MAX_BOUND, Task
 
 positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 usual = st.floats(0.01, 30)
+borders = st.sampled_from(
+    [
+        *(
+            each
+            for clip in (0.25, 2.0**-30, 32.0, 2.0**24)
+            for each in (math.nextafter(clip, 0), clip)
+        ),
+        32.0 + 2**-19,
+        2.0**23,
+    ]
+)
+"""Clips at which a number of bits more or fewer fits."""
 rates = st.floats(0, 1, exclude_min=True)
 names = st.text(min_size=1, max_size=8)
 
@@ -70,18 +82,25 @@ def test_every_task_is_made_or_refused_by_a_known_field(data: dict[str, Any]) ->
     assert all(math.isfinite(x) for x in (task.noise_units, task.sensitivity_ratio))
 
 
-@given(values(usual))
-def test_the_fractional_bits_that_a_refusal_names_make_a_task(data: dict[str, Any]) -> None:
+@given(values(usual | borders), st.sampled_from([None, 1e4]))
+def test_the_fractional_bits_that_a_refusal_names_make_a_task_and_no_others_nearer_do(
+    data: dict[str, Any], noise: float | None
+) -> None:
+    """At the borders noise may be enough for any number of bits."""
+    data["privacy"]["noise_multiplier"] = noise or data["privacy"]["noise_multiplier"]
     refused = refusal_of(data)
     if refused is None or refused.field != "fractional_bits":
         return
-    found = re.search(r"use at (?:least|most) (\d+)", refused.remedy)
+    assert refused.value == data["fractional_bits"]
+    found = re.search(r"(β|1024).*use at (least|most) (\d+)", refused.remedy)
     assert found, refused.remedy
-    bits = int(found[1])
+    bits = int(found[3])
     assert 1 <= bits <= 52
     again = refusal_of(data | {"fractional_bits": bits})
     # Where no number of bits does it all, the next refusal is about something else.
     assert again is None or again.field != "fractional_bits"
+    nearer = bits - 1 if found[2] == "least" else bits + 1
+    assert refusal_of(data | {"fractional_bits": nearer}) is not None
 
 
 def refusal_of(data: dict[str, Any]) -> Misconfiguration | None:
