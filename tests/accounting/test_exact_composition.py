@@ -83,28 +83,34 @@ def test_sampled_events_of_every_size_are_within_a_percent_of_a_finer_grid(
     assert finer <= usual <= finer * 1.01
 
 
+FIVE_TASKS = [
+    (0.05, 1.0, 100, 1.0),
+    (0.2, 2.0, 60, 1.0),
+    (0.01, 0.8, 400, 1.0),
+    (0.1, 4.0, 1000, 0.3),
+    (0.5, 6.0, 20, 1.0),
+]
+"""Of one owner: rate, σ, rounds and the chance to take part."""
+
+
 @pytest.mark.parametrize(
-    ("rate", "sigma", "count", "step"),
-    [(1e-6, 1.0, 10**6, 4e-8), (1e-3, 1.0, 5000, 4e-6), (0.01, 0.7, 1000, 4e-5)],
+    ("events", "delta", "step"),
+    [
+        ([(1e-6, 1.0, 10**6, 1.0)], 1e-5, 4e-8),
+        ([(1e-3, 1.0, 5000, 1.0)], 1e-5, 4e-6),
+        ([(0.01, 0.7, 1000, 1.0)], 1e-5, 4e-5),
+        (FIVE_TASKS, 1e-8, 1e-4),
+    ],
 )
-def test_tiny_rates_are_near_an_independent_transform_and_never_below(
-    rate: float, sigma: float, count: int, step: float
+def test_tiny_rates_and_many_tasks_are_near_an_independent_transform_and_never_below(
+    events: list[tuple[float, float, int, float]], delta: float, step: float
 ) -> None:
-    event = poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count)
-    truth = convolved(1e-5, step, 2**20, event)
-    assert truth * (1 - 1e-4) <= epsilon(1e-5, event) <= truth * 1.003
-
-
-def test_an_owners_five_tasks_cost_what_an_independent_composition_says() -> None:
-    tasks = [
-        poisson_gaussian(rate=0.05, noise_multiplier=1.0, count=100),
-        poisson_gaussian(rate=0.2, noise_multiplier=2.0, count=60),
-        poisson_gaussian(rate=0.01, noise_multiplier=0.8, count=400),
-        poisson_gaussian(rate=0.1, noise_multiplier=4.0, count=1000, participation=0.3),
-        poisson_gaussian(rate=0.5, noise_multiplier=6.0, count=20),
+    made = [
+        poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count, participation=share)
+        for rate, sigma, count, share in events
     ]
-    truth = convolved(1e-8, 1e-4, 2**19, *tasks)
-    assert truth * (1 - 1e-4) <= epsilon(1e-8, *tasks) <= truth * 1.003
+    truth = convolved(delta, step, 2**20, *made)
+    assert truth * (1 - 1e-4) <= epsilon(delta, *made) <= truth * 1.003
 
 
 @pytest.mark.parametrize(

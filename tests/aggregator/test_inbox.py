@@ -64,13 +64,16 @@ class Side:
         return 0 if self.role is Role.SERVER_A else 1
 
     def submission(self, client: ClientId = ONE, number: int = 3) -> Submission:
-        return submission(self.task, self.role, client, number)
+        a, b = pair_of(self.task, client, number)
+        return a if self.role is Role.SERVER_A else b
 
     def spooled(self) -> list[Path]:
-        return spooled(self.folder)
+        return list((self.folder / "spool").iterdir())
 
     def progress(self) -> tuple[int, int]:
-        return progress(self.inbox)
+        """How many of the open attempt's cohort are held, and the cohort's size."""
+        current = self.inbox._round
+        return (0, 0) if current is None else (len(current.held), len(current.cohort))
 
     def held(self, client: ClientId = ONE) -> Submission:
         """What is left of a client when collection closes."""
@@ -79,17 +82,16 @@ class Side:
         return held
 
 
+OF_B = pytest.mark.parametrize("role", [Role.SERVER_B], ids=["b"])
+"""The server that gets bodies."""
+
+
 @pytest.fixture
 def here(task: Task, role: Role, tmp_path: Path) -> Side:
     clock = LonelyClock()
     inbox = Inbox(role, task, verifier(), tmp_path / "spool", clock)
     inbox.open(Opened(3, 2, (TWO, ONE), MODEL, frozenset()))
     return Side(task, role, tmp_path, inbox, clock)
-
-
-def submission(task: Task, role: Role, client: ClientId = ONE, number: int = 3) -> Submission:
-    a, b = pair_of(task, client, number)
-    return a if role is Role.SERVER_A else b
 
 
 def bare(s: Submission) -> Submission:
@@ -102,16 +104,6 @@ def bound_to(s: Submission, **changes: Any) -> Submission:
     context = dataclasses.replace(s.context, **changes)
     header = signed_anew(dataclasses.replace(s.header, context=context), signer(ONE))
     return dataclasses.replace(bare(s), header=header)
-
-
-def progress(inbox: Inbox) -> tuple[int, int]:
-    """How many of the open attempt's cohort are held, and the cohort's size."""
-    current = inbox._round
-    return (0, 0) if current is None else (len(current.held), len(current.cohort))
-
-
-def spooled(tmp_path: Path) -> list[Path]:
-    return list((tmp_path / "spool").iterdir())
 
 
 def reason_of(call: Any) -> Rejection:
@@ -236,36 +228,30 @@ def test_a_bad_signature_is_found_before_a_byte_is_taken(here: Side) -> None:
     assert here.inbox.close()[ONE] is Rejection.BAD_SIGNATURE
 
 
+@OF_B
 @pytest.mark.parametrize("at", [0, 31, 32, -1])
-def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(
-    task: Task, tmp_path: Path, at: int
-) -> None:
-    inbox = Inbox(Role.SERVER_B, task, verifier(), tmp_path / "spool")
-    inbox.open(Opened(3, 2, (ONE,), MODEL, frozenset()))
-    s = submission(task, Role.SERVER_B)
+def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(here: Side, at: int) -> None:
+    s = here.submission()
     body = bytearray(body_of(s))
     body[at] ^= 1
-    assert reason_of(lambda: upload(inbox, with_body(s, bytes(body)))) is Rejection.MALFORMED
-    assert spooled(tmp_path) == []
-    assert inbox.close()[ONE] is Rejection.ABSENT
+    assert reason_of(lambda: upload(here.inbox, with_body(s, bytes(body)))) is Rejection.MALFORMED
+    assert here.spooled() == []
+    assert here.inbox.close()[ONE] is Rejection.ABSENT
 
 
+@OF_B
 @pytest.mark.parametrize("sent", [0, 31, 32, -1])
-def test_a_truncated_upload_is_rejected_and_leaves_nothing(
-    task: Task, tmp_path: Path, sent: int
-) -> None:
-    inbox = Inbox(Role.SERVER_B, task, verifier(), tmp_path / "spool")
-    inbox.open(Opened(3, 2, (ONE, TWO), MODEL, frozenset()))
-    s = submission(task, Role.SERVER_B)
-    taking = inbox.start(bare(s))
+def test_a_truncated_upload_is_rejected_and_leaves_nothing(here: Side, sent: int) -> None:
+    s = here.submission()
+    taking = here.inbox.start(bare(s))
     taking.add(body_of(s)[:sent])
     assert reason_of(taking.finish) is Rejection.TRUNCATED
     assert not taking.complete
-    assert spooled(tmp_path) == []
-    assert progress(inbox) == (0, 2)
+    assert here.spooled() == []
+    assert here.progress() == (0, 2)
     # The same bytes, whole this time, are welcome.
-    upload(inbox, s)
-    assert isinstance(inbox.close()[ONE], Submission)
+    upload(here.inbox, s)
+    here.held()
 
 
 def test_a_longer_upload_is_cut_off_at_once(here: Side) -> None:
@@ -356,18 +342,18 @@ def wait_over(
         side.inbox.arrivals()
 
 
-def test_waiting_ends_when_all_are_held(task: Task, role: Role, tmp_path: Path) -> None:
-    inbox = Inbox(role, task, verifier(), tmp_path)
+def test_waiting_ends_when_all_are_held(here: Side) -> None:
+    inbox = Inbox(here.role, here.task, verifier(), here.folder / "of its own")
     inbox.open(Opened(3, 2, (TWO, ONE), MODEL, frozenset()))
 
     def send() -> None:
         for client in (ONE, TWO):
-            upload(inbox, submission(task, role, client))
+            upload(inbox, here.submission(client))
 
     sender = threading.Thread(target=send)
     sender.start()
     inbox.wait([ONE, TWO], CLOCK.now() + 600)
-    assert progress(inbox) == (2, 2)
+    assert dataclasses.replace(here, inbox=inbox).progress() == (2, 2)
     sender.join()
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.rig.noise_fit import Bins, Tally
 
 from precad.aggregator import noise
-from precad.aggregator.noise import COLUMN_BITS, COLUMNS, Blocks, DiscreteGaussian, DrawnAhead
+from precad.aggregator.noise import COLUMNS, Blocks, DiscreteGaussian, DrawnAhead
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -59,17 +59,9 @@ def digits() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
-def test_the_table_picks_each_block_by_its_mass_and_no_mass_is_too_small(deviation: float) -> None:
-    blocks = Blocks.of(deviation)
-    picked = [0] * COLUMNS
-    for column in range(COLUMNS):
-        threshold = int(blocks.thresholds[column])
-        assert 0 <= threshold <= 1 << COLUMN_BITS
-        picked[column] += threshold
-        picked[int(blocks.others[column])] += (1 << COLUMN_BITS) - threshold
-    assert tuple(picked) == blocks.masses
-    assert sum(picked) == TOTAL
-    s = mpmath.mpf(deviation)
+def test_no_blocks_mass_is_too_small(deviation: float) -> None:
+    """That each is picked by its mass: tests/property/test_noise_properties.py."""
+    blocks, s = Blocks.of(deviation), mpmath.mpf(deviation)
     for q, mass in enumerate(blocks.masses):
         largest = blocks.scale * mpmath.exp(-((q << blocks.width_bits) ** 2) / (2 * s * s))
         assert largest <= mass

@@ -70,13 +70,6 @@ def play(store: Store, number: int, *clients: ClientId) -> None:
     store.attempts.finish(number, MODEL)
 
 
-def test_the_cap_is_the_last_participation_within_the_limit(task: Task) -> None:
-    cap = PrivacyCap(task).most(0.2)
-    assert cap is not None
-    assert 1 < cap < task.training.rounds
-    assert epsilon(task, 0.2, cap) <= LIMIT < epsilon(task, 0.2, cap + 1)
-
-
 def test_a_limit_that_is_met_exactly_isnt_passed(make_task: TaskMaker) -> None:
     exactly = epsilon(limited(make_task), 0.2, 4)
     assert PrivacyCap(limited(make_task, exactly)).most(0.2) == 4

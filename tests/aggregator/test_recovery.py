@@ -38,20 +38,17 @@ def at(version: int, prepared: PreparedView | None = None, *, model: int | None 
     )
 
 
-PREPARED, BOUND, NEXT = view(7), view(7, bound=True), view(8)
-NUMBER, SET = view(9), view(7, valid_set=2)
-
 PLACES = {
     "nothing": at(4),
-    "prepared": at(4, PREPARED),
-    "bound": at(4, BOUND),
-    "prepared another number": at(4, NUMBER),
+    "prepared": at(4, view(7)),
+    "bound": at(4, view(7, bound=True)),
+    "prepared another number": at(4, view(9)),
     "bound to another number": at(4, view(9, bound=True)),
-    "prepared another set": at(4, SET),
+    "prepared another set": at(4, view(7, valid_set=2)),
     "another model": at(4, model=99),
-    "another model, prepared": at(4, PREPARED, model=99),
+    "another model, prepared": at(4, view(7), model=99),
     "done": at(5),
-    "done, prepared the next": at(5, NEXT),
+    "done, prepared the next": at(5, view(8)),
     "done, bound to the next": at(5, view(8, bound=True)),
     "done the next": at(6),
 }
@@ -66,50 +63,51 @@ OPPOSITE = {
     Remedy.CATCH_UP: Remedy.SERVE,
 }
 
-# With one version and one model: the remedy of the first. What isn't named here is its mirror
-# image, or two different attempts of one version, both bound or neither, which stop both.
-TABLE: dict[tuple[str, str], Recovery] = {
-    ("nothing", "nothing"): Recovery(Remedy.NOTHING),
-    ("another model", "another model"): Recovery(Remedy.NOTHING),
-    ("done", "done"): Recovery(Remedy.NOTHING),
-    ("done the next", "done the next"): Recovery(Remedy.NOTHING),
+# With one version and one model: the remedy of the first, for what it has prepared. What isn't
+# named is its mirror image, or two different attempts of one version, both bound or neither, which
+# stop both.
+TABLE: dict[tuple[str, str], Remedy] = {
+    **dict.fromkeys(
+        ((each, each) for each in ("nothing", "another model", "done", "done the next")),
+        Remedy.NOTHING,
+    ),
     # Both are prepared, whoever has countersigned: go on where the release stopped.
-    ("prepared", "prepared"): Recovery(Remedy.RELEASE, PREPARED.attempt),
-    ("prepared", "bound"): Recovery(Remedy.RELEASE, PREPARED.attempt),
-    ("bound", "prepared"): Recovery(Remedy.RELEASE, BOUND.attempt),
-    ("bound", "bound"): Recovery(Remedy.RELEASE, BOUND.attempt),
-    ("prepared another number", "prepared another number"): Recovery(
-        Remedy.RELEASE, NUMBER.attempt
-    ),
-    ("prepared another number", "bound to another number"): Recovery(
-        Remedy.RELEASE, NUMBER.attempt
-    ),
-    ("bound to another number", "bound to another number"): Recovery(
-        Remedy.RELEASE, view(9, bound=True).attempt
-    ),
-    ("prepared another set", "prepared another set"): Recovery(Remedy.RELEASE, SET.attempt),
-    ("another model, prepared", "another model, prepared"): Recovery(
-        Remedy.RELEASE, PREPARED.attempt
-    ),
-    ("done, prepared the next", "done, prepared the next"): Recovery(Remedy.RELEASE, NEXT.attempt),
-    ("done, prepared the next", "done, bound to the next"): Recovery(Remedy.RELEASE, NEXT.attempt),
-    ("done, bound to the next", "done, bound to the next"): Recovery(
-        Remedy.RELEASE, view(8, bound=True).attempt
+    **dict.fromkeys(
+        (
+            ("prepared", "prepared"),
+            ("prepared", "bound"),
+            ("bound", "prepared"),
+            ("bound", "bound"),
+            ("prepared another number", "prepared another number"),
+            ("prepared another number", "bound to another number"),
+            ("bound to another number", "bound to another number"),
+            ("prepared another set", "prepared another set"),
+            ("another model, prepared", "another model, prepared"),
+            ("done, prepared the next", "done, prepared the next"),
+            ("done, prepared the next", "done, bound to the next"),
+            ("done, bound to the next", "done, bound to the next"),
+        ),
+        Remedy.RELEASE,
     ),
     # Prepared on one alone: void while it has countersigned nothing, the operators' after.
-    ("prepared", "nothing"): Recovery(Remedy.VOID, PREPARED.attempt),
-    ("prepared another number", "nothing"): Recovery(Remedy.VOID, NUMBER.attempt),
-    ("prepared another set", "nothing"): Recovery(Remedy.VOID, SET.attempt),
-    ("another model, prepared", "another model"): Recovery(Remedy.VOID, PREPARED.attempt),
-    ("done, prepared the next", "done"): Recovery(Remedy.VOID, NEXT.attempt),
-    ("bound", "nothing"): Recovery(Remedy.LOST, BOUND.attempt),
-    ("bound to another number", "nothing"): Recovery(Remedy.LOST, view(9, bound=True).attempt),
-    ("done, bound to the next", "done"): Recovery(Remedy.LOST, view(8, bound=True).attempt),
-    # One was put back to before an attempt that was given up: what the other has prepared since
-    # can't have left, and is void first; then the operators decide again.
-    ("prepared", "bound to another number"): Recovery(Remedy.VOID, PREPARED.attempt),
-    ("prepared another set", "bound to another number"): Recovery(Remedy.VOID, SET.attempt),
-    ("prepared another number", "bound"): Recovery(Remedy.VOID, NUMBER.attempt),
+    **dict.fromkeys(
+        (
+            ("prepared", "nothing"),
+            ("prepared another number", "nothing"),
+            ("prepared another set", "nothing"),
+            ("another model, prepared", "another model"),
+            ("done, prepared the next", "done"),
+            # One was put back to before an attempt that was given up: what the other has prepared
+            # since can't have left, and is void first; then the operators decide again.
+            ("prepared", "bound to another number"),
+            ("prepared another set", "bound to another number"),
+            ("prepared another number", "bound"),
+        ),
+        Remedy.VOID,
+    ),
+    ("bound", "nothing"): Remedy.LOST,
+    ("bound to another number", "nothing"): Remedy.LOST,
+    ("done, bound to the next", "done"): Remedy.LOST,
 }
 
 
@@ -118,12 +116,12 @@ def expected(here: str, there: str) -> Recovery | None:
     if own.version != theirs.version:
         # Whatever else is prepared: looked at when the two are level.
         return Recovery(Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP)
-    if (here, there) in TABLE:
-        return TABLE[here, there]
-    back = TABLE.get((there, here))
-    if back is None:
-        return None
-    return Recovery(OPPOSITE[back.remedy], back.attempt)
+    for pair in ((here, there), (there, here)):
+        if pair in TABLE:
+            remedy, prepared = TABLE[pair], PLACES[pair[0]].prepared
+            attempt = -1 if prepared is None else prepared.attempt
+            return Recovery(remedy if pair[0] == here else OPPOSITE[remedy], attempt)
+    return None
 
 
 @pytest.mark.parametrize(("here", "there"), list(product(PLACES, PLACES)))

@@ -86,11 +86,7 @@ def test_on_a_terminal_it_is_shown_and_asked(
 
 
 def test_what_is_allowed_is_what_was_looked_at(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    own_loss(kit)
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(kit.parent / "home"))
+    allow(kit, monkeypatch)
     assert len(allowed_file().read_text().split()) == 1
     assert callable(own_loss(kit))  # and nobody is asked
     (kit / "beside_settings_helper.py").write_text("import this_is_new")

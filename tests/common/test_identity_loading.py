@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from tests.rig.keys import company_authority
+from tests.rig.keys import BOTH_PURPOSES, company_authority, forged
 
 from precad.common import clock
 from precad.common.errors import Misconfiguration
@@ -33,12 +32,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(keys: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(keys / "server-a", tmp_path / "server-a"))
-
-
-def put(folder: Path, authority: Authority, certificate: x509.Certificate) -> None:
-    (folder / "ca.pem").write_bytes(to_pem(authority.certificate))
-    (folder / "cert.pem").write_bytes(to_pem(certificate))
-    (folder / "crl.pem").unlink(missing_ok=True)
 
 
 def put_key(folder: Path, pem: bytes) -> None:
@@ -195,38 +188,23 @@ def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "purposes", "complaint"),
     [
-        ([], "both", "precad"),
-        (["server-a.precad", "server-b.precad"], "both", "precad"),
-        (["*.precad"], "both", "precad"),
-        (["Server-A.precad"], "both", "precad"),
-        (["server-a.precad"], "none", "clientAuth and serverAuth"),
-        (["server-a.precad"], "client", "clientAuth and serverAuth"),
+        ([], BOTH_PURPOSES, "precad"),
+        (["server-a.precad", "server-b.precad"], BOTH_PURPOSES, "precad"),
+        (["*.precad"], BOTH_PURPOSES, "precad"),
+        (["Server-A.precad"], BOTH_PURPOSES, "precad"),
+        (["server-a.precad"], (), "clientAuth and serverAuth"),
+        (["server-a.precad"], BOTH_PURPOSES[:1], "clientAuth and serverAuth"),
     ],
 )
 def test_what_an_authority_of_ones_own_gets_wrong_is_named(
-    folder: Path, names: list[str], purposes: str, complaint: str
+    folder: Path, names: list[str], purposes: Any, complaint: str
 ) -> None:
     authority = Authority.create()
-    key = new_key()
-    now = datetime.now(UTC)
-    both = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-    usage = {"both": both, "client": both[:1], "none": []}[purposes]
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server-a.precad")]))
-        .issuer_name(authority.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=1))
-        .not_valid_after(now + timedelta(days=1))
-    )
-    if names:
-        alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
-        builder = builder.add_extension(alternative, critical=False)
-    if usage:
-        builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
-    put(folder, authority, builder.sign(authority.key, hashes.SHA256()))
-    put_key(folder, key_to_pem(key).reveal())
+    made = forged(Identity.load(folder), authority, *names, purposes=purposes)
+    (folder / "ca.pem").write_bytes(to_pem(authority.certificate))
+    (folder / "cert.pem").write_bytes(made.cert)
+    (folder / "crl.pem").unlink()
+    put_key(folder, made.key.reveal())
     with pytest.raises(Misconfiguration, match=complaint):
         Identity.load(folder)
 
@@ -262,33 +240,33 @@ NO_AUTHORITY = x509.BasicConstraints(ca=False, path_length=None)
 ALONE = x509.BasicConstraints(ca=True, path_length=0)
 
 
+NOT_ISSUED = "not issued by a valid authority"
+
+
 @pytest.mark.parametrize(
-    ("root", "issuing"),
+    ("root", "issuing", "complaint"),
     [
-        pytest.param(OVER, {}, id="root over"),
-        pytest.param({}, OVER, id="intermediate over"),
-        pytest.param({}, {"starts_days": 1.0}, id="intermediate to come"),
-        pytest.param({}, {"constraints": NO_AUTHORITY}, id="intermediate no authority"),
-        pytest.param({}, {"constraints": None}, id="intermediate says nothing"),
-        pytest.param({"constraints": ALONE}, {}, id="root allows no intermediate"),
-        pytest.param({"key": rsa.generate_private_key(65537, 1024)}, {}, id="root with a weak key"),
-        pytest.param({}, {"names": "example"}, id="intermediate for other names"),
+        pytest.param(OVER, {}, NOT_ISSUED, id="root over"),
+        pytest.param({}, OVER, NOT_ISSUED, id="intermediate over"),
+        pytest.param({}, {"starts_days": 1.0}, NOT_ISSUED, id="intermediate to come"),
+        pytest.param({}, {"constraints": NO_AUTHORITY}, NOT_ISSUED, id="intermediate no authority"),
+        pytest.param({}, {"constraints": None}, NOT_ISSUED, id="intermediate says nothing"),
+        pytest.param({"constraints": ALONE}, {}, NOT_ISSUED, id="root allows no intermediate"),
+        pytest.param(
+            {"key": rsa.generate_private_key(65537, 1024)},
+            {},
+            NOT_ISSUED,
+            id="root with a weak key",
+        ),
+        pytest.param({}, {"names": "example"}, NOT_ISSUED, id="intermediate for other names"),
+        *(({"constraints": each}, {}, r"ca\.pem.*no authority") for each in (NO_AUTHORITY, None)),
     ],
 )
-def test_a_chain_that_does_not_hold_is_refused(
-    folder: Path, root: dict[str, Any], issuing: dict[str, Any]
+def test_a_chain_that_does_not_hold_or_a_root_that_is_no_authority_is_refused(
+    folder: Path, root: dict[str, Any], issuing: dict[str, Any], complaint: str
 ) -> None:
     put_chain(folder, root, issuing)
-    with pytest.raises(Misconfiguration, match="not issued by a valid authority"):
-        Identity.load(folder)
-
-
-@pytest.mark.parametrize("constraints", [NO_AUTHORITY, None])
-def test_a_root_that_is_no_authority_is_refused(
-    folder: Path, constraints: x509.BasicConstraints | None
-) -> None:
-    put_chain(folder, {"constraints": constraints}, {})
-    with pytest.raises(Misconfiguration, match=r"ca\.pem.*no authority"):
+    with pytest.raises(Misconfiguration, match=complaint):
         Identity.load(folder)
 
 

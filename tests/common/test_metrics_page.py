@@ -17,7 +17,6 @@ from tests.rig.clock import LeapingClock
 from tests.rig.waiting import until
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import Misconfiguration
 from precad.common.wire.metrics_page import (
     AT_ONCE,
     FRESH_S,
@@ -147,10 +146,3 @@ def test_what_fails_is_said_in_the_log_and_not_to_the_caller(
         assert b"disk" not in failed.value.read()
         assert "rounds_done" in read(address)
     assert "the disk is gone" in caplog.text
-
-
-def test_an_address_that_is_taken_is_refused_with_a_remedy() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(Misconfiguration, match="name a free port"), metrics_page(list, address):
-            pass

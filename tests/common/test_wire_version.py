@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -10,7 +10,6 @@ import grpc.aio
 import pytest
 from tests.rig.loop import LoopThread
 
-from precad.aggregator.peer_link import Frame
 from precad.aggregator.rpc.peer_transport import (
     METHOD,
     DialledTransport,
@@ -18,7 +17,6 @@ from precad.aggregator.rpc.peer_transport import (
     add_link_to_server,
 )
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import Digest
 from precad.common.wire.version import (
     USER_AGENT,
     WIRE_VERSION,
@@ -98,12 +96,6 @@ def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request
     assert called == ["answered"]
 
 
-def test_a_caller_of_this_version_is_answered() -> None:
-    with server() as address, grpc.insecure_channel(address, (USER_AGENT,)) as channel:
-        unary: Any = channel.unary_unary(UNARY)
-        assert unary(b"x", timeout=WAIT_S) == b"x"
-
-
 def test_server_a_says_nothing_to_an_older_server_b() -> None:
     with (
         server(greets=False) as address,
@@ -124,16 +116,6 @@ def test_an_older_server_a_hears_why_its_link_ends() -> None:
         pytest.raises(PeerViolation, match=f"wire version 1, server B {WIRE_VERSION}: upgrade"),
     ):
         DialledTransport(channel, address, WAIT_S)
-
-
-def test_servers_of_one_version_are_linked() -> None:
-    with (
-        server() as address,
-        grpc.insecure_channel(address, (USER_AGENT,)) as channel,
-        closing(DialledTransport(channel, address, WAIT_S)) as link,
-    ):
-        link.put(Frame(Digest(bytes(32)), 0, "x", 0, b"", last=True))
-        link.require_alive()
 
 
 def test_the_sentence_names_both_numbers_and_who_must_upgrade() -> None:

@@ -13,6 +13,7 @@ from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator, link_over
 from tests.rig.breaking import Breaking
 from tests.rig.keys import signatures
+from tests.rig.rounds import roster_of
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
@@ -24,7 +25,6 @@ from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
-from precad.common.roster import Enrolment, Roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -367,11 +367,7 @@ def test_a_server_that_commits_anew_alone_changes_nothing(pair: Pair) -> None:
 # --- whom it draws -----------------------------------------------------------------------------
 
 
-def roster(names: Any) -> Roster:
-    return Roster({ClientId(n): Enrolment(ClientId(n), 100, 0.1) for n in names})
-
-
-MANY = roster(f"c{i}" for i in range(20_000))
+MANY = roster_of(ClientId(f"c{i}") for i in range(20_000))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.5])
@@ -395,19 +391,19 @@ def test_a_clients_draw_depends_on_nobody_else(
     coin: Secret, names: set[str], order: Any, version: int
 ) -> None:
     """Neither on who else is enrolled, nor on their order: an owner's presence moves nobody."""
-    everybody = [f"c{i}" for i in range(30)]
+    everybody = [ClientId(f"c{i}") for i in range(30)]
     order.shuffle(everybody)
-    whole = set(cohort_of(coin, roster(everybody), 0.5, version))
-    some = list(names)
+    whole = set(cohort_of(coin, roster_of(everybody), 0.5, version))
+    some = [ClientId(name) for name in names]
     order.shuffle(some)
-    drawn = cohort_of(coin, roster(some), 0.5, version)
+    drawn = cohort_of(coin, roster_of(some), 0.5, version)
     assert len(set(drawn)) == len(drawn)
     assert set(drawn) == {client for client in whole if client.name in names}
 
 
 def test_each_client_and_each_version_is_drawn_by_itself() -> None:
     """Neither neighbours nor versions depend on each other."""
-    coin, few = Secret.random(), roster(("a", "b"))
+    coin, few = Secret.random(), roster_of(map(ClientId, "ab"))
     first, second = few
     counts, runs = [[0, 0], [0, 0]], [[0, 0], [0, 0]]
     previous = False
@@ -418,25 +414,3 @@ def test_each_client_and_each_version_is_drawn_by_itself() -> None:
         previous = first in drawn
     for table in (counts, runs):
         assert stats.chi2_contingency(table).pvalue > 1e-6
-
-
-def test_the_victim_is_drawn_at_rate_q_over_versions_however_often_the_link_is_cut(
-    make_task: TaskMaker, tmp_path: Path
-) -> None:
-    """40 cuts of the link while the coin is agreed on; the draw of each version stays one."""
-    pair = Pair(make_task(8, {"privacy.client_rate": 0.25}), tmp_path)
-    everybody, victim = roster(("a", "b", "victim")), ClientId("victim")
-    cuts, drawn, versions = 0, 0, 40
-    for version in range(versions):
-        found = set()
-        for cut in (None, 0, 1) if cuts < 40 else (None,):
-            outcomes = pair.agree(version, cut)
-            if cut is not None:
-                cuts += 1
-            found |= {o.reveal() for o in outcomes if isinstance(o, Secret)}
-        (coin,) = found
-        drawn += victim in cohort_of(Secret(coin), everybody, 0.25, version)
-    assert cuts == 40
-    assert stats.binomtest(drawn, versions, 0.25).pvalue > 1e-6
-    for store in pair.stores.values():
-        store.close()

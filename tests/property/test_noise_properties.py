@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.rig.noise_fit import Bins, Tally
 
@@ -19,12 +19,15 @@ deviations = st.floats(noise.LEAST, noise.LIMIT, exclude_max=True) | st.floats(
 
 
 @given(deviations)
+@example(0.5)
+@example(1.9 * 2.0**57)
 @settings(max_examples=25)
 def test_every_tables_probabilities_are_its_masses(deviation: float) -> None:
     blocks = Blocks.of(deviation)
     picked = [0] * COLUMNS
     for column, other in enumerate(blocks.others.tolist()):
         threshold = int(blocks.thresholds[column])
+        assert 0 <= threshold <= 1 << COLUMN_BITS
         picked[column] += threshold
         picked[other] += (1 << COLUMN_BITS) - threshold
     assert tuple(picked) == blocks.masses

@@ -21,15 +21,8 @@ from precad.common.task import MAX_BOUND, Task
 positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 usual = st.floats(0.01, 30)
 borders = st.sampled_from(
-    [
-        *(
-            each
-            for clip in (0.25, 2.0**-30, 32.0, 2.0**24)
-            for each in (math.nextafter(clip, 0), clip)
-        ),
-        32.0 + 2**-19,
-        2.0**23,
-    ]
+    [32.0 + 2**-19, 2.0**23]
+    + [each for c in (0.25, 2.0**-30, 32.0, 2.0**24) for each in (math.nextafter(c, 0), c)]
 )
 """Clips at which a number of bits more or fewer fits."""
 rates = st.floats(0, 1, exclude_min=True)

@@ -1,6 +1,7 @@
 """Real keys, made on the spot and once a process: what tests sign, check and serve with."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -99,10 +100,14 @@ def revoke(*revoked: Identity, folder: Path) -> RevocationList:
     return RevocationList(path, [root.certificate])
 
 
+BOTH_PURPOSES = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
 def forged(
     base: Identity,
     authority: Authority,
     *names: str,
+    purposes: Sequence[x509.ObjectIdentifier] = BOTH_PURPOSES,
     starts_days: int = -1,
     ends_days: int = 1,
     self_signed: bool = False,
@@ -110,7 +115,6 @@ def forged(
     """``base`` with another certificate, such as no command of ours makes; with these DNS names."""
     key, now = new_key(), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server-a.precad")])
-    usage = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -119,8 +123,9 @@ def forged(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + timedelta(days=starts_days))
         .not_valid_after(now + timedelta(days=ends_days))
-        .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
     )
+    if purposes:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     if names:
         alternative = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])
         builder = builder.add_extension(alternative, critical=False)
