@@ -1,6 +1,7 @@
 """A server's statements: what it said itself a moment ago costs it nothing when it is shown."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tests.rig.meeting import ANN, BEN, A, B, Servers
 
 from precad.aggregator.rpc.notices import statement_of
 from precad.aggregator.training.owner_statements import remember
-from precad.aggregator.training.session import LastSigned, Session
+from precad.aggregator.training.session import LastSigned, Session, SignedKind
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId
 from precad.common.wire.signed_statements import Statement
@@ -82,13 +83,9 @@ def test_what_it_said_to_one_owner_is_no_word_to_another(
 def test_the_last_word_of_each_kind_alone_is_known_for_the_owner_that_heard_it() -> None:
     signed = LastSigned()
     assert not signed.knows(ANN, "opening", b"")
-    for kind, word in (("opening", b"1"), ("statement", b"0"), ("statement", b"2")):
-        signed.note(ANN, kind, word)
-    known = {
-        (client, kind, word)
-        for client in (ANN, BEN)
-        for kind in ("opening", "statement")
-        for word in (b"0", b"1", b"2")
-        if signed.knows(client, kind, word)
-    }
+    signed.note(ANN, "opening", b"1")
+    signed.note(ANN, "statement", b"0")
+    signed.note(ANN, "statement", b"2")
+    kinds: tuple[SignedKind, ...] = ("opening", "statement")
+    known = {each for each in product((ANN, BEN), kinds, (b"0", b"1", b"2")) if signed.knows(*each)}
     assert known == {(ANN, "opening", b"1"), (ANN, "statement", b"2")}

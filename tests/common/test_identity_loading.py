@@ -240,6 +240,7 @@ NO_AUTHORITY = x509.BasicConstraints(ca=False, path_length=None)
 ALONE = x509.BasicConstraints(ca=True, path_length=0)
 
 
+WEAK = rsa.generate_private_key(65537, 1024)
 NOT_ISSUED = "not issued by a valid authority"
 
 
@@ -252,12 +253,7 @@ NOT_ISSUED = "not issued by a valid authority"
         pytest.param({}, {"constraints": NO_AUTHORITY}, NOT_ISSUED, id="intermediate no authority"),
         pytest.param({}, {"constraints": None}, NOT_ISSUED, id="intermediate says nothing"),
         pytest.param({"constraints": ALONE}, {}, NOT_ISSUED, id="root allows no intermediate"),
-        pytest.param(
-            {"key": rsa.generate_private_key(65537, 1024)},
-            {},
-            NOT_ISSUED,
-            id="root with a weak key",
-        ),
+        pytest.param({"key": WEAK}, {}, NOT_ISSUED, id="root with a weak key"),
         pytest.param({}, {"names": "example"}, NOT_ISSUED, id="intermediate for other names"),
         *(({"constraints": each}, {}, r"ca\.pem.*no authority") for each in (NO_AUTHORITY, None)),
     ],
