@@ -35,9 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.keystream import Keystream
-from precad.common.ring import RingVector
-from precad.common.secret import Secret
+from precad.common.identifiers import Secret
+from precad.common.ring import Keystream, RingVector
 
 # Which block of integers a proposal lies in: an alias table in integers (Walker 1977).
 #

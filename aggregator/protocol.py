@@ -27,18 +27,17 @@ from precad.aggregator.rounds.states import Finished, Opened
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.common.errors import RejectedSubmission
-from precad.common.group import group_of
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.model import ModelVector, model_digest
+from precad.common.prime_field import group_of
 from precad.common.ring import RingVector
 from precad.common.roster import Roster
-from precad.common.secret import Secret
-from precad.common.share.header import Signer, SubmissionContext, Verifier
 from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.common.share.submission import Signer, SubmissionContext, Verifier
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import NoDealer
-from precad.norm_check.share_with_proof import share
+from precad.norm_check.norm_proof import share
 
 MAX_MESSAGE_BYTES = 1 << 28
 NOBODYS = Digest(bytes(32)), Role.SERVER_A

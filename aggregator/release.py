@@ -21,12 +21,11 @@ from precad.aggregator.store.ledger import history_after
 from precad.aggregator.validate.in_process_validator import in_process
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
 from precad.common.errors import PeerViolation
-from precad.common.group import Group, group_of
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
-from precad.common.keystream import derive, encode_context
 from precad.common.model import ModelVector, apply_update, model_digest
-from precad.common.ring import RingVector, byte_view
+from precad.common.prime_field import Group, group_of
+from precad.common.ring import RingVector, byte_view, derive, encode_context
 
 # Validate and aggregate: from matched submissions to the sum of the valid ones.
 

@@ -20,8 +20,8 @@ from precad.common.identity.signatures import (
     check_server_signed,
     sign_as_server,
 )
-from precad.common.share.header import Signature, Signer
-from precad.common.wire.protobuf import decode, encode
+from precad.common.share.submission import Signature, Signer
+from precad.common.wire.messages import decode, encode
 
 
 def _hex(value: object) -> object:

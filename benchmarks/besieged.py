@@ -36,11 +36,10 @@ from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment
-from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity.mutual_tls import WIRE_VERSION, open_channel
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.calls import errors_of
-from precad.common.wire.version import WIRE_VERSION
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationStub
 

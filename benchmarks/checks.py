@@ -29,7 +29,7 @@ from benchmarks.rounds.ours.system import CHECKS, PHASES, SERVERS, Precad, set_u
 from benchmarks.rounds.sample import Sample, System
 from benchmarks.rounds.stock_crypten import system as stock_crypten
 from precad.common.kernel import NUMPY
-from precad.norm_check.dealt_triples import program
+from precad.norm_check.dealing import program
 
 RESULT = Path(__file__).parent / "results" / "checks.json"
 LOOPBACK, SLOW = "loopback", "100 Mbit/s, 20 ms"

@@ -33,8 +33,7 @@ from precad.aggregator.store.ledger import history_after
 from precad.aggregator.store.schema import enrolment
 from precad.aggregator.training.event_log import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.share.header import Signature, SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.submission import Signature, Submission, SubmissionContext, shard
 from precad.common.task import Task
 
 RESULT = Path(__file__).parent / "results" / "coordinator.json"

@@ -43,16 +43,14 @@ from precad.aggregator.training.training_loop import Dealer, Peers, train
 from precad.aggregator.validate.validation import Validation, Verdicts
 from precad.common.clock import CLOCK
 from precad.common.files import write_file
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.submission import Submission, SubmissionContext, shard
 from precad.common.task import Task
 from precad.server_a.lead import Leader
 from precad.server_b.follow import Helper

@@ -21,11 +21,18 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from precad.common.kernel import BLOCK, MASKS, Projection, built_library, kernel_in_use, kernels  # noqa: E402
-from precad.common.keystream import Keystream  # noqa: E402
-from precad.common.ring import dot  # noqa: E402
-from precad.common.secret import Secret  # noqa: E402
-from precad.norm_check.random_rows import MASK_BYTES, Rows  # noqa: E402
+from precad.common.identifiers import Secret  # noqa: E402
+from precad.common.kernel import (  # noqa: E402
+    BLOCK,
+    MASK_BYTES,
+    MASKS,
+    Projection,
+    Rows,
+    built_library,
+    kernel_in_use,
+    kernels,
+)
+from precad.common.ring import Keystream, dot  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "projections.json"
 WORDS, ROWS, REPEATS = 1_000_000, 40, 21

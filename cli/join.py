@@ -17,7 +17,7 @@ from precad.cli import forked
 from precad.cli.main import REQUIRED, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
-from precad.common.logs import doing, dump_stacks_on_signal, start_log
+from precad.common.process import doing, dump_stacks_on_signal, start_log
 from precad.common.terminal import say, upper
 
 

@@ -9,8 +9,8 @@ from precad.cli.main import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.authority import PARTY_DAYS
-from precad.common.identity.certificate_request import accept as take
-from precad.common.identity.certificate_request import create_request
+from precad.common.identity.credentials import accept as take
+from precad.common.identity.credentials import create_request
 from precad.common.identity.deployment_keys import (
     AUTHORITY_FOLDER,
     Deployment,

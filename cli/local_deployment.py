@@ -27,7 +27,7 @@ from precad.common.files import make_folder, write_file
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.process_memory import PIECES
+from precad.common.process import PIECES
 from precad.common.task import Task
 from precad.common.wire.operator_connection import OperatorConnection
 

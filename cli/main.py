@@ -17,9 +17,9 @@ import click
 
 from precad import __version__
 from precad.cli.start import said
-from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration, PrecadError, without_logins
 from precad.common.identifiers import Digest, Role
+from precad.common.process_settings import by_proxy
 from precad.common.terminal import say
 
 if TYPE_CHECKING:

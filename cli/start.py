@@ -8,8 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from precad.common.errors import Misconfiguration, PrecadError, WrongTime, missing
-from precad.common.logs import start_log
-from precad.common.process_memory import PIECES, keep_freed_buffers
+from precad.common.process import PIECES, keep_freed_buffers, start_log
 
 WRONG_TIME = 75
 """The system's status for what may work when it is tried again (EX_TEMPFAIL)."""

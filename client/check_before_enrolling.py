@@ -22,14 +22,13 @@ from precad.client.own_account import OwnAccount
 from precad.client.trained_model import MODEL_FILE
 from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import why_unreachable
 from precad.common.identity.party_certificate import Principal
 from precad.common.model import load_model
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import Enrolment, most_records
-from precad.common.secret import Secret
 from precad.common.task import Task
 
 if TYPE_CHECKING:

@@ -31,24 +31,27 @@ from precad.common.errors import (
     TaskMismatch,
     one_line,
 )
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel, why_unreachable
+from precad.common.identity.mutual_tls import check_version, open_channel, why_unreachable
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.model import ModelVector
-from precad.common.process_memory import let_go_of_loaded
+from precad.common.process import let_go_of_loaded
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
 from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.common.share.submission import SubmissionContext
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of
-from precad.common.wire.owner_notices import Notice, read_notice, rejection_of, serves_first
-from precad.common.wire.signed_statements import check_opening
-from precad.common.wire.submission_messages import body_is_wanted, upload_pieces
-from precad.common.wire.version import check_version
-from precad.norm_check.share_with_proof import share
+from precad.common.wire.messages import body_is_wanted, upload_pieces
+from precad.common.wire.owner_messages import (
+    Notice,
+    check_opening,
+    read_notice,
+    rejection_of,
+    serves_first,
+)
+from precad.norm_check.norm_proof import share
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

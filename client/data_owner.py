@@ -24,15 +24,13 @@ from precad.client.records.torch_records import Records, as_records
 from precad.client.reporter import OnRound, Reporter, note_privately
 from precad.client.server_statements import ServerStatements
 from precad.client.trained_model import MODEL_FILE, TrainedModel
-from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration
 from precad.common.files import make_folder, state_lock
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.keystream import Keystream
-from precad.common.ring import RingVector
+from precad.common.process_settings import by_proxy
+from precad.common.ring import Keystream, RingVector
 from precad.common.roster import most_records, on_grid
-from precad.common.secret import Secret
 from precad.common.task import Task
 
 log = logging.getLogger("precad")

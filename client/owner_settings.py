@@ -15,11 +15,10 @@ from precad.client.allowed_code import code_from
 from precad.client.own_account import OwnAccount
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.process_settings import Address, DiallingSettings
 from precad.common.roster import on_grid
-from precad.common.secret import Secret
 from precad.common.task import Task
 
 if TYPE_CHECKING:

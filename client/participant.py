@@ -34,7 +34,7 @@ from precad.common.identifiers import Digest
 from precad.common.model import ModelVector
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.owner_notices import (
+from precad.common.wire.owner_messages import (
     Notice,
     RoundOpen,
     RoundOver,

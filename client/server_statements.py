@@ -21,9 +21,9 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
 from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
-from precad.common.wire.owner_notices import RoundOpen
-from precad.common.wire.signed_statements import (
+from precad.common.wire.owner_messages import (
     Opening,
+    RoundOpen,
     Statement,
     check_opening,
     check_statement,

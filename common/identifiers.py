@@ -1,9 +1,12 @@
-"""Identifiers as types of their own, and the roles."""
+"""Identifiers, roles and secret bytes as types of their own."""
 
 import hashlib
+import hmac
 import re
+import secrets
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 from precad.common.errors import Misconfiguration
 
@@ -41,7 +44,7 @@ class Digest:
             raise Misconfiguration("digest", f"{len(self.value)} bytes", "a digest has 32 bytes")
 
     @classmethod
-    def of(cls, data: bytes | memoryview) -> "Digest":
+    def of(cls, data: bytes | memoryview) -> Self:
         """SHA-256 of ``data``."""
         return cls(hashlib.sha256(data).digest())
 
@@ -57,9 +60,8 @@ class ClientId:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _CLIENT_NAME.fullmatch(self.name):
-            raise Misconfiguration(
-                "client", self.name, "use 1 to 63 of a-z, 0-9 and hyphens inside, like ward-3"
-            )
+            remedy = "use 1 to 63 of a-z, 0-9 and hyphens inside, like ward-3"
+            raise Misconfiguration("client", self.name, remedy)
 
     def __str__(self) -> str:
         return self.name
@@ -67,3 +69,40 @@ class ClientId:
     def encoded(self) -> bytes:
         """The bytes that stand for this client in commitments and derivations."""
         return self.name.encode()
+
+
+class Secret:
+    """Secret bytes, which ``reveal()`` alone shows.
+
+    ``repr`` and ``str`` show the length only; equality takes constant time; pickling is refused.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = bytes(data)
+
+    @classmethod
+    def random(cls, length: int = 32) -> Self:
+        """Fresh bytes from the operating system's CSPRNG."""
+        return cls(secrets.token_bytes(length))
+
+    def reveal(self) -> bytes:
+        """The bytes."""
+        return self._data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._data)} bytes>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._data, other._data)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> str:
+        raise TypeError(f"{type(self).__name__} is never pickled")

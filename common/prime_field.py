@@ -3,10 +3,11 @@
 2^32 divides p − 1, so there are roots of unity of every order 2^j up to 2^32, and polynomials are
 multiplied by number-theoretic transforms. NumPy's functions say what is computed; ``field.c`` does
 the same, bit for bit, where a compiler was there at installation. ``PRECAD_KERNEL=numpy`` does
-without it (``common/kernel``).
+without it (``common/kernel``). ``Group`` is whichever of field and ring a task's sums live in.
 """
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,10 +16,11 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from precad.common.identifiers import Secret
 from precad.common.kernel import NUMPY, built_library, kernel_in_use
-from precad.common.keystream import derive, fill
 from precad.common.proof_shape import P
-from precad.common.secret import Secret
+from precad.common.ring import RingVector, derive, fill
+from precad.common.task import Task
 
 FieldVector: TypeAlias = NDArray[np.uint64]
 """``[n] uint64``, every word below p."""
@@ -303,3 +305,64 @@ class FieldKeystream:
         words = np.empty(odd + count, dtype="<u8")
         fill(words.data.cast("B"), encryptor)
         return words[odd:].astype(np.uint64, copy=False)
+
+
+_TOGETHER = 1 << 16
+"""Words that are added at once: they stay in the processor's cache."""
+
+
+class Group:
+    """Z_2^64, where every word is an element; all vectors are ``[n] int64`` of one length."""
+
+    def encode(self, x: RingVector) -> RingVector:
+        """Signed integers as elements; in the ring they are their own."""
+        return x
+
+    def decode(self, words: RingVector) -> RingVector:
+        """Inverse of ``encode``, for a sum with as much room as the task's headroom leaves."""
+        return words
+
+    def add(self, total: RingVector, more: RingVector) -> None:
+        """Add ``more`` to ``total``."""
+        total += more
+
+    def subtract(self, total: RingVector, less: RingVector) -> None:
+        """Subtract ``less`` from ``total``."""
+        total -= less
+
+    def first_foreign(self, words: RingVector) -> int | None:  # noqa: ARG002 -- all are elements
+        """Where the first word stands that is no element, if any."""
+        return None
+
+
+class _Field(Group):
+    def encode(self, x: RingVector) -> RingVector:
+        return of_signed(x).view(np.int64)
+
+    def decode(self, words: RingVector) -> RingVector:
+        return signed_of(words.view(np.uint64))
+
+    def add(self, total: RingVector, more: RingVector) -> None:
+        _change(total, more, arithmetic().add)
+
+    def subtract(self, total: RingVector, less: RingVector) -> None:
+        _change(total, less, arithmetic().subtract)
+
+    def first_foreign(self, words: RingVector) -> int | None:
+        return first_not_below(words.view(np.uint64))
+
+
+def _change(
+    total: RingVector, by: RingVector, how: Callable[[FieldVector, FieldVector], FieldVector]
+) -> None:
+    for start in range(0, total.size, _TOGETHER):
+        part = total[start : start + _TOGETHER].view(np.uint64)
+        part[:] = how(part, by[start : start + _TOGETHER].view(np.uint64))
+
+
+RING, FIELD = Group(), _Field()
+
+
+def group_of(task: Task) -> Group:
+    """The group of a task's shares, which its check decides."""
+    return RING if task.proof is None else FIELD

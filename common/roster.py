@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.keystream import encode_context
+from precad.common.ring import encode_context
 from precad.common.task import Task
 
 MAX_RECORDS = 2**31 - 1

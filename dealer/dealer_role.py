@@ -22,14 +22,10 @@ from precad.common.errors import (
     PrecadError,
     TaskMismatch,
 )
-from precad.common.identifiers import Digest, Role
-from precad.common.keystream import KEY_BYTES
-from precad.common.ring import RingVector, dot, signed
-from precad.common.secret import Secret
-from precad.common.share.mask import mask_stream, opens
+from precad.common.identifiers import Digest, Role, Secret
+from precad.common.ring import KEY_BYTES, RingVector, dot, mask_stream, opens, signed
 from precad.common.task import Task
-from precad.norm_check.dealing import Answer, DealerConversation
-from precad.norm_check.dealt_triples import DealRequest, SquareRequest
+from precad.norm_check.dealing import Answer, DealerConversation, DealRequest, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 Deliver = Callable[[bytes, Answer], None]

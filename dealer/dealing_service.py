@@ -12,17 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import grpc.aio
 
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import require
+from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.ring import to_bytes
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
-from precad.common.wire.version import WIRE_VERSION
 from precad.dealer.dealer_role import SERVERS, DealerRole, Deliver, Work
-from precad.norm_check.dealing import Answer
-from precad.norm_check.dealt_triples import DealRequest, SquareRequest
+from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server
 

@@ -3,17 +3,23 @@
 import asyncio
 import logging
 import resource
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import TYPE_CHECKING
 
 from precad.common.identity.credentials import Identity
-from precad.common.logs import doing
+from precad.common.process import doing
 from precad.common.process_settings import ListenAddress, Settings
 from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import add_health, set_when_told_to_stop
-from precad.dealer.dealer_role import DealerRole
+from precad.dealer.dealer_role import SERVERS, DealerRole
 from precad.dealer.dealing_service import DealingService
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 log = logging.getLogger("precad")
 
@@ -50,19 +56,52 @@ async def serve(settings: DealerSettings) -> int:
     number = await port.listen(settings.listen)
     log.info("dealer deals for task %s on port %d", task.name, number)
     set_when_told_to_stop(stop)
-    with _metrics(task.name, dealer, service, settings.metrics):
+    with _metrics(partial(collect, task.name, dealer, service), settings.metrics):
         await stop.wait()
         await port.stop(grace_s=1)
     return 0
 
 
 def _metrics(
-    task: str, dealer: DealerRole, service: DealingService, address: ListenAddress | None
+    present: "Callable[[], Iterator[Metric]]", address: ListenAddress | None
 ) -> AbstractContextManager[None]:
-    """Metrics around the service's work, where the settings name a place for them."""
+    """Metrics around the service's work: loaded only where the settings name a place for them."""
     if address is None:
         return nullcontext()
     from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
-    from precad.dealer.dealer_metrics import collect  # noqa: PLC0415
 
-    return metrics_page(partial(collect, task, dealer, service), address)
+    return metrics_page(present, address)
+
+
+def collect(task: str, dealer: DealerRole, service: DealingService) -> "Iterator[Metric]":
+    """Yield what the dealer shows a Prometheus (docs/metrics.md); called in any thread.
+
+    Numbers about the two servers' requests, and of no client.
+    """
+    from precad.common.wire.metrics_page import about, counter, gauge  # noqa: PLC0415
+
+    counts, names = service.counts.copy(), [role.value for role in SERVERS]
+
+    def of_each(what: str) -> dict[str, float]:
+        return {name: counts[what, name] for name in names}
+
+    yield about("dealer", task)
+    yield counter("joins_total", "How often a server came for its key.", of_each("joins"), "server")
+    said = "The newest that is dealt for; -1: none."
+    yield gauge("newest_attempt", said, dealer.newest_attempt)
+    conversations = list(service.conversations.items())
+    yield gauge("conversations", "Servers' open ones about an attempt.", len(conversations))
+    said = "Halves of masks that a server named."
+    yield counter("halves_total", said, of_each("halves"), "server")
+    yield gauge("halves_waiting", "Those that only one has named.", dealer.waiting)
+    yield gauge("dealing", "Submissions that wait or are dealt.", len(service.dealing))
+    unread = dict.fromkeys(names, 0)
+    for answers, role in conversations:
+        unread[role.value] += len(answers)
+    yield gauge("answers_waiting", "Answers that a server hasn't taken yet.", unread, "server")
+    said = "Answers that the servers' halves don't fit together."
+    yield counter("violations_total", said, of_each("violations"), "server")
+    links = {link: size for (what, link), size in counts.items() if what == "bytes"}
+    yield counter("link_bytes_total", "Payloads since this start.", links, "link")
+    said = "Of this process, since its start."
+    yield counter("cpu_seconds_total", said, time.process_time())

@@ -25,8 +25,12 @@ from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, MODELS_AT
 from precad.cli.task_file import meaning, table_of
 from precad.client.records.containers import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
-from precad.common.keystream import KEY_BYTES
-from precad.common.share.header import MAX_CERTIFICATE_BYTES, MAX_CERTIFICATES, MAX_SIGNATURE_BYTES
+from precad.common.ring import KEY_BYTES
+from precad.common.share.submission import (
+    MAX_CERTIFICATE_BYTES,
+    MAX_CERTIFICATES,
+    MAX_SIGNATURE_BYTES,
+)
 from precad.common.task import Task
 from precad.common.terminal import upper
 from precad.common.wire.connections import (

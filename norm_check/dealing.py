@@ -1,15 +1,193 @@
-"""A server's side of the dealer: what it asks for, and what it hears, wherever the dealer is."""
+"""A server's side of the dealer, wherever that is: what it asks for, and what it hears.
 
-from collections.abc import Callable
+Which binary triples a batch of comparisons demands is known ahead of them, so that the dealer can
+deal before a round needs it, and the provider can refuse any demand that isn't the expected one.
+Kept free of CrypTen: the dealer reads it too.
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.keystream import KEY_BYTES
-from precad.common.ring import RingVector
-from precad.common.secret import Secret
-from precad.norm_check.dealt_triples import DealRequest, SquareRequest
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
+from precad.common.ring import KEY_BYTES, Keystream, RingVector
+
+Shape: TypeAlias = tuple[int, ...]
+_TREE_DEPTH = 6
+"""log2 of 64: levels of the carry tree."""
+
+
+def program(clients: int, comparisons: int) -> tuple[Shape, ...]:
+    """Shapes of all ANDs of a batch in order, of both operands and the result alike.
+
+    First those that CrypTen 0.4.1 computes to take all sign bits: one AND of the words, then one a
+    level of the carry tree, in which the pair (set, propagate) is stacked. Then those that make one
+    bit of each client's ``comparisons // clients``, in a tree: at each level the first half of a
+    client's values meets the second, and an odd one waits.
+    """
+    shapes: list[Shape] = [(comparisons,), *[(2, comparisons)] * _TREE_DEPTH]
+    width = comparisons // clients
+    while width > 1:
+        shapes.append((clients, width // 2))
+        width -= width // 2
+    return tuple(shapes)
+
+
+NONCES_BYTES = 64
+_LIMITS = {
+    "attempt": (0, ATTEMPTS - 1),
+    "batch": (0, 2**31 - 1),
+    "clients": (1, 100_000),
+    "comparisons": (1, 2**28),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DealRequest:
+    """The binary triples of one validation batch. Raises Misconfiguration for what can't be."""
+
+    task: Digest
+    attempt: int
+    batch: int
+    """Number of the batch within the attempt."""
+    clients: int
+    """Conjunctions: one a submission."""
+    comparisons: int
+    """Sign bits that the batch takes, all clients' together."""
+    nonces: bytes
+    """Server A's and B's for their link, 32 bytes each: two restored databases have others."""
+
+    def __post_init__(self) -> None:
+        if len(self.nonces) != NONCES_BYTES:
+            raise Misconfiguration("nonces", len(self.nonces), f"must have {NONCES_BYTES} bytes")
+        for name, (least, most) in _LIMITS.items():
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= most:
+                raise Misconfiguration(name, value, f"must be an integer in [{least}, {most}]")
+        if self.comparisons % self.clients:
+            raise Misconfiguration("comparisons", self.comparisons, "as many for each client")
+
+    @property
+    def sizes(self) -> list[int]:
+        """Words of each binary triple, in order."""
+        return [prod(shape) for shape in program(self.clients, self.comparisons)]
+
+    @property
+    def correction_words(self) -> int:
+        """Words that travel to server B: one a bit-wise AND of words."""
+        return sum(self.sizes)
+
+    def stream(self, key: Secret, number: int) -> Keystream:
+        """One server's words of triple ``number``: of a, of b, then (server A) of c.
+
+        Dealer and server expand it alike, but for B's c, which is corrected: (a & b) ⊕ c_A.
+        """
+        shape = self.attempt, self.batch, self.clients, self.comparisons
+        context = self.task.value, *shape, self.nonces, number
+        return Keystream(key, "deal/binary-triple", *context)
+
+
+@dataclass(frozen=True, slots=True)
+class SquareRequest:
+    """One server's half of a mask that the dealer squares; Misconfiguration for bad names."""
+
+    task: Digest
+    attempt: int
+    context: bytes
+    """SHA-256 of the submission's context."""
+    commitment_a: bytes
+    commitment_b: bytes
+    """To each server's seed, as the client signed them."""
+    seed: Secret = field(compare=False)
+    """Of this server's mask; 32 bytes, like the salt. They open this server's commitment."""
+    salt: Secret = field(compare=False)
+
+    @property
+    def names(self) -> tuple[Digest, Digest, Digest]:
+        """Ctx, c_A and c_B: what both masks are bound to."""
+        return Digest(self.context), Digest(self.commitment_a), Digest(self.commitment_b)
+
+    def __post_init__(self) -> None:
+        for value in (self.context, self.commitment_a, self.commitment_b):
+            Digest(value)
+        if self.attempt not in range(ATTEMPTS):
+            raise Misconfiguration("attempt", self.attempt, f"must be in [0, {ATTEMPTS})")
+
+
+class SpentTriples(Protocol):
+    """Remembers which of a task's randomness was used; a server's store does so durably.
+
+    An opened x − a and an opened x' − a would give away x − x'.
+    """
+
+    def spend(self, attempt: int, batch: int) -> None:
+        """Mark as used, durably, before anything masked with it is opened.
+
+        Raises PeerViolation: this attempt's batch was used before, whatever its shape.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryTriple:
+    """Shares by xor of random a, b and of c = a & b; arrays of one shape, int64."""
+
+    a: NDArray[np.int64] = field(repr=False)
+    b: NDArray[np.int64] = field(repr=False)
+    c: NDArray[np.int64] = field(repr=False)
+
+
+class DealtRandomness:
+    """Expands, once and as needed, what the dealer gave this server for one batch.
+
+    Args:
+        key: 32 bytes that this server shares with the dealer.
+        corrections: ``[request.correction_words] int64`` for B, empty for A.
+
+    Raises PeerViolation: the dealer sent another number of correction words.
+    """
+
+    def __init__(
+        self, role: Role, key: Secret, request: DealRequest, corrections: RingVector
+    ) -> None:
+        expected = request.correction_words if role is Role.SERVER_B else 0
+        if corrections.dtype != np.int64 or corrections.shape != (expected,):
+            raise PeerViolation(
+                f"the dealer sent correction words of shape {corrections.shape} to {role.value}, "
+                f"expected ({expected},)"
+            )
+        self.role = role
+        self.request = request
+        self._key = key
+        self._corrections = corrections
+        self._binary_used = False
+
+    def binary_triples(self) -> Iterator[BinaryTriple]:
+        """The batch's binary triples in the order of ``program``, once."""
+        if self._binary_used:
+            raise RuntimeError("the binary triples of this batch are used already")
+        self._binary_used = True
+        return self._binary_triples()
+
+    def _binary_triples(self) -> Iterator[BinaryTriple]:
+        request, start = self.request, 0
+        shapes = program(request.clients, request.comparisons)
+        for number, (shape, size) in enumerate(zip(shapes, request.sizes, strict=True)):
+            stream = request.stream(self._key, number)
+            a, b = stream.words(size), stream.words(size)
+            if self.role is Role.SERVER_A:
+                c = stream.words(size)
+            else:
+                c = self._corrections[start : start + size].copy()
+                start += size
+            yield BinaryTriple(a.reshape(shape), b.reshape(shape), c.reshape(shape))
+
 
 Answer = Secret | int | PrecadError
 """The row key, then this server's share of r; or why there is none."""

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from precad.common.encode import clip_update, decode, encode, squared_norm
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
-from precad.common.keystream import Keystream
-from precad.common.ring import RingVector
-from precad.common.secret import Secret
+from precad.common.identifiers import Role, Secret
+from precad.common.ring import Keystream, RingVector
 from precad.common.task import Task
 
 Matrix = NDArray[np.int64]

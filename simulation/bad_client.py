@@ -17,9 +17,8 @@ from precad.client.owner_settings import JoinSettings
 from precad.client.participant import RoundView
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
-from precad.common.identifiers import Digest
+from precad.common.identifiers import Digest, Secret
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
 from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.share.submission import HeldBody
 from precad.simulation.attacks import Forgery, forged_update

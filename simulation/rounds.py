@@ -19,11 +19,9 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.local_update import poisson_sample
 from precad.common.encode import squared_norm
 from precad.common.errors import Misconfiguration, Rejection
-from precad.common.identifiers import Role
-from precad.common.keystream import Keystream, derive
+from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
-from precad.common.ring import RingVector
-from precad.common.secret import Secret
+from precad.common.ring import Keystream, RingVector, derive
 from precad.common.task import Task
 from precad.simulation import attacks
 from precad.simulation.result import SimulatedRound

@@ -15,11 +15,10 @@ from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradient
 from precad.client.records.torch_records import Records, as_records
 from precad.common.encode import RECORD_MARGIN, clip_update
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.keystream import encode_context
+from precad.common.identifiers import ClientId, Secret
 from precad.common.model import ModelVector
+from precad.common.ring import encode_context
 from precad.common.roster import Enrolment, Roster, most_records
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.task_schema import ObjectiveSection
 from precad.simulation.attacks import Matrix

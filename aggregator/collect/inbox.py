@@ -16,13 +16,13 @@ from precad.aggregator.rounds.states import Opened
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import DIGEST_BYTES, ClientId, Digest, Role
-from precad.common.share.header import Verifier
 from precad.common.share.proof_submission import (
     SERVERS,
     AnySubmission,
     ProofHeader,
     ProofSubmission,
 )
+from precad.common.share.submission import Verifier
 from precad.common.task import Task
 
 _MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})

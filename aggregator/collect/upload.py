@@ -22,13 +22,10 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId
-from precad.common.keystream import KEY_BYTES, encode_context
-from precad.common.ring import WORD_BYTES
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
+from precad.common.identifiers import ClientId, Secret
+from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
 from precad.common.share.proof_submission import AnySubmission, ProofBodyHash, body_layout
-from precad.common.share.submission import PIECE_BYTES, BodyHash
+from precad.common.share.submission import PIECE_BYTES, BodyHash, SubmissionContext
 from precad.common.task import Task
 
 log = logging.getLogger("precad")

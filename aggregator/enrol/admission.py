@@ -18,7 +18,7 @@ from precad.aggregator.store.backup import TOKENS
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.files import write_file
 from precad.common.identifiers import ClientId, Digest
-from precad.common.keystream import encode_context
+from precad.common.ring import encode_context
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 

@@ -14,11 +14,10 @@ from precad.aggregator.server_messages import (
     SignedMessage,
 )
 from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.signatures import SignedKind
-from precad.common.keystream import KEY_BYTES, derive
+from precad.common.ring import KEY_BYTES, derive
 from precad.common.roster import Enrolment, Roster
-from precad.common.secret import Secret
 from precad.common.task import Task
 
 log = logging.getLogger("precad")

@@ -14,10 +14,9 @@ from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.server_messages import CoinOpening, ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.validate.validation import Server
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.keystream import derive
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.ring import derive
 from precad.common.roster import Roster
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.norm_check.dealing import Dealing
 

@@ -23,11 +23,10 @@ from precad.aggregator.server_messages import (
 )
 from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.signatures import SignedKind
-from precad.common.keystream import Keystream, derive, encode_context
+from precad.common.ring import Keystream, derive, encode_context
 from precad.common.roster import Roster
-from precad.common.secret import Secret
 
 
 def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:

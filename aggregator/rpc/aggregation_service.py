@@ -32,13 +32,13 @@ from precad.common.errors import (
     TooManyCalls,
 )
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.mutual_tls import check_own_key, require
+from precad.common.identity.mutual_tls import WIRE_VERSION, check_own_key, require
 from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import certificates_of
 from precad.common.model import from_bytes, most_bytes
 from precad.common.roster import Enrolment
+from precad.common.wire.messages import BODY_WANTED, header_from_wire
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
-from precad.common.wire.submission_messages import BODY_WANTED, header_from_wire
-from precad.common.wire.version import WIRE_VERSION
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 
@@ -318,7 +318,7 @@ class AggregationService(AggregationServicer):
         client = self._still(context, header.client)
         try:
             checked = header_from_wire(header, self._session.role)
-            check_own_key(context, checked.header.signature)
+            check_own_key(context, certificates_of(checked.header.signature)[0])
         except RejectedSubmission as rejected:
             self._session.inbox.refuse(header.attempt, client, rejected.reason)
             raise

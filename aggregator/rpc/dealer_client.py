@@ -10,16 +10,19 @@ from typing import Any
 import grpc
 
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import Role
+from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel, why_unreachable
+from precad.common.identity.mutual_tls import check_version, open_channel, why_unreachable
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of, errors_of
-from precad.common.wire.version import check_version
-from precad.norm_check.dealing import Answer, DealerConversation, NoDealer
-from precad.norm_check.dealt_triples import DealRequest, SquareRequest
+from precad.norm_check.dealing import (
+    Answer,
+    DealerConversation,
+    DealRequest,
+    NoDealer,
+    SquareRequest,
+)
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 

@@ -19,7 +19,7 @@ from precad.aggregator.training.owner_statements import hear_of, remember
 from precad.aggregator.training.session import Session, SignedKind
 from precad.common.errors import NotOnOffer, PrecadError
 from precad.common.identifiers import ClientId, Role
-from precad.common.wire.signed_statements import Body, sign_body
+from precad.common.wire.owner_messages import Body, sign_body
 from precad.protos import precad_pb2 as pb
 
 NOTICE_BYTES = 512

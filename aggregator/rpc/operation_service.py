@@ -15,10 +15,9 @@ from precad.aggregator.training.event_log import RoundDone
 from precad.aggregator.training.session import Session
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.mutual_tls import require
+from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.kernel import kernel_in_use
 from precad.common.wire.serving import Context, Refusing, check_task
-from precad.common.wire.version import WIRE_VERSION
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationServicer, add_OperationServicer_to_server
 

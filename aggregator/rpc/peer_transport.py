@@ -26,9 +26,15 @@ from precad.aggregator.peer_link import Frame
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel, why_unreachable
+from precad.common.identity.mutual_tls import (
+    GREETING,
+    WIRE_VERSION,
+    check_version,
+    greeted_version,
+    open_channel,
+    why_unreachable,
+)
 from precad.common.wire.calls import error_of
-from precad.common.wire.version import GREETING, WIRE_VERSION, check_version, greeted_version
 from precad.protos import precad_pb2 as pb
 
 LOOK_S = 2.0

@@ -34,13 +34,11 @@ from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.files import make_folder
 from precad.common.identifiers import Role
-from precad.common.identity.coin_key import read_coin_key, replace_coin_key
-from precad.common.identity.credentials import Identity
+from precad.common.identity.credentials import Identity, read_coin_key, replace_coin_key
 from precad.common.identity.mutual_tls import open_channel, require
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel import kernel_in_use
-from precad.common.logs import doing, dump_stacks_on_signal
-from precad.common.process_memory import give_back_freed, let_go_of_loaded
+from precad.common.process import doing, dump_stacks_on_signal, give_back_freed, let_go_of_loaded
 from precad.common.task import Task, require_dealer
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort

@@ -28,7 +28,7 @@ from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import set_version
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.keystream import encode_context
+from precad.common.ring import encode_context
 from precad.common.task import Task
 
 _SALT_BYTES = 32

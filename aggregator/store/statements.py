@@ -14,7 +14,7 @@ from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import Versions
 from precad.common.identifiers import ClientId, Digest
-from precad.common.wire.signed_statements import Statement
+from precad.common.wire.owner_messages import Statement
 
 _SHOWN = schema.shown_statement.c
 

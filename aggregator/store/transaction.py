@@ -17,9 +17,9 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from precad.aggregator.store.postgres import connection_options
-from precad.common.addresses import address_fault
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.process_settings import address_fault
 
 log = logging.getLogger("precad")
 

@@ -13,7 +13,7 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId
 from precad.common.model import ModelVector, model_digest
-from precad.common.wire.signed_statements import Opening, Statement, check_opening, check_statement
+from precad.common.wire.owner_messages import Opening, Statement, check_opening, check_statement
 
 log = logging.getLogger("precad")
 

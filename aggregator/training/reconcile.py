@@ -24,7 +24,7 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import SignedKind
-from precad.common.keystream import encode_context
+from precad.common.ring import encode_context
 
 log = logging.getLogger("precad")
 

@@ -22,7 +22,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
 from precad.common.model import ModelVector
-from precad.common.share.header import Signer
+from precad.common.share.submission import Signer
 from precad.common.task import Task
 
 SignedKind = Literal["opening", "statement"]

@@ -30,12 +30,10 @@ from precad.aggregator.validate.in_process_validator import longest_opening
 from precad.aggregator.validate.validation import Take, Validation
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
-from precad.common.group import group_of
-from precad.common.identifiers import Role
-from precad.common.logs import doing
-from precad.common.process_memory import give_back_freed
+from precad.common.identifiers import Role, Secret
+from precad.common.prime_field import group_of
+from precad.common.process import doing, give_back_freed
 from precad.common.ring import WORD_BYTES
-from precad.common.secret import Secret
 from precad.norm_check.dealing import Dealing
 
 log = logging.getLogger("precad")

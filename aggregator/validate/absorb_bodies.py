@@ -10,15 +10,11 @@ import numpy as np
 
 from precad.aggregator.peer_link import PeerLink
 from precad.common.errors import BodyUnreadable, PeerViolation
-from precad.common.identifiers import Digest, Role
-from precad.common.kernel import sharing_in_use
-from precad.common.keystream import Keystream
-from precad.common.ring import WORD_BYTES, RingVector, signed, view_words
-from precad.common.secret import Secret
-from precad.common.share.mask import SALT_BYTES
+from precad.common.identifiers import Digest, Role, Secret
+from precad.common.kernel import Rows, sharing_in_use
+from precad.common.ring import SALT_BYTES, WORD_BYTES, Keystream, RingVector, signed, view_words
 from precad.common.share.submission import PIECE_BYTES, Submission, body_hasher
 from precad.common.task import Task
-from precad.norm_check.random_rows import Rows
 
 _TOGETHER = 1 << 16
 """Coordinates that pass together, a piece of a body: in the processor's cache, or nearly."""

@@ -13,13 +13,11 @@ import numpy as np
 
 from precad.aggregator.validate.validation import Server, Verdicts, read_again
 from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
-from precad.common.group import group_of
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.keystream import KEY_BYTES, encode_context
-from precad.common.prime_field import FieldVector, first_not_below
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.kernel import Rows
+from precad.common.prime_field import FieldVector, first_not_below, group_of
 from precad.common.proof_shape import ProofShape
-from precad.common.ring import WORD_BYTES
-from precad.common.secret import Secret
+from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
 from precad.common.share.proof_submission import AnySubmission, ProofSubmission, Share
 from precad.common.task import Task
 from precad.norm_check.norm_proof import (
@@ -31,7 +29,6 @@ from precad.norm_check.norm_proof import (
     bit_challenges,
     projections,
 )
-from precad.norm_check.random_rows import Rows
 
 log = logging.getLogger("precad")
 

@@ -16,7 +16,7 @@ from precad.aggregator.validate.validation import deal_request
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.task import TAU, Task
-from precad.norm_check.dealt_triples import DealtRandomness, SpentTriples
+from precad.norm_check.dealing import DealtRandomness, SpentTriples
 
 
 def decide(

@@ -26,8 +26,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.ring import WORD_BYTES, RingVector, view_words
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import PIECE_BYTES, Submission
-from precad.norm_check.dealing import DealerConversation
-from precad.norm_check.dealt_triples import SquareRequest
+from precad.norm_check.dealing import DealerConversation, SquareRequest
 
 log = logging.getLogger("precad")
 

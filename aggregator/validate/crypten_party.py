@@ -25,7 +25,7 @@ from precad.aggregator.validate.crypten_import import (
 )
 from precad.common.errors import PeerViolation
 from precad.common.ring import WORD_BYTES, from_bytes, to_bytes
-from precad.norm_check.dealt_triples import BinaryTriple
+from precad.norm_check.dealing import BinaryTriple
 
 _OPERATIONS = {ReduceOp.SUM: ("sum", np.add), ReduceOp.BXOR: ("xor", np.bitwise_xor)}
 

@@ -13,7 +13,7 @@ from precad.aggregator.validate.validation import (
     comparisons_per_client,
 )
 from precad.common.identifiers import ClientId
-from precad.common.process_memory import let_go_of_loaded
+from precad.common.process import let_go_of_loaded
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 

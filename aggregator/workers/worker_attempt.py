@@ -12,9 +12,8 @@ from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTranspo
 from precad.aggregator.validate.in_process_validator import in_process, longest_opening
 from precad.aggregator.validate.validation import Server
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.ring import to_bytes
-from precad.common.secret import Secret
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES

@@ -34,7 +34,6 @@ from precad.aggregator.workers.worker_placement import (
     WorkerPool,
     WorkerStart,
 )
-from precad.common.addresses import HttpProxy
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import (
     BodyUnreadable,
@@ -44,16 +43,16 @@ from precad.common.errors import (
     PrecadError,
     Rejection,
 )
-from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity.mutual_tls import check_version, greeted_version, open_channel
+from precad.common.prime_field import group_of
+from precad.common.process_settings import HttpProxy
 from precad.common.ring import WORD_BYTES, from_bytes
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.calls import error_of
-from precad.common.wire.submission_messages import PIECE_BYTES, header_to_wire
-from precad.common.wire.version import check_version, greeted_version
+from precad.common.wire.messages import PIECE_BYTES, header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingStub
 

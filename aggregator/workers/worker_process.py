@@ -35,21 +35,18 @@ from precad.aggregator.rpc.peer_transport import (
 from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
-from precad.common.addresses import by_proxy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import require
-from precad.common.logs import dump_stacks_on_signal, start_log
-from precad.common.process_memory import PIECES, keep_freed_buffers
+from precad.common.identity.mutual_tls import GREETING, require
+from precad.common.process import PIECES, dump_stacks_on_signal, keep_freed_buffers, start_log
+from precad.common.process_settings import by_proxy
 from precad.common.ring import WORD_BYTES
-from precad.common.secret import Secret
 from precad.common.share.proof_submission import AnySubmission, body_layout
 from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
+from precad.common.wire.messages import header_from_wire
 from precad.common.wire.serving import Context, Refusing, check_task
-from precad.common.wire.submission_messages import header_from_wire
-from precad.common.wire.version import GREETING
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
 

@@ -17,13 +17,11 @@ from tests.rig.submissions import body_of, signed_anew, with_body
 
 from benchmarks.crowd.client import HELD, LoadClient, Pair
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, Secret
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import shard
+from precad.common.share.submission import SubmissionContext, shard
 from precad.common.task import Task
-from precad.common.wire.submission_messages import upload_pieces
+from precad.common.wire.messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 
 COUNTED = "counted"

@@ -17,11 +17,10 @@ from precad.client.gradients.record_gradients import RecordGradients, chunk_reco
 from precad.client.records.torch_records import as_records
 from precad.common.encode import clip_record_adaptively, clip_record_norm, clip_update, encode
 from precad.common.errors import Misconfiguration
-from precad.common.keystream import Keystream
+from precad.common.identifiers import Secret
 from precad.common.model import ModelVector
-from precad.common.ring import RingVector
+from precad.common.ring import Keystream, RingVector
 from precad.common.roster import most_records
-from precad.common.secret import Secret
 from precad.common.task import Task
 
 _CACHED = 2**15

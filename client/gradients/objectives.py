@@ -17,8 +17,8 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from precad.common.errors import Misconfiguration
-from precad.common.keystream import Keystream
-from precad.common.secret import Secret
+from precad.common.identifiers import Secret
+from precad.common.ring import Keystream
 from precad.common.task_schema import ObjectiveSection
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from precad.common.errors import Misconfiguration
-from precad.common.keystream import encode_context
 from precad.common.model import initial_vector, tensors
+from precad.common.ring import encode_context
 from precad.common.task_schema import ModelSection
 
 _DEVIATIONS = 5.0

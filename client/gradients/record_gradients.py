@@ -36,8 +36,8 @@ from precad.client.gradients.objectives import (
 from precad.client.records.torch_records import Records
 from precad.client.trained_model import check_parameters
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Secret
 from precad.common.model import ModelVector, tensors
-from precad.common.secret import Secret
 from precad.common.task_schema import ObjectiveSection, Parameter
 
 Named = dict[str, Tensor]

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Secret
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.party_certificate import Principal
-from precad.common.secret import Secret
 
 Public = x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest
 AnyBuilder = TypeVar("AnyBuilder", x509.CertificateBuilder, x509.CertificateSigningRequestBuilder)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.common.errors import Misconfiguration
 from precad.common.files import PUBLIC_FOLDER_MODE, make_folder, waiting_lock
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.authority import (
     PARTY_DAYS,
@@ -27,12 +27,18 @@ from precad.common.identity.authority import (
     revoked_entry,
     to_pem,
 )
-from precad.common.identity.certificate_request import publish, write_key
-from precad.common.identity.coin_key import DRAWING_ROLES, make_coin_key
-from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOCATION_FILE
+from precad.common.identity.credentials import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    DRAWING_ROLES,
+    KEY_FILE,
+    REVOCATION_FILE,
+    make_coin_key,
+    publish,
+    write_key,
+)
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
-from precad.common.secret import Secret
 
 AUTHORITY_FOLDER = "ca"
 ISSUED_FOLDER = "issued"

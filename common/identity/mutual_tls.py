@@ -1,9 +1,15 @@
-"""Ports and channels with mutual TLS 1.3 alone; who is at the other end, or why nobody is."""
+"""Ports and channels with mutual TLS 1.3 alone; who is at the other end, or why nobody is.
+
+Both ends say the version of what crosses the wire, equal or refused: a caller with every call,
+behind gRPC's own words in ``user-agent``; who is called in its first answer, so that a newer caller
+refuses an older server too. Versions before 2 said none.
+"""
 
 import os
 import re
 import socket
 import ssl
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -13,13 +19,13 @@ from cryptography import x509
 
 from precad import TLS13_ALONE
 from precad.common import clock
-from precad.common.addresses import HttpProxy, address_fault, proxy_of, split_address
 from precad.common.errors import (
     AccessDenied,
     Denial,
     Misconfiguration,
     Misidentified,
     PeerUnavailable,
+    PeerViolation,
     RejectedSubmission,
     Rejection,
     one_line,
@@ -28,10 +34,15 @@ from precad.common.identifiers import Role
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity
 from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import certificates_of
-from precad.common.share.header import Signature
-from precad.common.wire.version import USER_AGENT
+from precad.common.process_settings import HttpProxy, address_fault, proxy_of, split_address
 
+WIRE_VERSION = 5
+FIRST_VERSION = 1
+_GREETS = "precad-wire"
+USER_AGENT = ("grpc.secondary_user_agent", f"{_GREETS}/{WIRE_VERSION}")
+"""A channel's option."""
+GREETING = ((_GREETS, str(WIRE_VERSION)),)
+"""Initial metadata of whoever answers on a stream; elsewhere a field of the first reply says it."""
 _OPTIONS = (
     # Identity alone: some versions of gRPC inflate a message before they look at its size.
     ("grpc.compression_enabled_algorithms_bitset", 1),
@@ -60,6 +71,25 @@ _BULK = {
     "grpc.experimental.tcp_min_read_chunk_size": _READ_BYTES,
     "grpc.http2.lookahead_bytes": 1 << 22,
 }
+
+
+def greeted_version(metadata: Iterable[tuple[str, str | bytes]] | None) -> int:
+    """Return the version that a stream's initial metadata says; 0 where they say none."""
+    said = dict(metadata or ()).get(_GREETS, "")
+    return int(said) if isinstance(said, str) and re.fullmatch(r"\d{1,9}", said) else 0
+
+
+def check_version(who: str, theirs: int) -> None:
+    """Refuse whoever was called and speaks another version; 0 where it says none.
+
+    Raises PeerViolation.
+    """
+    theirs = theirs or FIRST_VERSION
+    if theirs != WIRE_VERSION:
+        raise PeerViolation(
+            f"{who} speaks wire version {theirs}, this side {WIRE_VERSION}: upgrade precad "
+            f"{'on this side' if theirs > WIRE_VERSION else f'at {who}'}"
+        )
 
 
 def open_channel(
@@ -122,10 +152,9 @@ def _check_tls13() -> None:
 
 
 def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Identity) -> int:
-    """Listen, for callers only whose certificate the identity's authorities issued.
+    """Listen, and return the port, for callers whose certificate the identity's authorities issued.
 
-    Returns:
-        The port; where the address has port 0 a free one.
+    Where the address has port 0 it is a free one.
 
     Raises Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address
     that can't be bound.
@@ -209,9 +238,8 @@ _EXPIRED, _NOT_YET_VALID = 10, 9
 def why_unreachable(address: str, identity: Identity, expect: Role) -> PeerUnavailable | None:
     """What keeps a connection from coming about, in a sentence that says what to mend.
 
-    Returns:
-        ``Misidentified`` where waiting won't help: another party or authority. Another
-        ``PeerUnavailable`` where it may. None where nothing is wrong, as seen from here.
+    ``Misidentified`` where waiting won't help: another party or authority. None where nothing is
+    wrong, as seen from here.
     """
     who, proxy = f"{expect.title} at {address}", proxy_of(address)
     via, remedy, hint = who, "check that it runs, and its address", _unused_proxy()
@@ -322,13 +350,11 @@ def _require_connected(connection: socket.socket) -> None:
         raise ConnectionResetError from error
 
 
-def check_own_key(context: Context, signature: Signature) -> None:
-    """The signature's key is the connection's: whoever calls now holds the key that signed.
+def check_own_key(context: Context, signer: x509.Certificate) -> None:
+    """A signer's key is the connection's: whoever calls now holds the key that signed.
 
     Raises RejectedSubmission: BAD_SIGNATURE; AccessDenied: the connection has no certificate.
     """
-    if certificates_of(signature)[0].public_key() != of_connection(context)[0].public_key():
-        raise RejectedSubmission(
-            Rejection.BAD_SIGNATURE,
-            "signed with another key than this connection's certificate has",
-        )
+    if signer.public_key() != of_connection(context)[0].public_key():
+        why = "signed with another key than this connection's certificate has"
+        raise RejectedSubmission(Rejection.BAD_SIGNATURE, why)

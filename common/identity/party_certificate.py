@@ -27,8 +27,7 @@ from cryptography.x509.verification import (
 from precad.common import clock
 from precad.common.errors import Misconfiguration
 from precad.common.files import read_regular
-from precad.common.identifiers import ClientId, Role
-from precad.common.secret import Secret
+from precad.common.identifiers import ClientId, Role, Secret
 
 DOMAIN = "precad"
 SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})

@@ -28,8 +28,8 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
 from precad.common.identity.party_certificate import Principal
-from precad.common.keystream import encode_context
-from precad.common.share.header import Signature, Signer
+from precad.common.ring import encode_context
+from precad.common.share.submission import Signature, Signer
 
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 

@@ -16,15 +16,11 @@ import numpy as np
 from blake3 import blake3
 
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
-from precad.common.identifiers import Digest, Role
-from precad.common.keystream import KEY_BYTES, encode_context
+from precad.common.identifiers import Digest, Role, Secret
 from precad.common.prime_field import FieldKeystream, FieldVector, first_not_below
 from precad.common.proof_shape import ProofShape
-from precad.common.ring import WORD_BYTES
-from precad.common.secret import Secret
-from precad.common.share.header import Signature, SubmissionContext
-from precad.common.share.mask import SALT_BYTES, SEED_BYTES, opens
-from precad.common.share.submission import Body, Submission
+from precad.common.ring import KEY_BYTES, SALT_BYTES, SEED_BYTES, WORD_BYTES, encode_context, opens
+from precad.common.share.submission import Body, Signature, Submission, SubmissionContext
 from precad.common.task import Task
 
 PREFIX_BYTES = SALT_BYTES + KEY_BYTES

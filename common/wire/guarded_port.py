@@ -7,6 +7,8 @@ same at the servers, the dealer and the workers.
 
 import asyncio
 import contextlib
+import logging
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -17,11 +19,12 @@ import grpc.aio
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import TooManyCalls
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import add_port
+from precad.common.identity.mutual_tls import FIRST_VERSION, WIRE_VERSION, add_port
 from precad.common.identity.party_certificate import SERVING_ROLES, Principal
 from precad.common.wire.connections import Caller, Connections, connections_for
 from precad.common.wire.serving import SERVER_OPTIONS, Refusing, end_call
-from precad.common.wire.version import RefusingOtherVersions
+
+log = logging.getLogger("precad")
 
 BURST = 200
 """Calls that a caller may begin at once."""
@@ -36,6 +39,7 @@ UNFINISHED = 8
 REQUEST_S = 10.0
 """How long a message may take to come whole."""
 _REMEMBERED = 10_000
+_SAID = re.compile(r"\bprecad-wire/(\d{1,9})(?!\S)")
 
 
 class CallRate:
@@ -143,6 +147,35 @@ class Guard(grpc.aio.ServerInterceptor):
             self._unfinished[caller] -= 1
             if not self._unfinished[caller]:
                 del self._unfinished[caller]
+
+
+class RefusingOtherVersions(grpc.aio.ServerInterceptor):
+    """Refuses every call of another wire version, but for gRPC's own health protocol, unread."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Return the call's handler, or one that refuses."""
+        agent = dict(handler_call_details.invocation_metadata).get("user-agent", "")
+        found = _SAID.search(agent)
+        theirs = int(found[1]) if found else FIRST_VERSION
+        health = handler_call_details.method.startswith("/grpc.health.")
+        if theirs == WIRE_VERSION or health:
+            return await continuation(handler_call_details)
+        behind = "the caller" if theirs < WIRE_VERSION else self._who
+        text = (
+            f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}: upgrade precad "
+            f"at {behind}"
+        )
+
+        async def refuse(_requests: object, context: Any) -> None:
+            log.warning("a call from %s was refused: %s", context.peer(), text)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
 
 
 async def _unknown(_requests: object, context: Any) -> None:

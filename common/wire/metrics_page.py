@@ -20,9 +20,9 @@ from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from precad import __version__
-from precad.common.addresses import split_address
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration
+from precad.common.process_settings import split_address
 
 log = logging.getLogger("precad")
 

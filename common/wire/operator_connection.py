@@ -7,12 +7,11 @@ from typing import Any
 from precad.common.errors import PeerViolation, one_line
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity.mutual_tls import check_version, open_channel
 from precad.common.model import ModelVector, from_bytes, most_bytes
 from precad.common.task import Task
 from precad.common.wire.calls import errors_of
-from precad.common.wire.protobuf import values_of
-from precad.common.wire.version import check_version
+from precad.common.wire.messages import values_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, OperationStub
 

@@ -28,8 +28,7 @@ from precad.client.participant import RoundView
 from precad.client.participation import Observer
 from precad.common.encode import clip_record_norm
 from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.keystream import Keystream
-from precad.common.ring import RingVector
+from precad.common.ring import Keystream, RingVector
 from precad.common.task import Task
 from research.audits.builds import LOOSE, Build
 

@@ -28,8 +28,8 @@ from precad.aggregator.training import finish_round, training_loop
 from precad.aggregator.validate import check_by_shares
 from precad.cli.start import said
 from precad.common.errors import PeerUnavailable, PrecadError
-from precad.common.group import Group
-from precad.common.logs import start_log
+from precad.common.prime_field import Group
+from precad.common.process import start_log
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from research.audits.builds import Build

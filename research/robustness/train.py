@@ -19,9 +19,9 @@ from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import model_section
 from precad.client.records.torch_records import Records
 from precad.client.trained_model import load_vector
-from precad.common.keystream import derive
+from precad.common.identifiers import Secret
 from precad.common.model import tensors, unrounded_start
-from precad.common.secret import Secret
+from precad.common.ring import derive
 from precad.common.task_schema import ModelSection, ObjectiveSection
 from precad.simulation.datasets import DataSet
 from precad.simulation.virtual_owners import factors_of

@@ -30,11 +30,10 @@ from precad.aggregator.server_messages import (
 from precad.aggregator.training.session import Progress
 from precad.aggregator.training.training_loop import make_aggregator
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, StorageFailure
-from precad.common.identifiers import Role
+from precad.common.identifiers import Role, Secret
 from precad.common.roster import Roster
-from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.wire.protobuf import encode
+from precad.common.wire.messages import encode
 
 A, B = Role.SERVER_A, Role.SERVER_B
 

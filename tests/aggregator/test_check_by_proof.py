@@ -19,15 +19,14 @@ from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
 from precad.aggregator.validate.in_process_validator import in_process, longest_opening
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
-from precad.common.group import FIELD
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.prime_field import of_signed
+from precad.common.prime_field import FIELD, of_signed
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.share.header import Signature
 from precad.common.share.proof_submission import SERVERS, ForProof, ProofSubmission
+from precad.common.share.submission import Signature
 from precad.common.task import Task
-from precad.norm_check.share_with_proof import share_with_proof
+from precad.norm_check.norm_proof import share_with_proof
 
 TASK = task_with({"validation": "proof"}, 200)
 assert TASK.proof is not None

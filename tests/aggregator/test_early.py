@@ -27,7 +27,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.common.wire.protobuf import encode
+from precad.common.wire.messages import encode
 
 NAMES = tuple(ClientId(f"ward-{number}") for number in range(5))
 OPENED = Opened(3, 2, NAMES, MODEL, frozenset(NAMES))

@@ -28,8 +28,7 @@ from precad.aggregator.collect.inbox import Backlog
 from precad.aggregator.rounds.states import Opened
 from precad.common.clock import CLOCK
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.secret import Secret
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 

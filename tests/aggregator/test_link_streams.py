@@ -23,7 +23,7 @@ from precad.aggregator.rpc.peer_transport import (
 )
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
-from precad.common.wire.version import GREETING, USER_AGENT
+from precad.common.identity.mutual_tls import GREETING, USER_AGENT
 
 WAIT_S = 60.0
 TASK = Digest(bytes(32))

@@ -17,9 +17,8 @@ from tests.rig.noise_fit import Bins, Tally
 
 from precad.aggregator import noise
 from precad.aggregator.noise import COLUMNS, Blocks, DiscreteGaussian, DrawnAhead
-from precad.common.keystream import Keystream
-from precad.common.ring import RingVector
-from precad.common.secret import Secret
+from precad.common.identifiers import Secret
+from precad.common.ring import Keystream, RingVector
 from precad.common.task import NOISE_DEVIATIONS, SUM_LIMIT
 
 SAMPLES = 400_000

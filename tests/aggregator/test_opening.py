@@ -32,9 +32,8 @@ from precad.aggregator.store import Store, open_store
 from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.training_loop import count_opened
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
-from precad.common.secret import Secret
-from precad.common.wire.protobuf import encode
+from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role, Secret
+from precad.common.wire.messages import encode
 
 MODEL, OTHER_MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 Pair = tuple[Aggregator, Aggregator]

@@ -27,14 +27,12 @@ from precad.aggregator.collect.matching import describe
 from precad.aggregator.collect.upload import SpooledBody
 from precad.aggregator.rounds.states import Opened
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
-from precad.common.share.mask import commit
+from precad.common.ring import commit
 from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof, ProofSubmission
-from precad.common.share.submission import HeldBody
-from precad.norm_check.share_with_proof import share
+from precad.common.share.submission import HeldBody, SubmissionContext
+from precad.norm_check.norm_proof import share
 
 D = 8
 TASK = task_with({"validation": "proof"}, D)

@@ -27,8 +27,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind, check_server_signed, sign_as_server
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector
-from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.submission import Submission, SubmissionContext, shard
 from precad.common.task import Task
 
 A, B = Role.SERVER_A, Role.SERVER_B

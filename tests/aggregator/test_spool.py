@@ -9,8 +9,7 @@ import pytest
 
 from precad.aggregator.collect.upload import TAG_BYTES, Spool, SpooledBody
 from precad.common.errors import BodyUnreadable
-from precad.common.identifiers import ClientId
-from precad.common.secret import Secret
+from precad.common.identifiers import ClientId, Secret
 from precad.common.share.submission import PIECE_BYTES
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")

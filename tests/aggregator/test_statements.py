@@ -13,7 +13,7 @@ from precad.aggregator.training.owner_statements import remember
 from precad.aggregator.training.session import LastSigned, Session, SignedKind
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId
-from precad.common.wire.signed_statements import Statement
+from precad.common.wire.owner_messages import Statement
 from precad.protos import precad_pb2 as pb
 
 

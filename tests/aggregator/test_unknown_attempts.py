@@ -19,7 +19,7 @@ from precad.aggregator.training.reconcile import charge_unknown, meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation, StorageFailure
 from precad.common.identifiers import Role
-from precad.common.wire.signed_statements import check_opening, sign_body
+from precad.common.wire.owner_messages import check_opening, sign_body
 from precad.protos import precad_pb2 as pb
 
 NOBODY: Any = (None, None)

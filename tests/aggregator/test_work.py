@@ -16,7 +16,7 @@ from precad.aggregator.workers.worker_pairs import WorkerLink
 from precad.aggregator.workers.worker_process import own_folder, remove_left_over
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
-from precad.common.wire.version import GREETING
+from precad.common.identity.mutual_tls import GREETING
 from precad.protos import precad_pb2 as pb
 
 PROGRAM = """

@@ -12,7 +12,7 @@ from precad.aggregator.release import add_noise, aggregate, countersign, prepare
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Matched, Noised, Prepared, Sent, Summed
 from precad.aggregator.store import Store
-from precad.common.group import Group
+from precad.common.prime_field import Group
 
 Theta = NDArray[np.float64]
 

@@ -19,15 +19,13 @@ from precad.cli.local_deployment import to_toml
 from precad.cli.main import app
 from precad.client.owner_settings import JoinSettings
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
+from precad.common.identifiers import Role, Secret
 from precad.common.identity.authority import make_request, to_pem
-from precad.common.identity.certificate_request import accept, create_request
-from precad.common.identity.credentials import Identity
+from precad.common.identity.credentials import Identity, accept, create_request
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal, private_key
 from precad.common.model import initial_vector
 from precad.common.process_settings import Settings
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 

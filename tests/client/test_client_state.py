@@ -23,7 +23,7 @@ from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailur
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
-from precad.common.wire.submission_messages import upload_pieces
+from precad.common.wire.messages import upload_pieces
 
 ME, OTHER = ClientId("ward-1"), ClientId("ward-2")
 

@@ -9,9 +9,9 @@ import pytest
 
 from precad.client.gradients.local_update import poisson_sample
 from precad.common.errors import Misconfiguration
-from precad.common.keystream import Keystream
+from precad.common.identifiers import Secret
+from precad.common.ring import Keystream
 from precad.common.roster import most_records
-from precad.common.secret import Secret
 
 
 def stream(context: int = 0) -> Keystream:

@@ -28,7 +28,7 @@ from precad.client.records.torch_records import as_records
 from precad.client.trained_model import load_vector
 from precad.common.encode import clip_record_adaptively
 from precad.common.errors import Misconfiguration
-from precad.common.secret import Secret
+from precad.common.identifiers import Secret
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ModelSection, ObjectiveSection
 

@@ -6,8 +6,14 @@ import pytest
 
 from precad.aggregator.settings import ServerASettings
 from precad.client.owner_settings import JoinSettings
-from precad.common.addresses import HttpProxy, address_fault, by_proxy, proxy_of, split_address
 from precad.common.errors import Misconfiguration
+from precad.common.process_settings import (
+    HttpProxy,
+    address_fault,
+    by_proxy,
+    proxy_of,
+    split_address,
+)
 
 GOOD = {
     "127.0.0.1:7301": ("127.0.0.1", 7301),

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from precad.common.keystream import derive
+from precad.common.identifiers import Secret
 from precad.common.prime_field import FieldKeystream
 from precad.common.proof_shape import P
-from precad.common.secret import Secret
+from precad.common.ring import derive
 
 KEY = Secret(bytes(range(32)))
 REJECTED = 3_716_396_515

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from precad.common import logs
+from precad.common import process
 from precad.common.errors import Misconfiguration
-from precad.common.logs import VARIABLE, doing, start_log
-from precad.common.secret import Secret
+from precad.common.identifiers import Secret
+from precad.common.process import VARIABLE, doing, start_log
 
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """What the log writes; the root's handlers come back afterwards."""
-    monkeypatch.setattr(logs, "_doing", {})
+    monkeypatch.setattr(process, "_doing", {})
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield io.StringIO()
@@ -118,7 +118,7 @@ def test_nor_are_they_printed_past_the_log_and_a_bug_is(
 
 HANGS = """
 import os, sys, time
-from precad.common.logs import dump_stacks_on_signal
+from precad.common.process import dump_stacks_on_signal
 
 dump_stacks_on_signal()
 

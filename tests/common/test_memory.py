@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from precad.common.process_memory import unchanged_libraries
+from precad.common.process import unchanged_libraries
 
 # --- libraries' pages that only their loading needed ---------------------------------------------
 
@@ -43,7 +43,7 @@ LETS_GO = """
 import re
 import numpy, cryptography.x509
 import grpc
-from precad.common.process_memory import let_go_of_loaded
+from precad.common.process import let_go_of_loaded
 
 def of_files():
     return int(re.search(r"RssFile:\\s+(\\d+)", open("/proc/self/status").read())[1])
@@ -71,7 +71,7 @@ def test_what_was_loaded_is_let_go_and_still_works() -> None:
 
 WORKS = """
 import resource, sys
-from precad.common.process_memory import keep_freed_buffers
+from precad.common.process import keep_freed_buffers
 
 if sys.argv[1] == "kept":
     keep_freed_buffers()
@@ -112,7 +112,7 @@ def test_kept_buffers_cost_no_page_faults() -> None:
 
 VECTORS = """
 import re
-from precad.common.process_memory import PIECES, give_back_freed, keep_freed_buffers
+from precad.common.process import PIECES, give_back_freed, keep_freed_buffers
 
 keep_freed_buffers(PIECES)
 

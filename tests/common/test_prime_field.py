@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.common.group import FIELD, RING, Group
 from precad.common.kernel import built_library
 from precad.common.prime_field import (
+    FIELD,
+    RING,
     Arithmetic,
     FieldVector,
+    Group,
     arithmetics,
     first_not_below,
     of_signed,

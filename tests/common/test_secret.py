@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from precad.common.keystream import Keystream, derive, encode_context
-from precad.common.secret import Secret
+from precad.common.identifiers import Secret
+from precad.common.ring import Keystream, derive, encode_context
 
 DATA = bytes(range(200, 232))
 SECRET = Secret(DATA)

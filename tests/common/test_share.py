@@ -9,11 +9,9 @@ from tests.rig.keys import signer
 from tests.rig.submissions import body_of, reconstructed, words_of
 
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
-from precad.common.share.mask import commit, opens
-from precad.common.share.submission import Submission, body_hasher, shard
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.ring import commit, opens
+from precad.common.share.submission import Submission, SubmissionContext, body_hasher, shard
 
 CONTEXT = SubmissionContext(
     Digest(b"\1" * 32), 5, 7, ClientId("ward-3"), Digest(b"\2" * 32), b"\3" * 32

@@ -17,13 +17,13 @@ from precad.aggregator.rpc.peer_transport import (
     add_link_to_server,
 )
 from precad.common.errors import PeerViolation
-from precad.common.wire.version import (
+from precad.common.identity.mutual_tls import (
     USER_AGENT,
     WIRE_VERSION,
-    RefusingOtherVersions,
     check_version,
     greeted_version,
 )
+from precad.common.wire.guarded_port import RefusingOtherVersions
 
 WAIT_S = 60.0
 NEWER = ("grpc.secondary_user_agent", f"precad-wire/{WIRE_VERSION + 1}")

@@ -29,14 +29,12 @@ from precad.aggregator.training.model_store import InMemory, ModelStore, StoredM
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.client.data_owner import DataOwner
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
-from precad.common.group import FIELD
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, Secret
+from precad.common.prime_field import FIELD
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
 from precad.common.share.proof_submission import AnySubmission, ProofSubmission
 from precad.common.task import Task
-from precad.norm_check.dealing import DealerConversation
-from precad.norm_check.dealt_triples import SquareRequest
+from precad.norm_check.dealing import DealerConversation, SquareRequest
 from precad.norm_check.norm_proof import ProofWords, Query
 
 Wrap = Callable[[Any, str, Any], None]

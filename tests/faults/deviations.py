@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import ATTEMPTS, ClientId, Role
+from precad.common.identifiers import ATTEMPTS, ClientId, Role, Secret
 from precad.common.proof_shape import P
-from precad.common.secret import Secret
-from precad.common.share.mask import SALT_BYTES
-from precad.common.wire.protobuf import decode, encode
-from precad.norm_check.dealt_triples import SquareRequest
+from precad.common.ring import SALT_BYTES
+from precad.common.wire.messages import decode, encode
+from precad.norm_check.dealing import SquareRequest
 
 VICTIM = ClientId("ward-0")
 POISON = 2**40

@@ -26,13 +26,12 @@ from precad.aggregator.server_messages import (
     SignedMessage,
 )
 from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.prime_field import arithmetic
 from precad.common.proof_shape import P
-from precad.common.secret import Secret
 from precad.common.share.submission import body_hasher
 from precad.common.task import Task
-from precad.common.wire.protobuf import decode
+from precad.common.wire.messages import decode
 from precad.norm_check.norm_proof import ProofWords
 
 Note = Mapping[str, Any]

@@ -11,8 +11,8 @@ from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.store import audit_ledger
 from precad.aggregator.store.schema import CHARGED, PENDING, AttemptState
 from precad.client.own_account import OwnAccount
-from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.prime_field import group_of
 from precad.common.ring import from_bytes
 
 TELLING = {"drawn", "cohort", "charged", "limit", "counted", "σ", "roster"}

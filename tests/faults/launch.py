@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from precad.common.share.header import SignedHeader
+from precad.common.share.submission import SignedHeader
 
 # Run as a file: the tests' folder isn't on the path then.
 sys.path.append(str(Path(__file__).parents[2]))

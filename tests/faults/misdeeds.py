@@ -21,8 +21,8 @@ from precad.common.errors import (
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.roster import Enrolment
+from precad.common.wire.messages import header_from_wire, header_to_wire
 from precad.common.wire.serving import told
-from precad.common.wire.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from precad.aggregator.validate.validation import Verdicts
 from precad.aggregator.workers import worker_pairs
 from precad.client.pending_update import Pending
 from precad.common.identifiers import Role
-from precad.common.keystream import derive
+from precad.common.ring import derive
 from precad.common.share.submission import Submission
 
 RESULT = Path(__file__).parents[2] / "benchmarks/results/planted_bugs.json"

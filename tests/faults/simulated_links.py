@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 from precad.aggregator.peer_link import Frame
 from precad.common.errors import PeerUnavailable
-from precad.common.identifiers import Role
+from precad.common.identifiers import Role, Secret
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
 from precad.dealer.dealer_role import LocalDealing
-from precad.norm_check.dealing import DealerConversation
-from precad.norm_check.dealt_triples import DealRequest
+from precad.norm_check.dealing import DealerConversation, DealRequest
 
 if TYPE_CHECKING:
     from tests.faults.world import World

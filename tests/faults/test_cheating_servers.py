@@ -52,10 +52,10 @@ from precad.aggregator.training.event_log import Event, RoundOpened
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
 from precad.common.encode import squared_norm
-from precad.common.group import FIELD
 from precad.common.identifiers import ClientId, Role
+from precad.common.prime_field import FIELD
 from precad.common.ring import RingVector, from_bytes
-from precad.common.share.header import SignedHeader
+from precad.common.share.submission import SignedHeader
 from precad.common.task import Task
 
 A, B = SERVERS

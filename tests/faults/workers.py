@@ -22,8 +22,7 @@ from precad.aggregator.workers import worker_pairs
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerLink, WorkerPairs
 from precad.common.errors import PeerUnavailable
-from precad.common.identifiers import Role
-from precad.common.secret import Secret
+from precad.common.identifiers import Role, Secret
 from precad.common.task import Task
 from precad.norm_check.dealing import NoDealer
 from precad.protos import precad_pb2 as pb

@@ -44,11 +44,10 @@ from precad.client.participation import Participation
 from precad.client.pending_update import Pending
 from precad.client.server_statements import ServerStatements
 from precad.common.errors import PeerUnavailable, StorageFailure
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.party_certificate import Principal, read_certificates, validity_fault
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import NoDealer

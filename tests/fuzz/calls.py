@@ -14,14 +14,12 @@ from precad.aggregator.rpc.dealer_client import (
     square_request_to_wire,
 )
 from precad.aggregator.validate.validation import deal_request
-from precad.common.identifiers import Role
-from precad.common.keystream import KEY_BYTES
-from precad.common.secret import Secret
-from precad.common.wire.submission_messages import header_from_wire, header_to_wire
-from precad.common.wire.version import WIRE_VERSION
+from precad.common.identifiers import Role, Secret
+from precad.common.identity.mutual_tls import WIRE_VERSION
+from precad.common.ring import KEY_BYTES
+from precad.common.wire.messages import header_from_wire, header_to_wire
 from precad.dealer.dealing_service import request_from_wire, square_requests_from_wire
-from precad.norm_check.dealing import DealerConversation
-from precad.norm_check.dealt_triples import SquareRequest
+from precad.norm_check.dealing import DealerConversation, SquareRequest
 from precad.protos import precad_pb2 as pb
 
 

@@ -27,6 +27,7 @@ from precad.cli.certify_inputs import Trained, expectation, read_array, true_lab
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
+from precad.common.identifiers import Secret
 from precad.common.identity.authority import make_request, new_key, read_request, to_pem
 from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.deployment_keys import summarise
@@ -43,8 +44,7 @@ from precad.common.identity.revocation_list import RevocationList, read_revocati
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.roster import Roster
-from precad.common.secret import Secret
-from precad.common.share.header import Signature
+from precad.common.share.submission import Signature
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 

@@ -21,11 +21,11 @@ from precad.aggregator.store.ledger import history_start
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.coin_key import COIN_FILE, read_coin_key
+from precad.common.identity.credentials import COIN_FILE, read_coin_key
 from precad.common.identity.signatures import CertificateVerifier, SignedKind
 from precad.common.roster import Enrolment, Roster
 from precad.common.share.proof_submission import ProofSubmission
-from precad.common.wire.signed_statements import check_opening, sign_body
+from precad.common.wire.owner_messages import check_opening, sign_body
 from precad.protos import precad_pb2 as pb
 
 

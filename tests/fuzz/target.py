@@ -10,10 +10,10 @@ from tests.fuzz.stage import CLIENT, OPENINGS, ROUND, SEED_HOLDER, VERSION, Abor
 
 from precad.common.errors import MAX_TEXT, PrecadError
 from precad.common.identifiers import Role
-from precad.common.share.header import SubmissionContext
 from precad.common.share.proof_submission import AnySubmission, ForProof
+from precad.common.share.submission import SubmissionContext
 from precad.common.wire.serving import NOT_NOW
-from precad.norm_check.share_with_proof import share
+from precad.norm_check.norm_proof import share
 
 BUGS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 

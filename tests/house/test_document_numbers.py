@@ -27,15 +27,13 @@ from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons
 from precad.common.encode import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.errors import Rejection
 from precad.common.identity.authority import PARTY_DAYS
-from precad.common.keystream import KEY_BYTES
+from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, P, ProofShape
-from precad.common.ring import WORD_BYTES
+from precad.common.ring import KEY_BYTES, SALT_BYTES, WORD_BYTES
 from precad.common.roster import EIGHTHS, GRID_OCTAVES
-from precad.common.share.mask import SALT_BYTES
 from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
 from precad.common.task_schema import MAX_FRACTIONAL_BITS
 from precad.common.wire.connections import PER_CLIENT, STRANGERS
-from precad.common.wire.version import WIRE_VERSION
 
 TASK = Task.load(ROOT / "deploy" / "task.toml")
 ROWS = Task.model_fields["projections"].default

@@ -109,7 +109,7 @@ def test_every_command_shows_its_help_without_any_extra() -> None:
 
 
 PARTS = {
-    "dealer": "dealer.dealer_metrics",
+    "dealer": "common.wire.metrics_page",
     "": "dealer.process client.connection common.identity.deployment_keys",
     "client": "client.data_owner client.owner_settings client.own_account accounting.exact",
     "server": "server_a.process server_b.process aggregator.workers.worker_process",

@@ -18,9 +18,9 @@ from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.metrics_page import PREFIX
-from precad.dealer.dealer_metrics import collect
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
+from precad.dealer.process import collect
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

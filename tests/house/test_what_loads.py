@@ -99,10 +99,9 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one()
 
 
 def test_who_expands_a_mask_loads_nothing_else_of_a_submission() -> None:
-    loaded = loaded_by("import precad.common.share.mask")
+    loaded = loaded_by("from precad.common.ring import mask_stream")
     shared = {n.removeprefix("precad.common") for n in loaded if n.startswith("precad.common")}
-    ground = {"", ".errors", ".identifiers", ".keystream", ".ring", ".secret"}
-    assert shared == ground | {".share", ".share.mask"}
+    assert shared == {"", ".errors", ".identifiers", ".ring"}
 
 
 def test_keys_are_not_made_where_their_folder_cannot_be_locked(

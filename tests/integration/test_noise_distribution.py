@@ -15,9 +15,8 @@ from scipy import stats
 from tests.rig.rounds import NoNoise, play_round, roster_of
 
 from precad.aggregator.noise import DiscreteGaussian
-from precad.common.identifiers import ClientId, Role
-from precad.common.keystream import Keystream
-from precad.common.secret import Secret
+from precad.common.identifiers import ClientId, Role, Secret
+from precad.common.ring import Keystream
 from precad.common.task import Task
 
 SAMPLES = 40_000

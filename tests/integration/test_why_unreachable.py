@@ -20,7 +20,6 @@ import precad
 from precad.aggregator.rpc import peer_transport
 from precad.client.connection import Servers
 from precad.client.participation import Observer
-from precad.common.addresses import by_proxy
 from precad.common.errors import Misidentified, PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import mutual_tls
@@ -28,6 +27,7 @@ from precad.common.identity.authority import Authority, key_to_pem, new_key, to_
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port, open_channel, why_unreachable
 from precad.common.identity.party_certificate import Principal
+from precad.common.process_settings import by_proxy
 from precad.common.task import Task
 from precad.common.wire.calls import LOOK_S, WAITS, call_with_retries
 

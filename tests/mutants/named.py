@@ -118,7 +118,7 @@ SURVIVORS = (
     ),
     Named(
         "the masking row follows from the seed",
-        "norm_check/share_with_proof.py",
+        "norm_check/norm_proof.py",
         "mask_seed = Secret.random(KEY_BYTES)",
         "mask_seed = seed",
         ("tests/norm_check/test_what_a_proof_shows.py",),

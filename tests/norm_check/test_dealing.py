@@ -8,10 +8,9 @@ import pytest
 from tests.rig.tasks import task_with
 
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
-from precad.common.identifiers import Digest, Role
-from precad.common.secret import Secret
+from precad.common.identifiers import Digest, Role, Secret
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealt_triples import DealRequest, DealtRandomness
+from precad.norm_check.dealing import DealRequest, DealtRandomness
 
 TASK = Digest.of(b"task")
 D = 5

@@ -23,9 +23,8 @@ from precad.aggregator.server_messages import CoinReveal, CoinState
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.signatures import SignedKind
-from precad.common.secret import Secret
 from precad.common.task import Task
 
 A, B = Role.SERVER_A, Role.SERVER_B

@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from precad.common.identifiers import Digest
+from precad.common.identifiers import Digest, Secret
+from precad.common.kernel import Rows
 from precad.common.prime_field import (
     FieldKeystream,
     FieldVector,
@@ -17,7 +18,6 @@ from precad.common.prime_field import (
     signed_of,
 )
 from precad.common.proof_shape import P, ProofShape
-from precad.common.secret import Secret
 from precad.common.share.proof_submission import SERVERS
 from precad.norm_check.norm_proof import (
     ProofShare,
@@ -30,7 +30,6 @@ from precad.norm_check.norm_proof import (
     projections,
     prove,
 )
-from precad.norm_check.random_rows import Rows
 
 D = 48
 BETA = 30 * 2**10

@@ -7,12 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from precad.common.encode import CLIENT_MARGIN
-from precad.common.kernel import BLOCK
-from precad.common.keystream import Keystream
-from precad.common.ring import RingVector, dot
-from precad.common.secret import Secret
+from precad.common.identifiers import Secret
+from precad.common.kernel import BLOCK, MASK_BYTES, Rows
+from precad.common.ring import Keystream, RingVector, dot
 from precad.common.task import TAU
-from precad.norm_check.random_rows import MASK_BYTES, Rows
 
 KEY = Secret(bytes(range(32)))
 BETA = 30 * 2**16

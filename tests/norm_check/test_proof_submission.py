@@ -23,13 +23,11 @@ from tests.rig.norm_check import (
 from tests.rig.submissions import words_of
 
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.prime_field import arithmetic, of_signed
 from precad.common.proof_shape import P, ProofShape
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, commit
 from precad.common.roster import Enrolment, Roster
-from precad.common.secret import Secret
-from precad.common.share.mask import commit
 from precad.common.share.proof_submission import (
     SERVERS,
     ProofBodyHash,

@@ -14,9 +14,8 @@ from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.waiting import until
 
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, TaskMismatch
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Digest, Role, Secret
 from precad.common.ring import signed
-from precad.common.secret import Secret
 from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import Answer, DealerConversation
 

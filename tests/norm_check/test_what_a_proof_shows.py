@@ -22,14 +22,13 @@ from tests.rig.norm_check import (
 from tests.rig.tasks import task_with
 
 from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Digest, Role, Secret
+from precad.common.kernel import Rows
 from precad.common.prime_field import FieldKeystream, FieldVector, arithmetic, of_signed
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
 from precad.common.share.proof_submission import SERVERS, ProofDraft, ProofHeader, ProofSubmission
 from precad.norm_check.norm_proof import Query, accepts, bit_challenges, bits_of, projections
-from precad.norm_check.random_rows import Rows
 
 TASK = task_with({"validation": "proof"}, 60)
 assert TASK.proof is not None

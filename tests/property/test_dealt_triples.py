@@ -4,10 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precad.common.identifiers import ATTEMPTS, Digest, Role
-from precad.common.secret import Secret
+from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, program
+from precad.norm_check.dealing import DealRequest, DealtRandomness, program
 
 TASK = Digest.of(b"task")
 keys = st.binary(min_size=32, max_size=32).map(Secret)

@@ -12,11 +12,15 @@ from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.rounds.client_lists import HeldList, Offer, Places
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.secret import Secret
-from precad.common.share.header import Signature, SignedHeader, SubmissionContext
-from precad.common.share.submission import HeldBody, Submission
-from precad.common.wire.protobuf import encode
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.share.submission import (
+    HeldBody,
+    Signature,
+    SignedHeader,
+    Submission,
+    SubmissionContext,
+)
+from precad.common.wire.messages import encode
 
 TASK, MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 NAMES = [ClientId(f"c{i}") for i in range(6)]

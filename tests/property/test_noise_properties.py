@@ -10,8 +10,8 @@ from tests.rig.noise_fit import Bins, Tally
 
 from precad.aggregator import noise
 from precad.aggregator.noise import COLUMN_BITS, COLUMNS, Blocks, DiscreteGaussian
-from precad.common.keystream import Keystream
-from precad.common.secret import Secret
+from precad.common.identifiers import Secret
+from precad.common.ring import Keystream
 
 deviations = st.floats(noise.LEAST, noise.LIMIT, exclude_max=True) | st.floats(
     math.log(noise.LEAST), math.log(noise.LIMIT) - 1e-9

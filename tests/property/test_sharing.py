@@ -10,13 +10,11 @@ from tests.rig.keys import signer
 from tests.rig.submissions import reconstructed, words_of
 
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.keystream import encode_context
 from precad.common.proof_shape import P, ProofShape
-from precad.common.ring import from_bytes, signed
-from precad.common.share.header import SubmissionContext
+from precad.common.ring import encode_context, from_bytes, signed
 from precad.common.share.proof_submission import SERVERS, ForProof
-from precad.common.share.submission import PIECE_BYTES, Submission, shard
-from precad.norm_check.share_with_proof import share_with_proof
+from precad.common.share.submission import PIECE_BYTES, Submission, SubmissionContext, shard
+from precad.norm_check.norm_proof import share_with_proof
 
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 2**32])
 vectors = st.lists(words, min_size=1, max_size=40).map(lambda x: np.array(x, dtype=np.int64))

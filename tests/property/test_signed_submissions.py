@@ -29,10 +29,16 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.share.header import Signature, SubmissionContext, signed_bytes
-from precad.common.share.submission import HeldBody, Submission, shard
+from precad.common.share.submission import (
+    HeldBody,
+    Signature,
+    Submission,
+    SubmissionContext,
+    shard,
+    signed_bytes,
+)
 from precad.common.task import Task
-from precad.common.wire.submission_messages import header_from_wire, header_to_wire
+from precad.common.wire.messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 D = 8

@@ -15,14 +15,13 @@ from precad.aggregator.store import Store
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment, Roster
-from precad.common.secret import Secret
-from precad.common.share.header import Signer, SubmissionContext
 from precad.common.share.proof_submission import AnySubmission, ForProof
+from precad.common.share.submission import Signer, SubmissionContext
 from precad.common.task import Task
-from precad.norm_check.share_with_proof import share
+from precad.norm_check.norm_proof import share
 
 PATIENCE_S = 60.0
 

@@ -15,14 +15,13 @@ from tests.rig.waiting import until
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import add_port
+from precad.common.identity.mutual_tls import WIRE_VERSION, add_port
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import model_digest, to_bytes
 from precad.common.task import Task
-from precad.common.wire.signed_statements import sign_body
-from precad.common.wire.submission_messages import BODY_WANTED
-from precad.common.wire.version import WIRE_VERSION
+from precad.common.wire.messages import BODY_WANTED
+from precad.common.wire.owner_messages import sign_body
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 

@@ -16,15 +16,11 @@ from numpy.typing import NDArray
 from tests.rig.views import SERVERS, DealerView, View, Words
 
 from precad.aggregator.validate.absorb_bodies import Absorber
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.keystream import encode_context
-from precad.common.ring import dot, signed, to_bytes
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
-from precad.common.share.mask import commit
-from precad.common.share.submission import body_hasher
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.kernel import Rows
+from precad.common.ring import commit, dot, encode_context, signed, to_bytes
+from precad.common.share.submission import SubmissionContext, body_hasher
 from precad.common.task import TAU, Task
-from precad.norm_check.random_rows import Rows
 
 COUNTED = 64
 """So many first values of a counter are tried for a nonce."""

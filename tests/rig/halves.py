@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precad.common.identifiers import Digest, Role
-from precad.common.ring import RingVector, dot
-from precad.common.secret import Secret
-from precad.common.share.mask import commit, mask_stream
-from precad.norm_check.dealt_triples import SquareRequest
+from precad.common.identifiers import Digest, Role, Secret
+from precad.common.ring import RingVector, commit, dot, mask_stream
+from precad.norm_check.dealing import SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 

@@ -29,8 +29,7 @@ from precad.aggregator.training.finish_round import keep, recover
 from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PrecadError
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.secret import Secret
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.task import Task
 
 A, B = Role.SERVER_A, Role.SERVER_B

@@ -16,10 +16,10 @@ from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.aggregator.validate.validation import Verdicts
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.kernel import Rows
 from precad.common.prime_field import FieldVector, arithmetic
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.share.header import Signature, Signer, SubmissionContext
 from precad.common.share.proof_submission import (
     SERVERS,
     ForProof,
@@ -30,7 +30,7 @@ from precad.common.share.proof_submission import (
     halves,
     proof_hasher,
 )
-from precad.common.share.submission import HeldBody
+from precad.common.share.submission import HeldBody, Signature, Signer, SubmissionContext
 from precad.common.task import Task
 from precad.norm_check.norm_proof import (
     ProofShare,
@@ -39,9 +39,8 @@ from precad.norm_check.norm_proof import (
     answer,
     bit_challenges,
     projections,
+    share_with_proof,
 )
-from precad.norm_check.random_rows import Rows
-from precad.norm_check.share_with_proof import share_with_proof
 
 A, B = SERVERS
 TASK, WARD = Digest(b"t" * 32), ClientId("ward-0")

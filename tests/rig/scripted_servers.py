@@ -30,18 +30,19 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, ServerVerifier
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
-from precad.common.share.header import SubmissionContext
 from precad.common.share.proof_submission import ForProof
+from precad.common.share.submission import SubmissionContext
 from precad.common.task import Task
-from precad.common.wire.owner_notices import (
+from precad.common.wire.owner_messages import (
     Notice,
     RoundOpen,
     RoundOver,
     TrainingOver,
     TrainingPaused,
+    read_statement,
+    sign_body,
 )
-from precad.common.wire.signed_statements import read_statement, sign_body
-from precad.norm_check.share_with_proof import share
+from precad.norm_check.norm_proof import share
 from precad.protos import precad_pb2 as pb
 
 ME = ClientId("ward-1")

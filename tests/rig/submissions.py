@@ -8,15 +8,20 @@ import numpy as np
 from tests.rig.keys import signer
 
 from precad.aggregator.collect import Inbox
-from precad.common.group import FIELD, RING
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.prime_field import FIELD, RING
 from precad.common.proof_shape import ProofShape
-from precad.common.ring import RingVector, from_bytes
-from precad.common.secret import Secret
-from precad.common.share.header import SignedHeader, Signer, SubmissionContext, signed_bytes
-from precad.common.share.mask import SALT_BYTES
+from precad.common.ring import SALT_BYTES, RingVector, from_bytes
 from precad.common.share.proof_submission import AnySubmission, ProofSubmission, Share
-from precad.common.share.submission import HeldBody, Submission, shard
+from precad.common.share.submission import (
+    HeldBody,
+    SignedHeader,
+    Signer,
+    Submission,
+    SubmissionContext,
+    shard,
+    signed_bytes,
+)
 from precad.common.task import Task
 
 Pair = tuple[Submission, Submission]

@@ -9,18 +9,10 @@ from numpy.typing import NDArray
 from precad.aggregator.peer_link import Frame
 from precad.aggregator.rounds.states import Finished
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import dot, from_bytes, signed, to_bytes
-from precad.common.secret import Secret
-from precad.common.share.header import SignedHeader
-from precad.common.share.mask import SALT_BYTES, mask_stream
-from precad.common.share.submission import Submission
-from precad.norm_check.dealt_triples import (
-    BinaryTriple,
-    DealRequest,
-    DealtRandomness,
-    SquareRequest,
-)
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.ring import SALT_BYTES, dot, from_bytes, mask_stream, signed, to_bytes
+from precad.common.share.submission import SignedHeader, Submission
+from precad.norm_check.dealing import BinaryTriple, DealRequest, DealtRandomness, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 _EPOCH = bytes(16)

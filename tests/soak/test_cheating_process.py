@@ -42,10 +42,10 @@ from tests.faults.process_invariants import check_what_left, kill_all
 from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks
 
 from precad.aggregator.rounds.aggregator import CoinKey
-from precad.common.group import FIELD
 from precad.common.identifiers import Role
-from precad.common.identity.coin_key import read_coin_key
+from precad.common.identity.credentials import read_coin_key
 from precad.common.model import load_model
+from precad.common.prime_field import FIELD
 from precad.common.ring import from_bytes
 
 A, B = SERVER_ROLES

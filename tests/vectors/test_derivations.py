@@ -8,14 +8,13 @@ import tomllib
 import numpy as np
 import pytest
 
-from precad.common.identifiers import ClientId, Digest
-from precad.common.keystream import Keystream, derive, encode_context
+from precad.common.identifiers import ClientId, Digest, Secret
+from precad.common.kernel import Rows
 from precad.common.model import ModelVector, initial_vector, model_digest, unrounded_start
+from precad.common.ring import Keystream, derive, encode_context
 from precad.common.roster import Enrolment, Roster
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
-from precad.norm_check.random_rows import Rows
 
 KEY = Secret(bytes(range(32)))
 TASK = """\

@@ -15,17 +15,15 @@ from tests.vectors.proof_reference import vectors
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.validate import check_by_proof
-from precad.common import group
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.kernel import built_library
+from precad.common import prime_field
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.kernel import Rows, built_library
 from precad.common.prime_field import FieldKeystream, FieldVector, arithmetics, of_signed
 from precad.common.proof_shape import P, ProofShape
-from precad.common.secret import Secret
-from precad.common.share.header import Signature, SubmissionContext
 from precad.common.share.proof_submission import SERVERS, ForProof, ProofSubmission
-from precad.norm_check import norm_proof, share_with_proof
+from precad.common.share.submission import Signature, SubmissionContext
+from precad.norm_check import norm_proof
 from precad.norm_check.norm_proof import ProofWords, Query, accepts, bit_challenges, projections
-from precad.norm_check.random_rows import Rows
 
 VECTORS = json.loads(Path(__file__).with_name("proof.json").read_text(encoding="utf-8"))
 PROOFS = VECTORS["proofs"]
@@ -68,7 +66,7 @@ class Pen(Unchecked):
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled and by NumPy."""
     found = arithmetics(built_library())[request.param]
-    for module in (norm_proof, share_with_proof, group):
+    for module in (norm_proof, prime_field):
         monkeypatch.setattr(module, "arithmetic", lambda: found)
 
 
@@ -87,7 +85,7 @@ def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa
             assert len(found) == length
             return found
 
-    monkeypatch.setattr(share_with_proof, "Secret", Drawn)
+    monkeypatch.setattr(norm_proof, "Secret", Drawn)
     context = SubmissionContext(
         digest(given["task"]),
         given["version"],
@@ -99,7 +97,7 @@ def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa
     of_a, of_b = (digest(each) for each in given["openings"])
     stated = ForProof((of_a, of_b), Role(given["seed_holder"]))
     x = np.array(given["x"], dtype=np.int64)
-    to_a, to_b = share_with_proof.share_with_proof(x, shape_of(case), context, stated, Pen(given))
+    to_a, to_b = norm_proof.share_with_proof(x, shape_of(case), context, stated, Pen(given))
     return (to_a, to_b) if stated.seed_holder is A else (to_b, to_a)
 
 

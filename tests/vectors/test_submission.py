@@ -13,12 +13,9 @@ import pytest
 from blake3 import blake3
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import to_bytes
-from precad.common.secret import Secret
-from precad.common.share.header import Signature, SignedHeader, SubmissionContext
-from precad.common.share.mask import commit, mask_stream, opens
-from precad.common.share.submission import body_hasher
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.ring import commit, mask_stream, opens, to_bytes
+from precad.common.share.submission import Signature, SignedHeader, SubmissionContext, body_hasher
 
 VECTORS = json.loads(Path(__file__).with_name("submission.json").read_text(encoding="utf-8"))
 GIVEN, MADE = VECTORS["given"], VECTORS["made"]

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from benchmarks.rounds.part import Orders
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
-from precad.common.wire import serving, submission_messages
+from precad.common.wire import messages, serving
 
 SERVICE = "precad.bench.FedAvg"
-UPLOAD_PIECE_BYTES = submission_messages.PIECE_BYTES
+UPLOAD_PIECE_BYTES = messages.PIECE_BYTES
 MODEL_PIECE_BYTES = serving.PIECE_BYTES
 MAX_MESSAGE_BYTES = max(UPLOAD_PIECE_BYTES, MODEL_PIECE_BYTES) + 4096
 

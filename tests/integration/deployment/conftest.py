@@ -24,7 +24,7 @@ from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.owner_notices import RoundOpen
+from precad.common.wire.owner_messages import RoundOpen
 
 TaskMaker = Callable[..., Task]
 Act = Callable[[LightClient, RoundOpen], object]

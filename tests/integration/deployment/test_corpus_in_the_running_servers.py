@@ -15,10 +15,9 @@ from precad.common.encode import squared_norm
 from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import dialling
+from precad.common.identity.mutual_tls import USER_AGENT, WIRE_VERSION, dialling
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector
-from precad.common.wire.version import USER_AGENT, WIRE_VERSION
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running

@@ -47,11 +47,11 @@ NEVER = {
 }
 """An owner has SciPy for its ε; a server only where a task limits ε."""
 ROLES = {"dealer": "dealer", "ward-00": "owner", "ward-01": "light"}
-METRICS = ("precad.dealer.dealer_metrics", "precad.common.wire.metrics_page")
-"""A dealer loads them where its settings ask for metrics."""
+METRICS = "precad.common.wire.metrics_page"
+"""A dealer loads it where its settings ask for metrics."""
 DEALER_LINES = 6_100
 """Of which 450 are its port's guard."""
-METRICS_LINES = 220
+METRICS_LINES = 170
 """Of a dealer's metrics, with all that they load: the dealer has the rest already."""
 
 
@@ -150,7 +150,7 @@ def test_what_a_dealer_with_metrics_loads_besides_is_short_too() -> None:
     program = (
         "import json, sys, precad.dealer.process\n"
         "before = set(sys.modules)\n"
-        "import precad.dealer.dealer_metrics\n"
+        "import precad.common.wire.metrics_page\n"
         "new = set(sys.modules) - before\n"
         "print(json.dumps({n: getattr(sys.modules[n], '__file__', None) for n in new}))"
     )

@@ -12,7 +12,7 @@ from tests.rig.warm import said
 
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.common.task import Task
-from precad.common.wire.owner_notices import TrainingPaused
+from precad.common.wire.owner_messages import TrainingPaused
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy, Running

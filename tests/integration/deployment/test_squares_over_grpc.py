@@ -18,12 +18,11 @@ from tests.rig.waiting import DEADLINE_S
 
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import Role
+from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.party_certificate import Principal
 from precad.common.ring import signed
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation
 

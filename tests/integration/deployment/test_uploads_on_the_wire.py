@@ -18,13 +18,12 @@ from tests.rig.submissions import body_of
 from precad.client.connection import Receipt
 from precad.client.pending_update import Pair
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import Role
+from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
-from precad.common.wire.owner_notices import RoundOpen
-from precad.common.wire.submission_messages import upload_pieces
+from precad.common.wire.messages import upload_pieces
+from precad.common.wire.owner_messages import RoundOpen
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -24,13 +24,12 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.authority import Authority
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.mutual_tls import USER_AGENT
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
-from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import shard
-from precad.common.wire.submission_messages import upload_pieces
-from precad.common.wire.version import USER_AGENT
+from precad.common.share.submission import SubmissionContext, shard
+from precad.common.wire.messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 

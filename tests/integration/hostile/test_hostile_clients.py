@@ -23,12 +23,11 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.signatures import CertificateSigner
-from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import Submission, shard
+from precad.common.share.submission import Submission, SubmissionContext, shard
 from precad.common.wire import guarded_port
 from precad.common.wire.guarded_port import CallRate
+from precad.common.wire.messages import upload_pieces
 from precad.common.wire.serving import SERVER_OPTIONS
-from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

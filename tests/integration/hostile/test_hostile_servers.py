@@ -21,12 +21,12 @@ from precad.client.pending_update import Pending
 from precad.common.clock import Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.identity.party_certificate import Principal
 from precad.common.model import initial_vector, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.owner_notices import serves_first
-from precad.common.wire.version import WIRE_VERSION
+from precad.common.wire.owner_messages import serves_first
 from precad.protos import precad_pb2 as pb
 
 D = 8

@@ -33,7 +33,7 @@ from precad.client import data_owner
 from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView, take_part
 from precad.client.records.read_records import write_client_data
-from precad.common import logs
+from precad.common import process as this_process
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.party_certificate import Principal
@@ -141,7 +141,7 @@ def joined(
     with started(*servers), pytest.MonkeyPatch.context() as patch:
         patch.setattr(data_owner, "take_part", partial(take_part, clock=clock))
         patch.setattr(DataOwner, "update", update)
-        patch.setattr(logs, "_print_no_stops", lambda: None)
+        patch.setattr(this_process, "_print_no_stops", lambda: None)
         config = settings(folder, task, servers, record_rate=1.0, **data)
         with lines.kept():
             ended = precad("join", "--config", config)

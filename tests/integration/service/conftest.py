@@ -29,12 +29,11 @@ from precad.client.connection import Receipt, Servers
 from precad.client.pending_update import Pair
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 

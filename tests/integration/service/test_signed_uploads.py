@@ -17,8 +17,8 @@ from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.share.submission import Submission
+from precad.common.wire.messages import upload_pieces
 from precad.common.wire.serving import NOT_NOW
-from precad.common.wire.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

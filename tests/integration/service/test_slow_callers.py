@@ -17,11 +17,11 @@ from tests.rig.waiting import until
 from precad.aggregator.rpc.limits import Limits, TransferSlots
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.keystream import KEY_BYTES
 from precad.common.model import model_digest, to_bytes
+from precad.common.ring import KEY_BYTES
 from precad.common.share.submission import Submission
-from precad.common.wire.signed_statements import sign_body
-from precad.common.wire.submission_messages import upload_pieces
+from precad.common.wire.messages import upload_pieces
+from precad.common.wire.owner_messages import sign_body
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -28,13 +28,18 @@ from precad.aggregator.training.event_log import RoundDone
 from precad.client.check_before_enrolling import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S
 from precad.common.errors import AccessDenied, NameInUse, PrecadError
+from precad.common.identifiers import Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.roster import Enrolment, Roster, on_grid
-from precad.common.secret import Secret
-from precad.common.wire.owner_notices import Notice, RoundOpen, RoundOver
-from precad.common.wire.signed_statements import check_opening, check_statement
+from precad.common.wire.owner_messages import (
+    Notice,
+    RoundOpen,
+    RoundOver,
+    check_opening,
+    check_statement,
+)
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -21,15 +21,12 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.peer_link import Frame, memory_pair
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Role
-from precad.common.secret import Secret
-from precad.common.share.header import Verifier
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.share.proof_submission import AnySubmission
-from precad.common.share.submission import Submission
+from precad.common.share.submission import Submission, Verifier
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, Deliver
-from precad.norm_check.dealing import Answer
-from precad.norm_check.dealt_triples import DealRequest, SquareRequest
+from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 
 
 class _Tap:

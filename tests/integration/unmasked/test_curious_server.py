@@ -20,11 +20,9 @@ from tests.rig.guesses import Haystack, named_to_dealer, recognised, seen_by_dea
 from tests.rig.views import SERVERS, DealerView, View, Watched, header_bytes
 
 from precad.common.encode import squared_norm
-from precad.common.identifiers import ClientId, Role
-from precad.common.ring import dot, from_bytes, signed, to_bytes
-from precad.common.secret import Secret
-from precad.common.share import header
-from precad.common.share.mask import commit
+from precad.common.identifiers import ClientId, Role, Secret
+from precad.common.ring import commit, dot, from_bytes, signed, to_bytes
+from precad.common.share import submission
 from precad.common.share.submission import body_hasher
 from precad.common.task import Task
 
@@ -266,7 +264,7 @@ def test_the_same_dealer_finds_a_name_behind_a_counted_nonce(
         def count(size: int, counter: Iterator[int] = counter) -> bytes:
             return next(counter).to_bytes(size, order)
 
-        monkeypatch.setattr(header, "secrets", SimpleNamespace(token_bytes=count))
+        monkeypatch.setattr(submission, "secrets", SimpleNamespace(token_bytes=count))
         watched = watch(task, {names[truth]: candidates(task)[0], OTHER: candidates(task)[1]})
         assert named(watched, task, names) == [truth == 0, truth == 1]
 

@@ -11,14 +11,12 @@ from scipy import stats
 from tests.rig.keys import signer
 from tests.rig.submissions import Pair, body_of, words_of
 
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import dot, from_bytes, signed, to_bytes
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
-from precad.common.share.submission import shard
+from precad.common.share.submission import SubmissionContext, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealt_triples import SquareRequest
+from precad.norm_check.dealing import SquareRequest
 
 D = 8
 RUNS = 4000

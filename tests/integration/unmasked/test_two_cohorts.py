@@ -23,9 +23,9 @@ from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import read_training
 from precad.aggregator.store.ledger import history_after, history_start
 from precad.common.identifiers import ClientId, Role
-from precad.common.keystream import encode_context
+from precad.common.ring import encode_context
 from precad.common.task import Task
-from precad.norm_check.dealt_triples import DealRequest, SquareRequest
+from precad.norm_check.dealing import DealRequest, SquareRequest
 
 CLIENTS, ROUNDS = 6, 4
 ROLES = (Role.SERVER_A, Role.SERVER_B)

@@ -14,8 +14,8 @@ from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Matched, Summed
 from precad.common.errors import Rejection
-from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Role
+from precad.common.prime_field import group_of
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing

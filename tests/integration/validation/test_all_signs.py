@@ -23,7 +23,7 @@ from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, program
+from precad.norm_check.dealing import DealRequest, DealtRandomness, program
 
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EXTREMES)

@@ -21,8 +21,8 @@ from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.validate.absorb_bodies import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
-from precad.common.group import group_of
 from precad.common.identifiers import ClientId, Role
+from precad.common.prime_field import group_of
 from precad.common.ring import RingVector
 from precad.common.share.submission import PIECE_BYTES, Body
 from precad.common.task import Task

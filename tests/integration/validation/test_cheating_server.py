@@ -22,14 +22,13 @@ from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.validate.check_by_proof import ByProof, shape_of, words_bytes
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.keystream import encode_context
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.kernel import Rows
 from precad.common.prime_field import FieldVector, arithmetic, of_signed
 from precad.common.proof_shape import P
-from precad.common.ring import RingVector
-from precad.common.secret import Secret
-from precad.common.share.header import SubmissionContext
+from precad.common.ring import RingVector, encode_context
 from precad.common.share.proof_submission import ForProof, ProofSubmission
+from precad.common.share.submission import SubmissionContext
 from precad.common.task import Task
 from precad.norm_check.norm_proof import (
     ProofShare,
@@ -38,9 +37,8 @@ from precad.norm_check.norm_proof import (
     answer,
     bit_challenges,
     bits_of,
+    share_with_proof,
 )
-from precad.norm_check.random_rows import Rows
-from precad.norm_check.share_with_proof import share_with_proof
 
 A, B = SERVERS
 COIN, WORDS = "proof-coin/0", "proof/0"

@@ -17,7 +17,7 @@ from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.task import TAU, Task
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, SpentTriples
+from precad.norm_check.dealing import DealRequest, DealtRandomness, SpentTriples
 
 DIMENSION = 16
 NONCES = bytes(64)

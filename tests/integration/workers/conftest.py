@@ -28,12 +28,11 @@ from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerPairs, pair
 from precad.aggregator.workers.worker_placement import WorkerHost, WorkerPool, WorkerStart
 from precad.cli.local_deployment import task_to_toml
 from precad.common.clock import RetryPolicy
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
-from precad.common.secret import Secret
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing

@@ -23,9 +23,9 @@ from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
+from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.task import Task
 from precad.common.wire.connections import SILENT
-from precad.common.wire.version import WIRE_VERSION
 
 WORKERS = 2
 FLOOD = SILENT + 36
@@ -147,9 +147,11 @@ def test_workers_end_with_their_server(training: tuple[LocalDeployment, Crowd]) 
 FIRST_VERSION = """
 import sys
 if "precad.aggregator.workers.worker_process" in sys.orig_argv:
-    from precad.common.wire import version
-    version.GREETING = ()
-    version.RefusingOtherVersions.intercept_service = lambda _, handler, details: handler(details)
+    from precad.common.identity import mutual_tls
+    mutual_tls.GREETING = ()
+    from precad.common.wire import guarded_port
+    refusing = guarded_port.RefusingOtherVersions
+    refusing.intercept_service = lambda _, handler, details: handler(details)
 """
 """A ``sitecustomize``: workers are of the first wire version, which said and checked none."""
 
