@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import TaskMaker
+from tests.faults.conftest import small_task as simulated_task
 from tests.faults.invariants import check
 from tests.faults.world import World
 from tests.rig.clock import LeapingClock
@@ -230,21 +231,10 @@ def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(
 
 
 def test_bodies_go_on_before_collection_closes_and_comparisons_only_afterwards(
-    make_task: TaskMaker, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """In whole trainings of the simulated servers, by what they send."""
-    task = make_task(
-        4,
-        {
-            "training.rounds": 3,
-            "enrolment.clients": 3,
-            "deadlines.enrol": 500.0,
-            "deadlines.collect": 10.0,
-            "deadlines.rejoin": 2.0,
-            "deadlines.peer": 5.0,
-            "deadlines.outage": 300.0,
-        },
-    )
+    task = simulated_task(3, changes={"privacy.client_rate": 1.0})
     world = World(task, tmp_path, seed=3, faults=0, chance=0.0)
     world.run()
     check(world)

@@ -15,7 +15,7 @@ operators' word is given whenever it is asked for. Hundreds of versions: ``make 
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import task_values
+from tests.faults.conftest import small_task
 from tests.faults.invariants import check
 from tests.faults.orders import Fault
 from tests.faults.turns import Hang
@@ -30,18 +30,8 @@ STRANGERS = 2
 
 def chaos_task(versions: int, validation: str) -> Task:
     """Five clients, two of them bad; q = 0.8."""
-    values = task_values(4)
-    values["privacy"]["client_rate"] = 0.8
-    values["training"]["rounds"] = versions
-    values["enrolment"]["clients"] = 5 + STRANGERS
-    values["deadlines"] = {
-        "enrol": 500.0,
-        "collect": 10.0,
-        "rejoin": 2.0,
-        "peer": 5.0,
-        "outage": 2000.0,
-    }
-    return Task.parse(values | {"validation": validation})
+    changes = {"enrolment.clients": 5 + STRANGERS, "deadlines.outage": 2000.0}
+    return small_task(versions, validation, changes)
 
 
 def piece(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import task_values
+from tests.conftest import small_task as task_with
 from tests.faults.invariants import check
 from tests.faults.turns import Hang
 from tests.faults.world import World
@@ -25,20 +25,24 @@ Play = Callable[..., World]
 """``play_in`` with a folder given."""
 
 
-def small_task(rounds: int, validation: str) -> Task:
+DEADLINES = {"enrol": 500.0, "collect": 10.0, "rejoin": 2.0, "peer": 5.0, "outage": 300.0}
+
+
+def small_task(
+    rounds: int,
+    validation: str = "crypten",
+    changes: dict[str, Any] | None = None,
+    dimension: int = 4,
+) -> Task:
     """Three clients, of which four fifths are drawn; q is below one, so that a coin matters."""
-    values = task_values(4)
-    values["privacy"]["client_rate"] = 0.8
-    values["training"]["rounds"] = rounds
-    values["enrolment"]["clients"] = 3
-    values["deadlines"] = {
-        "enrol": 500.0,
-        "collect": 10.0,
-        "rejoin": 2.0,
-        "peer": 5.0,
-        "outage": 300.0,
+    usual = {
+        "privacy.client_rate": 0.8,
+        "training.rounds": rounds,
+        "enrolment.clients": 3,
+        "deadlines": dict(DEADLINES),
+        "validation": validation,
     }
-    return Task.parse(values | {"validation": validation})
+    return task_with(dimension, usual | (changes or {}))
 
 
 _AWAITED = re.compile(r"waits for an owner to give model (\d+) back")

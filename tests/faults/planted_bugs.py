@@ -14,8 +14,8 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -54,19 +54,8 @@ MOST = 3000
 """Schedules that a search plays at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """One change, and the schedules in which it is looked for.
-
-    Attributes:
-        name: what it does wrong.
-        plant: puts it in.
-        plans: each is played with a seed, then each with the next one.
-    """
-
-    name: str
-    plant: Callable[[Patch], None]
-    plans: tuple[Plan, ...] = ({"rounds": 1},)
+Plant = Callable[[Patch], None]
+"""A change that is a bug, by its name."""
 
 
 # --- recovery -----------------------------------------------------------------------------------
@@ -241,6 +230,7 @@ def counts_what_a_pair_refused(patch: Patch) -> None:
     patch.setattr(worker_pairs, "Verdicts", lambda _, total: Verdicts({}, total))
 
 
+ONE_ROUND: Plan = {"rounds": 1}
 CALM: Plan = {"rounds": 2, "bad": 1, "faults": 0}
 BAD: Plan = {"rounds": 1, "bad": 1}
 BREAKS_IN_RELEASE: Plan = {"rounds": 1, "orders": ["server-b crash before: send noisy-share"]}
@@ -249,45 +239,35 @@ PUT_BACK: tuple[Plan, ...] = tuple({"rounds": 2, "restores": r} for r in (BOTH[:
 CUT: Plan = {"rounds": 1, "orders": ["server-a cut: send held"]}
 OFTEN: Plan = {"rounds": 1, "orders": ["server-b crash before: store.attempts.prepare"] * 4}
 PAIRS: Plan = {"rounds": 1, "workers": 2, "bad": 1}
-BUGS = {
-    bug.plant.__name__: bug
-    for bug in (
-        Bug("what was countersigned is voided", voids_what_it_countersigned, (LOSES_ITS_ENTRY,)),
-        Bug(
-            "recovery asks to void what was countersigned",
-            asks_to_void_what_it_countersigned,
-            (LOSES_ITS_ENTRY,),
-        ),
-        Bug(
-            "a version is tried again that is prepared",
-            tries_again_what_is_prepared,
-            (BREAKS_IN_RELEASE,),
-        ),
-        Bug("charges are forgotten with a database that is put back", forgets_charges, PUT_BACK),
-        Bug("a share leaves before the countersignature", sends_before_the_countersignature),
-        Bug("a prepared share is noised again after a restart", noises_again_after_a_restart),
-        Bug("server B adds no noise", server_b_adds_no_noise),
-        Bug(
-            "a model is published before the other server confirms it",
-            publishes_before_the_other_confirms,
-        ),
-        Bug("submissions match whose signed bytes differ", matches_other_bytes, (CALM,)),
-        Bug("the norm's word isn't looked at", ignores_the_norm, (BAD,)),
-        Bug("what is invalid stays in the sum", keeps_the_invalid_in_the_sum, (BAD,)),
-        Bug("the coin is drawn anew in each attempt", draws_in_each_attempt, (CUT,)),
-        Bug("opened attempts aren't counted", forgets_opened_attempts, (OFTEN,)),
-        Bug("an owner samples anew in each attempt", samples_in_each_attempt, (CUT,)),
-        Bug("a pair of workers counts twice", counts_a_pair_twice, (PAIRS,)),
-        Bug("what a pair of workers refuses counts", counts_what_a_pair_refused, (PAIRS,)),
+BUGS: dict[str, tuple[Plant, tuple[Plan, ...]]] = {
+    plant.__name__: (plant, plans)
+    for plant, plans in (
+        (voids_what_it_countersigned, (LOSES_ITS_ENTRY,)),
+        (asks_to_void_what_it_countersigned, (LOSES_ITS_ENTRY,)),
+        (tries_again_what_is_prepared, (BREAKS_IN_RELEASE,)),
+        (forgets_charges, PUT_BACK),
+        (sends_before_the_countersignature, (ONE_ROUND,)),
+        (noises_again_after_a_restart, (ONE_ROUND,)),
+        (server_b_adds_no_noise, (ONE_ROUND,)),
+        (publishes_before_the_other_confirms, (ONE_ROUND,)),
+        (matches_other_bytes, (CALM,)),
+        (ignores_the_norm, (BAD,)),
+        (keeps_the_invalid_in_the_sum, (BAD,)),
+        (draws_in_each_attempt, (CUT,)),
+        (forgets_opened_attempts, (OFTEN,)),
+        (samples_in_each_attempt, (CUT,)),
+        (counts_a_pair_twice, (PAIRS,)),
+        (counts_what_a_pair_refused, (PAIRS,)),
     )
 }
+"""Each with the schedules in which it is looked for: each with a seed, then with the next one."""
 
 
-def broken(folder: Path, seed: int, plan: Plan, bug: Bug | None = None) -> tuple[str, str] | None:
+def broken(folder: Path, seed: int, plan: Plan, bug: Plant | None = None) -> tuple[str, str] | None:
     """The invariant that breaks in this schedule, and what it said; None where all hold."""
     with Patch.context() as patch:
         if bug is not None:
-            bug.plant(patch)
+            bug(patch)
         try:
             play_in(folder, seed, **plan)
         except (AssertionError, Exception) as error:  # noqa: BLE001 -- a planted bug may raise any
@@ -307,23 +287,17 @@ def _what(error: Exception) -> str:
     )
 
 
-def schedules(bug: Bug) -> Iterator[tuple[int, Plan]]:
-    """In the order of the search."""
-    for seed in count(1):
-        for plan in bug.plans:
-            yield seed, plan
-
-
-def search(folder: Path, bug: Bug) -> dict[str, Any]:
+def search(folder: Path, name: str) -> dict[str, Any]:
     """The first schedule that finds it."""
-    began = time.process_time()
-    for played, (seed, plan) in enumerate(schedules(bug), start=1):
+    began, (bug, plans) = time.process_time(), BUGS[name]
+    schedules = ((seed, plan) for seed in count(1) for plan in plans)
+    for played, (seed, plan) in enumerate(schedules, start=1):
         if (found := broken(folder, seed, plan, bug)) is not None:
             spent = round(time.process_time() - began, 2)
             shown = {"invariant": found[0], "said": found[1], "schedules": played, "cpu_s": spent}
-            return {"bug": bug.plant.__name__, "seed": seed, "plan": _plain(plan), **shown}
+            return {"bug": name, "seed": seed, "plan": _plain(plan), **shown}
         if played == MOST:
-            raise AssertionError(f"not found in {MOST} schedules: {bug.name}")
+            raise AssertionError(f"not found in {MOST} schedules: {name}")
     raise AssertionError
 
 
@@ -346,13 +320,13 @@ def main() -> None:
     """Search for all and write what was found; an argument names one, which is printed alone."""
     if sys.argv[1:]:
         with quick_folder() as folder:
-            print(search(folder, BUGS[sys.argv[1]]))  # noqa: T201
+            print(search(folder, sys.argv[1]))  # noqa: T201
         return
     hardware = {"processor": platform.machine(), "cores": os.cpu_count()}
     bugs = []
     with quick_folder() as folder:
-        for bug in BUGS.values():
-            bugs.append({"name": bug.name, **search(folder, bug)})
+        for name in BUGS:
+            bugs.append(search(folder, name))
             print(json.dumps(bugs[-1]), flush=True)  # noqa: T201
     shown = {"what": "planted_bugs.py", "hardware": hardware, "bugs": bugs}
     RESULT.write_text(json.dumps(shown, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import task_values
 from tests.faults.cheat import candidate, wrap
-from tests.faults.conftest import quick_folder
+from tests.faults.conftest import quick_folder, small_task
 from tests.faults.deviations import (
     DEVIATIONS,
     DONE,
@@ -69,17 +68,8 @@ MADE = re.compile(r"version \d+ is made: (\d+) of (\d+) submissions count")
 
 def task_of(validation: str) -> Task:
     """Two clients, both drawn every time; a body is longer than its salt."""
-    values = task_values(6)
-    values["training"]["rounds"] = ENDLESS
-    values["enrolment"]["clients"] = len(CANDIDATES)
-    values["deadlines"] = {
-        "enrol": 500.0,
-        "collect": 10.0,
-        "rejoin": 2.0,
-        "peer": 5.0,
-        "outage": 300.0,
-    }
-    return Task.parse(values | {"validation": validation})
+    changes = {"privacy.client_rate": 1.0, "enrolment.clients": len(CANDIDATES)}
+    return small_task(ENDLESS, validation, changes, dimension=6)
 
 
 class Candidate(Calls):

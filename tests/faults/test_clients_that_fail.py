@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.conftest import quick_folder
+from tests.faults.conftest import quick_folder, small_task
 from tests.faults.invariants import check
 from tests.faults.simulated_owner import RECORDS, Calls
 from tests.faults.turns import Killed, Life
@@ -117,23 +117,18 @@ class Troubled(World):
         self.turns.spawn(f"{client}: main", life, main)
 
 
-def changed(make_task: Callable[..., Task], **changes: object) -> Task:
-    """Everybody is drawn in each of three rounds."""
-    values = {
-        "training.rounds": 3,
-        "enrolment.clients": 4,
-        "deadlines.enrol": 20.0,
-        "deadlines.collect": COLLECT_S,
-        "deadlines.rejoin": 2.0,
-        "deadlines.peer": 5.0,
-        "deadlines.outage": 300.0,
-    }
-    return make_task(4, values | changes)
+EVERYBODY: dict[str, Any] = {
+    "privacy.client_rate": 1.0,
+    "enrolment.clients": 4,
+    "deadlines.enrol": 20.0,
+    "deadlines.collect": COLLECT_S,
+}
+"""Is drawn in each of three rounds."""
 
 
 @pytest.fixture
-def task(make_task: Callable[..., Task]) -> Task:
-    return changed(make_task)
+def task() -> Task:
+    return small_task(3, changes=EVERYBODY)
 
 
 @pytest.fixture
@@ -265,7 +260,7 @@ class WithALateOne(Troubled):
 
 
 def test_who_enrols_at_one_server_alone_is_none_of_the_quorum(
-    make_task: Callable[..., Task], folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would close enrolment before the others have come, who are too few then."""
 
@@ -274,7 +269,7 @@ def test_who_enrols_at_one_server_alone_is_none_of_the_quorum(
         client._until_answered(A, lambda server: server.session.register.enrol(claim))
 
     monkeypatch.setattr(Session, "enrolling", Window(3600.0, 3))
-    task = changed(make_task, **{"enrolment.min_clients": 3})
+    task = small_task(3, changes=EVERYBODY | {"enrolment.min_clients": 3})
     world = WithALateOne(task, folder, at_a_alone)
     world.play()
     assert {done.valid for done in world.done.values()} == {frozenset(world.clients[1:])}

@@ -6,35 +6,18 @@ number of bytes in every attempt, and only who was drawn is summed and charged.
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.faults.conftest import small_task
 from tests.faults.invariants import check
 from tests.faults.world import World
 
 from precad.common.identifiers import ClientId, Role
-from precad.common.task import Task
 
 ROUNDS = 8
 
 
-@pytest.fixture(scope="module")
-def task(make_task: Any) -> Task:
-    made: Task = make_task(
-        4,
-        {
-            "privacy.client_rate": 0.5,
-            "privacy.cover_uploads": True,
-            "training.rounds": ROUNDS,
-            "enrolment.clients": 3,
-            "deadlines.enrol": 500.0,
-            "deadlines.collect": 10.0,
-            "deadlines.rejoin": 2.0,
-            "deadlines.peer": 5.0,
-            "deadlines.outage": 300.0,
-        },
-    )
-    return made
+TASK = small_task(ROUNDS, changes={"privacy.client_rate": 0.5, "privacy.cover_uploads": True})
 
 
 def charged(world: World, role: Role) -> dict[int, set[ClientId]]:
@@ -46,10 +29,8 @@ def charged(world: World, role: Role) -> dict[int, set[ClientId]]:
     return found
 
 
-def test_who_is_not_drawn_uploads_zeros_of_the_same_size_and_is_not_charged(
-    task: Task, tmp_path: Path
-) -> None:
-    world = World(task, tmp_path, seed=5, faults=0, chance=0.0)
+def test_who_is_not_drawn_uploads_zeros_of_the_same_size_and_is_not_charged(tmp_path: Path) -> None:
+    world = World(TASK, tmp_path, seed=5, faults=0, chance=0.0)
     world.run()
     check(world)
     by_version = charged(world, Role.SERVER_A)
@@ -72,9 +53,9 @@ def test_who_is_not_drawn_uploads_zeros_of_the_same_size_and_is_not_charged(
 
 @pytest.mark.parametrize("seed", range(300, 304))
 def test_through_faults_too_only_the_drawn_are_summed_and_charged(
-    task: Task, tmp_path: Path, seed: int
+    tmp_path: Path, seed: int
 ) -> None:
-    world = World(task, tmp_path, seed, faults=6, chance=0.01)
+    world = World(TASK, tmp_path, seed, faults=6, chance=0.01)
     try:
         world.run()
         check(world)

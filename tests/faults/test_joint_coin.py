@@ -7,9 +7,9 @@ ledgers; simulated network (`world.py`).
 import math
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.faults.conftest import small_task
 from tests.faults.invariants import check
 from tests.faults.simulated_owner import RECORDS
 from tests.faults.world import World
@@ -43,35 +43,21 @@ class Adversary(World):
                 cable.cut()
 
 
-@pytest.fixture(scope="module")
-def task(make_task: Any) -> Task:
-    made: Task = make_task(
-        4,
-        {
-            "privacy.client_rate": RATE,
-            "training.rounds": VERSIONS,
-            "enrolment.clients": 3,
-            "deadlines.enrol": 5000.0,
-            "deadlines.collect": 10.0,
-            "deadlines.rejoin": 2.0,
-            "deadlines.peer": 5.0,
-            "deadlines.outage": 3000.0,
-        },
-    )
-    return made
+TASK = small_task(
+    VERSIONS,
+    changes={"privacy.client_rate": RATE, "deadlines.enrol": 5000.0, "deadlines.outage": 3000.0},
+)
 
 
 @pytest.fixture(scope="module")
-def world(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Adversary:
-    made = Adversary(task, tmp_path_factory.mktemp("world"), seed=11)
+def world(tmp_path_factory: pytest.TempPathFactory) -> Adversary:
+    made = Adversary(TASK, tmp_path_factory.mktemp("world"), seed=11)
     made.run()
     check(made)
     return made
 
 
-def test_cutting_the_link_until_the_victim_is_drawn_draws_nobody_anew(
-    task: Task, world: Adversary
-) -> None:
+def test_cutting_the_link_until_the_victim_is_drawn_draws_nobody_anew(world: Adversary) -> None:
     assert world.cuts.total() >= 40
     for version, cohorts in world.cohorts.items():
         assert len(set(cohorts)) == 1, f"version {version} had several cohorts"
@@ -82,11 +68,11 @@ def test_cutting_the_link_until_the_victim_is_drawn_draws_nobody_anew(
     assert abs(drawn - VERSIONS * RATE) < 5 * spread
     assert drawn < VERSIONS * (1 - 0.75**4) - 2 * spread
     # And it is the one that both coin keys decide: nothing else had a say.
-    claims = [Enrolment(client, RECORDS, task.privacy.record_rate) for client in world.clients]
+    claims = [Enrolment(client, RECORDS, TASK.privacy.record_rate) for client in world.clients]
     roster = Roster({claim.client: claim for claim in claims})
     for version, cohorts in world.cohorts.items():
         a, b = (
-            world.servers[role].session.coin_key.opening(task.digest, version)
+            world.servers[role].session.coin_key.opening(TASK.digest, version)
             for role in (Role.SERVER_A, Role.SERVER_B)
         )
         assert cohorts[0] == set(cohort_of(joint_coin(a, b), roster, RATE, version))

@@ -16,7 +16,7 @@ def test_the_schedule_that_found_it_breaks_that_invariant_and_without_the_bug_no
     name: str,
 ) -> None:
     """Where a change of the package has moved the schedule's steps, one of the next seeds does."""
-    found, bug = FOUND[name], BUGS[name]
+    found, (bug, _) = FOUND[name], BUGS[name]
     for seed in range(found["seed"], found["seed"] + FURTHER):
         with quick_folder() as folder:
             seen = broken(folder, seed, plan_of(found), bug)

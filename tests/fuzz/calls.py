@@ -56,7 +56,9 @@ def _submissions(role: Role, validation: str = "crypten") -> list[bytes]:
     ]
 
 
-def _call(kind: Any, service: str, method: str, party: str) -> Callable[[bytes], None]:
+def _call(kind: Any, where: str, party: str) -> Callable[[bytes], None]:
+    service, method = where.split(".")
+
     def parse(data: bytes) -> None:
         request = parsed(kind, data)
         if request is not None:
@@ -167,6 +169,38 @@ def _word_seeds() -> list[bytes]:
     return [join(*(m.SerializeToString() for m in [reply, *pieces[:n]])) for n in (1, 2)]
 
 
+_CALLS: dict[str, tuple[Any, ...]] = {
+    "enrol": (
+        *("aggregation.Enrol", CLIENT.name),
+        pb.EnrolRequest(client="ward-1", records=5, record_rate=0.1, token="x"),
+    ),
+    "watch": ("aggregation.Watch", CLIENT.name, pb.WatchRequest(client="ward-1")),
+    "model-digest": (
+        *("aggregation.ModelDigest", CLIENT.name),
+        *(pb.ModelRequest(), pb.ModelRequest(version=2**64 - 1)),
+    ),
+    "call-opening": (
+        *("aggregation.Opening", CLIENT.name),
+        *(pb.OpeningRequest(client="ward-1"), pb.OpeningRequest(attempt=2**64 - 1)),
+    ),
+    "call-statement": ("aggregation.Statement", CLIENT.name, pb.StatementRequest(client="ward-1")),
+    "allow": (
+        *("operation.Allow", "operator", pb.AllowRequest(word="attempts")),
+        *(pb.AllowRequest(word="coin", version=2**64 - 1), pb.AllowRequest(word="x")),
+    ),
+    "fetch-model": ("aggregation.FetchModel", CLIENT.name, pb.ModelRequest()),
+    "status": ("operation.Status", "operator", pb.StatusRequest()),
+    "reports": ("operation.Reports", "operator", pb.StatusRequest()),
+    "join": ("dealing.Join", "server-a", pb.JoinRequest(role="server-a")),
+    "leave": ("dealing.Leave", "server-b", pb.LeaveRequest(role="server-b")),
+}
+"""Service and method, who calls, and requests to which the task's digest comes."""
+
+
+def _unary(where: str, party: str, *requests: Any) -> Target:
+    return Target(_call(type(requests[0]), where, party), _requests(*requests))
+
+
 TARGETS: dict[str, Target] = {
     "submission-header": Target(
         _header,
@@ -189,53 +223,8 @@ TARGETS: dict[str, Target] = {
         _square_request, lambda: [split(each)[0] for each in _square_requests()[:1]]
     ),
     "square-replies": Target(_square_replies, _square_answers),
-    "enrol": Target(
-        _call(pb.EnrolRequest, "aggregation", "Enrol", CLIENT.name),
-        _requests(pb.EnrolRequest(client="ward-1", records=5, record_rate=0.1, token="x")),
-    ),
-    "watch": Target(
-        _call(pb.WatchRequest, "aggregation", "Watch", CLIENT.name),
-        _requests(pb.WatchRequest(client="ward-1")),
-    ),
-    "model-digest": Target(
-        _call(pb.ModelRequest, "aggregation", "ModelDigest", CLIENT.name),
-        _requests(pb.ModelRequest(), pb.ModelRequest(version=2**64 - 1)),
-    ),
-    "call-opening": Target(
-        _call(pb.OpeningRequest, "aggregation", "Opening", CLIENT.name),
-        _requests(pb.OpeningRequest(client="ward-1"), pb.OpeningRequest(attempt=2**64 - 1)),
-    ),
-    "call-statement": Target(
-        _call(pb.StatementRequest, "aggregation", "Statement", CLIENT.name),
-        _requests(pb.StatementRequest(client="ward-1")),
-    ),
-    "allow": Target(
-        _call(pb.AllowRequest, "operation", "Allow", "operator"),
-        _requests(
-            pb.AllowRequest(word="attempts"),
-            pb.AllowRequest(word="coin", version=2**64 - 1),
-            pb.AllowRequest(word="x"),
-        ),
-    ),
-    "fetch-model": Target(
-        _call(pb.ModelRequest, "aggregation", "FetchModel", CLIENT.name),
-        _requests(pb.ModelRequest()),
-    ),
-    "status": Target(
-        _call(pb.StatusRequest, "operation", "Status", "operator"), _requests(pb.StatusRequest())
-    ),
-    "reports": Target(
-        _call(pb.StatusRequest, "operation", "Reports", "operator"), _requests(pb.StatusRequest())
-    ),
-    "join": Target(
-        _call(pb.JoinRequest, "dealing", "Join", "server-a"),
-        _requests(pb.JoinRequest(role="server-a")),
-    ),
-    "leave": Target(
-        _call(pb.LeaveRequest, "dealing", "Leave", "server-b"),
-        _requests(pb.LeaveRequest(role="server-b")),
-    ),
-    "deal": Target(_call(pb.DealRequest, "dealing", "Deal", "server-b"), _deal_seeds),
+    **{name: _unary(*given) for name, given in _CALLS.items()},
+    "deal": Target(_call(pb.DealRequest, "dealing.Deal", "server-b"), _deal_seeds),
     "deal-request": Target(_deal_request, _deal_seeds),
     "deal-words": Target(_deal_words, _word_seeds),
 }
