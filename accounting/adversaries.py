@@ -33,13 +33,12 @@ class Basis(StrEnum):
     @property
     def description(self) -> str:
         """When it holds, for people."""
-        match self:
-            case Basis.PLANNED:
-                return "planned"
-            case Basis.COUNTED:
-                return "counted; holds if nothing but the servers' coin decided when it took part"
-            case Basis.CAP:
-                return "the cap; holds whatever decided when it took part, releases included"
+        return {
+            Basis.PLANNED: "planned",
+            Basis.COUNTED: "counted; holds if nothing but the servers' coin decided when it took "
+            "part",
+            Basis.CAP: "the cap; holds whatever decided when it took part, releases included",
+        }[self]
 
 
 class Adversary(StrEnum):
@@ -56,13 +55,11 @@ class Adversary(StrEnum):
     @property
     def description(self) -> str:
         """Who looks, for people."""
-        match self:
-            case Adversary.ONE_SERVER:
-                return "one curious server, with any other clients"
-            case Adversary.CLIENTS_ONLY:
-                return "other clients only, both servers honest"
-            case Adversary.CLIENT_LEVEL:
-                return "anyone who sees the models, both servers honest"
+        return {
+            Adversary.ONE_SERVER: "one curious server, with any other clients",
+            Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
+            Adversary.CLIENT_LEVEL: "anyone who sees the models, both servers honest",
+        }[self]
 
     @property
     def adjacency(self) -> str:
@@ -92,7 +89,7 @@ def planned_participations(client_rate: float, rounds: int) -> int:
 def sensitivity_ratio(
     record_clip: float, client_clip: float, dimension: int, fractional_bits: int
 ) -> float:
-    """R'/C, of a run without a task, from numbers that a person gave."""
+    """R'/C of a run without a task."""
     checks.positive("client_clip", client_clip, "the bound on a client's update")
     checks.positive("record_clip", record_clip, "the bound on a record's gradient")
     checks.count("dimension", dimension, 1)
@@ -110,38 +107,33 @@ def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All of a run that decides what it costs in privacy, before it (a plan) or after.
-
-    Attributes:
-        record_rate: p, in [0, 1].
-        client_rate: q, in [0, 1].
-        noise_multiplier: σ, each server's noise over R'.
-        rounds: T.
-        participations: T_i, what the client's ledger counts; None before a run.
-        sensitivity_ratio: R'/C; only the client level needs it.
-        counts: the same participations by m, where releases were lost and made again; its versions
-            are ``participations``, which may then be left out.
-        cover_uploads: whether undrawn clients upload too, so that nobody sees the coin.
-        attempts: how often the range test was made of this client's updates, at most; None where
-            that isn't known.
-        projections: k of the range test.
-        malicious_server: whether what one server can learn is independent of what it does (norms
-            are proved, ``validation = "proof"``).
-        basis: what ``participations`` is; by itself planned or counted.
-    """
+    """All of a run that decides what it costs in privacy, before it (a plan) or after."""
 
     record_rate: float
+    """p, in [0, 1]."""
     client_rate: float
+    """q, in [0, 1]."""
     noise_multiplier: float
+    """σ, each server's noise over R'."""
     rounds: int
+    """T."""
     participations: int | None = None
+    """T_i, what the client's ledger counts; None before a run."""
     sensitivity_ratio: float | None = None
+    """R'/C; only the client level needs it."""
     counts: ReleaseCounts | None = field(default=None, hash=False)
+    """The same participations by m, where releases were lost and made again; its versions are
+    ``participations``, which may then be left out."""
     cover_uploads: bool = False
+    """Whether undrawn clients upload too, so that nobody sees the coin."""
     attempts: int | None = None
+    """How often the range test was made of this client's updates, at most; None if unknown."""
     projections: int | None = None
+    """k of the range test."""
     malicious_server: bool = False
+    """Whether what one server can learn is independent of what it does (norms are proved)."""
     basis: Basis | None = None
+    """What ``participations`` is; by itself planned or counted."""
 
     def __post_init__(self) -> None:
         checks.rate("record_rate", self.record_rate)
@@ -156,9 +148,8 @@ class Run:
             taken = total
             object.__setattr__(self, "participations", total)
         if taken is not None and checks.count("participations", taken) > self.rounds:
-            raise Misconfiguration(
-                "participations", taken, f"a client takes part at most {self.rounds} times"
-            )
+            remedy = f"a client takes part at most {self.rounds} times"
+            raise Misconfiguration("participations", taken, remedy)
         if self.basis is None:
             basis = Basis.PLANNED if taken is None else Basis.COUNTED
             object.__setattr__(self, "basis", basis)
@@ -241,29 +232,20 @@ class Run:
         At the client level this is what bounds *robustness*: T Poisson(q) steps. For that the coin
         need only be beyond the attackers' influence, not unseen.
         """
+        rate, noise, share = self.record_rate, self.noise_multiplier, 1.0
+        taken = self.participations
         match adversary:
             case Adversary.ONE_SERVER:
-                taken = self.participations
                 if taken is None:
                     taken = planned_participations(self.client_rate, self.rounds)
-                return poisson_gaussian(
-                    rate=self.record_rate, noise_multiplier=self.noise_multiplier, count=taken
-                )
             case Adversary.CLIENTS_ONLY:
-                return poisson_gaussian(
-                    rate=self.record_rate,
-                    noise_multiplier=math.sqrt(2) * self.noise_multiplier,
-                    count=self.rounds if self.participations is None else self.participations,
-                    participation=self.client_rate if self.participations is None else 1.0,
-                )
+                noise *= math.sqrt(2)
+                if taken is None:
+                    taken, share = self.rounds, self.client_rate
             case Adversary.CLIENT_LEVEL:
-                ratio = self.sensitivity_ratio
-                if ratio is None:
-                    raise Misconfiguration(
-                        "sensitivity_ratio", None, "the client level needs R'/C: give both clips"
-                    )
-                return poisson_gaussian(
-                    rate=self.client_rate,
-                    noise_multiplier=client_noise_multiplier(self.noise_multiplier, ratio),
-                    count=self.rounds,
-                )
+                if self.sensitivity_ratio is None:
+                    remedy = "the client level needs R'/C: give both clips"
+                    raise Misconfiguration("sensitivity_ratio", None, remedy)
+                rate, taken = self.client_rate, self.rounds
+                noise = client_noise_multiplier(noise, self.sensitivity_ratio)
+        return poisson_gaussian(rate=rate, noise_multiplier=noise, count=taken, participation=share)

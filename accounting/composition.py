@@ -59,7 +59,6 @@ _PROFILE_LOG_DELTA = math.log(1e-6)
 _MULTIPLES = 2.0 ** np.arange(-4, 15)
 _FOURTH = 4
 
-
 Rounds: TypeAlias = Mapping[Round, int]
 """Distinct rounds, and how often each happened, at least once."""
 
@@ -141,7 +140,6 @@ class _Part:
         return cls(left, count, min(1.0, count * infinite))
 
     def on(self, cell: float) -> "_Part":
-        """The same on a coarser lattice."""
         return _Part(self.losses.on(cell), self.count, self.infinite)
 
     def levels(self) -> list["_Part"]:
@@ -177,7 +175,6 @@ class _Part:
         return [_Part(small, self.count, self.infinite), *_Part(large, self.count, 0.0).levels()]
 
     def log_moments(self, orders: Floats) -> Floats:
-        """K at every order."""
         return self.count * self.losses.log_moments(orders)
 
 
@@ -193,17 +190,13 @@ def _least(bound: Callable[[Floats], Floats], steps: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Where the answer is, under a tilt λ.
-
-    Attributes:
-        order: λ.
-        scale: the composed loss's deviation under the tilt, or less where ε is small.
-        log_tail: logarithm of the probability that may lie above.
-    """
+    """Where the answer is, under a tilt λ = ``order``."""
 
     order: float
     scale: float
+    """The composed loss's deviation under the tilt, or less where ε is small."""
     log_tail: float
+    """Logarithm of the probability that may lie above."""
 
     def around(self, log_moments: Callable[[Floats], Floats]) -> tuple[float, float]:
         """(low, high) of what has these K: by Chernoff's bound, at several orders."""
@@ -227,13 +220,7 @@ class _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Direction:
-    """All rounds in one direction, to be answered around one δ.
-
-    Attributes:
-        rounds: distinct rounds with their counts.
-        reverse: False for P‖Q, True for Q‖P.
-        log_delta: logarithm of about the δ that is asked for or found.
-    """
+    """All rounds in one direction, P‖Q or in ``reverse`` Q‖P, to be answered around one δ."""
 
     rounds: Rounds
     reverse: bool
@@ -245,7 +232,6 @@ class _Direction:
         return math.exp(self.log_delta) * _TAIL_SHARE / (2 * len(self.rounds) + 1)
 
     def parts(self) -> list[_Part]:
-        """All kinds, each on its natural lattice."""
         return [
             _Part.of(one, count, self.tail, reverse=self.reverse)
             for one, count in self.rounds.items()

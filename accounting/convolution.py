@@ -27,7 +27,6 @@ _POWER = 1e-9
 # Within this distance of 1, logarithms are taken relative to it.
 _NEAR = 0.5
 
-
 OUTSIDE = 1e-13
 """Of the tilted mass, what may lie outside a window."""
 SUMMED = 1e-9
@@ -85,21 +84,17 @@ def _log1p(values: Complexes) -> Complexes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Composed:
-    """Tilted masses, each rounded up, of the losses ``points·cell``.
-
-    Attributes:
-        points: [n] int64, increasing.
-        masses: [n] float64; a mass is its tilted one times e^{``log_moment`` − λ·loss}.
-        cell: a power of two, nats.
-        log_moment: K(λ).
-        left_out: probability above the window.
-    """
+    """Tilted masses, each rounded up, of the losses ``points·cell``, [n] each and increasing."""
 
     points: Integers
     masses: Floats
+    """A mass is its tilted one times e^{``log_moment`` − λ·loss}."""
     cell: float
+    """A power of two, nats."""
     log_moment: float
+    """K(λ)."""
     left_out: float
+    """Probability above the window."""
 
     def log_moments(self, orders: Floats, tilt: float) -> Floats:
         """K at every one of ``orders``."""

@@ -29,12 +29,11 @@ class Sampling(Enum):
 def require_poisson(name: str) -> None:
     """Refuse a sampling scheme, by its name, that is not Poisson: nothing here bounds it."""
     if name != Sampling.POISSON.value:
-        raise Misconfiguration(
-            "sampling",
-            name,
+        remedy = (
             "this system draws by 'poisson'; a fixed-size draw moves the sum by 2 clips, not 1, "
-            "so what is said for one clip would be false",
+            "so what is said for one clip would be false"
         )
+        raise Misconfiguration("sampling", name, remedy)
 
 
 class Adjacency(Enum):
@@ -81,52 +80,45 @@ class SampledGaussian:
     records are drawn together, so its other records can give the coin away, and a rate of
     ``participation · rate`` would be too good (PRECAD Lemma 7 as printed).
 
-    Attributes:
-        rate: sampling rate of a step, in [0, 1].
-        noise_multiplier: standard deviation of the noise over the clipping bound.
-        sensitivity: the most that a step's sum moves between neighbours when the differing
-            record is drawn, in clipping bounds: 1 for add/remove under Poisson sampling, 2
-            under replace-one (one clipped term leaves, another enters) and under fixed-size
-            sampling (where one more term of one data set pushes out a term of the other).
-        participation: probability of the step running in a round, in [0, 1]; 1 where every round
-            counts.
     """
 
     sampling: Sampling
     adjacency: Adjacency
     rate: float
+    """Of a step's sampling, in [0, 1]."""
     noise_multiplier: float
+    """Standard deviation of the noise over the clipping bound."""
     sensitivity: float
+    """The most that a step's sum moves between neighbours when the differing record is drawn, in
+    clipping bounds: 1 for add/remove under Poisson sampling, 2 under replace-one (one clipped term
+    leaves, another enters) and under fixed-size sampling (where one more term of one data set
+    pushes out a term of the other)."""
     denominator: Denominator
     count: int = 1
     participation: float = 1.0
+    """Probability of the step running in a round, in [0, 1]."""
 
     def __post_init__(self) -> None:
         checks.rate("rate", self.rate)
         checks.noise_multiplier(self.noise_multiplier)
         checks.positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
         if not LEAST_NOISE <= self.effective_noise_multiplier <= MOST_NOISE:
-            raise Misconfiguration(
-                "noise_multiplier",
-                self.noise_multiplier,
-                f"over the sensitivity: give {LEAST_NOISE:g} to {MOST_NOISE:g}",
-            )
+            remedy = f"over the sensitivity: give {LEAST_NOISE:g} to {MOST_NOISE:g}"
+            raise Misconfiguration("noise_multiplier", self.noise_multiplier, remedy)
         require_rounds("count", self.count)
         checks.rate("participation", self.participation)
         if self.denominator is Denominator.DATA_DEPENDENT:
-            raise Misconfiguration(
-                "denominator",
-                self.denominator.value,
-                "dividing by who took part leaks who took part; divide by a fixed public number",
+            remedy = (
+                "dividing by who took part leaks who took part; divide by a fixed public number"
             )
+            raise Misconfiguration("denominator", self.denominator.value, remedy)
         both_move = self.sampling is Sampling.FIXED_SIZE or self.adjacency is Adjacency.REPLACE_ONE
         if both_move and self.sensitivity < _BOTH_SIDES:
-            raise Misconfiguration(
-                "sensitivity",
-                self.sensitivity,
+            remedy = (
                 f"{self.sampling.value} sampling under {self.adjacency.value} moves the sum by "
-                "2 clips: give 2, or use Poisson sampling under add-remove",
+                "2 clips: give 2, or use Poisson sampling under add-remove"
             )
+            raise Misconfiguration("sensitivity", self.sensitivity, remedy)
 
     @property
     def effective_noise_multiplier(self) -> float:

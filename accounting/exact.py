@@ -54,11 +54,8 @@ class ExactAccountant(events.Accountant):
             return math.inf
         epsilon = epsilon_of_delta(_counted(gaussian, sampled), delta)
         if math.isinf(epsilon):
-            raise events.BeyondReach(
-                "delta",
-                delta,
-                "too small for the exact accountant's arithmetic; raise it, or use the RDP one",
-            )
+            remedy = "too small for the exact accountant's arithmetic; raise it, or use the RDP one"
+            raise events.BeyondReach("delta", delta, remedy)
         return epsilon
 
     def _delta(self, epsilon: float) -> float:
@@ -106,14 +103,10 @@ Profile: TypeAlias = tuple[Floats, Floats]
 
 
 def group_profiles(event: events.SampledGaussian, group: int) -> tuple[Profile, Profile]:
-    """All of ``event`` for a group of so many records, with‖without and without‖with.
+    """All of ``event``, not silent, for a group of k ≥ 1 records: with‖without and without‖with.
 
     Where a step has so little noise that nothing is claimed, or so many records are told from none
     but for a chance of 1e-12, one ε with δ = 1: however large the group, it takes a second.
-
-    Args:
-        event: not silent; Poisson sampling under add/remove.
-        group: k, 1 or more.
     """
     one = Round(event.rate, event.effective_noise_multiplier, event.participation, group)
     if one.noise_multiplier < _LEAST_NOISE or event.count * log_affinity(one) < _TOLD_APART:
@@ -139,13 +132,10 @@ def record_epsilon(
     Raises Misconfiguration: a parameter is out of its range, or not one of the last two was given.
     """
     if (participations is None) == (counts is None):
-        raise Misconfiguration(
-            "participations", participations, "give either participations or counts by m"
-        )
-    by_m = events.checked_counts(
-        {0: participations} if participations is not None else counts or {}
-    )
-    return _record_epsilon(record_rate, noise_multiplier, delta, by_m)
+        remedy = "give either participations or counts by m"
+        raise Misconfiguration("participations", participations, remedy)
+    given = counts or {} if participations is None else {0: participations}
+    return _record_epsilon(record_rate, noise_multiplier, delta, events.checked_counts(given))
 
 
 @lru_cache(maxsize=4096)

@@ -1,10 +1,10 @@
 """What keeps an owner's account within its limit, as it is charged step by step.
 
 An owner chooses its next task after it has seen models, so the composed (ε, δ) of what happened to
-be chosen isn't a guarantee. A Rényi filter
-is one: fix an order α and a budget of ρ(α) when the account opens, and refuse whatever would pass
-it (Feldman and Zrnic 2021, "Individual Privacy Accounting via a Rényi Filter", Theorem 3.3).
-A limit that goes to one task alone is kept by the exact number, which admits more.
+be chosen isn't a guarantee. A Rényi filter is one: fix an order α and a budget of ρ(α) when the
+account opens, and refuse whatever would pass it (Feldman and Zrnic 2021, "Individual Privacy
+Accounting via a Rényi Filter", Theorem 3.3). A limit that goes to one task alone is kept by the
+exact number, which admits more.
 """
 
 import math
@@ -39,12 +39,11 @@ class RenyiLimit:
         if not checks.positive("order", self.order, "an order of Rényi divergence") > 1:
             raise Misconfiguration("order", self.order, "an order is above 1")
         if self.budget <= 0:
-            raise Misconfiguration(
-                "order",
-                self.order,
+            remedy = (
                 f"at ε = {self.epsilon:g} and δ = {self.delta:g} this order leaves nothing to "
-                "spend; take a larger one",
+                "spend; take a larger one"
             )
+            raise Misconfiguration("order", self.order, remedy)
 
     @property
     def budget(self) -> float:
@@ -107,18 +106,15 @@ class _Filter(ABC):
         return self._total(_after(self._charged, event, instead_of)) <= self._most
 
     def charge(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> None:
-        """Admit ``event``, or change nothing.
+        """Admit ``event``, what is about to leave with its whole ``count``, or change nothing.
 
-        Args:
-            event: what is about to leave, its whole ``count``.
-            instead_of: an event that was charged and that ``event`` stands for from now on: a step
-                of which a lost release is repeated has σ/√(1+m) in place of σ. That a release is
-                lost must not be anybody's choice after seeing later models.
+        ``instead_of`` was charged, and ``event`` stands for it from now on: a step of which a lost
+        release is repeated has σ/√(1+m) in place of σ. That a release is lost must not be anybody's
+        choice after seeing later models.
 
         Raises:
-            BudgetExceeded: the limit would be passed; nothing changed.
-            Misconfiguration: the event has no bound here, or ``instead_of`` was never charged;
-                nothing changed.
+            BudgetExceeded: the limit would be passed.
+            Misconfiguration: the event has no bound here, or ``instead_of`` was never charged.
         """
         after = _after(self._charged, event, instead_of)
         if (total := self._total(after)) > self._most:
@@ -186,15 +182,13 @@ class ExactFilter(_Filter):
 def _after(
     charged: Counter[SampledGaussian], event: SampledGaussian, instead_of: SampledGaussian | None
 ) -> Counter[SampledGaussian]:
-    """All steps, one by one, with ``event``."""
     require_bound(event, "filter")
     after = charged.copy()
     if instead_of is not None:
         one = instead_of.times(1)
         if after[one] < instead_of.count:
-            raise Misconfiguration(
-                "instead_of", instead_of, "give an event that this account was charged for"
-            )
+            remedy = "give an event that this account was charged for"
+            raise Misconfiguration("instead_of", instead_of, remedy)
         after[one] -= instead_of.count
     after[event.times(1)] += event.count
     return after

@@ -24,7 +24,7 @@ _LARGEST_EXPONENT = 700.0
 def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
     """μ = rate·√(count·(e^{1/σ²} − 1)); Bu et al. 2020, PRECAD Lemma 5. Asymptotic.
 
-    Returns infinity where e^{1/σ²} leaves the range of floating point.
+    Infinite where e^{1/σ²} leaves the range of floating point.
     """
     checks.rate("rate", rate)
     checks.noise_multiplier(noise_multiplier)
@@ -98,9 +98,8 @@ def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
     if not 0 < loss < bound:
         raise Misconfiguration("loss", loss, f"give the loss without attackers, in (0, {bound})")
     if not loss < tolerated < bound:
-        raise Misconfiguration(
-            "tolerated_loss", tolerated, f"give a loss above {loss} and below {bound}"
-        )
+        remedy = f"give a loss above {loss} and below {bound}"
+        raise Misconfiguration("tolerated_loss", tolerated, remedy)
     return float(ndtri(tolerated / bound) - ndtri(loss / bound))
 
 
@@ -114,11 +113,7 @@ def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
 
 
 class GdpCltAccountant(Accountant):
-    """μ² added over events; ε from the sum.
-
-    For an atom mixture the limit is that of the rounds in which the step runs:
-    μ² = participation·count·rate²·(e^{1/σ²} − 1).
-    """
+    """μ² added over events: participation·count·rate²·(e^{1/σ²} − 1), of the rounds that run."""
 
     name = AccountantName.GDP_CLT
 

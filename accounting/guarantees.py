@@ -1,32 +1,54 @@
-"""What this system guarantees, each (ε, δ) against its own adversary, of one run or of several.
+"""What this system guarantees, each (ε, δ) against its own adversary, and the noise for a wanted ε.
 
 Several runs on the same records cost what all their events together cost. That is the cost of a
 list that was fixed beforehand: where tasks are chosen as one goes, a limit holds through
 ``filter``, and this number stands beside it as what it is.
 
 Where one server is malicious, δ' has beside honest rejection "advantages against the PRG, the
-commitments and the signatures" (docs/cheating-server.md, "What is claimed").
-Nobody can prove such a number: it is computed from an assumption about an adversary that works for
-so long.
+commitments and the signatures" (docs/cheating-server.md, "What is claimed"). Nobody can prove such
+a number: it is computed from an assumption about an adversary that works for so long.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from precad.accounting.adversaries import MALICIOUS_SERVER, RECORD_LEVEL, Adversary, Basis, Run
-from precad.accounting.calibrate import accountant_named
-from precad.accounting.events import AccountantName, BeyondReach, ReleaseCounts, SampledGaussian
-from precad.accounting.exact import most_participations
+from precad.accounting.events import (
+    Accountant,
+    AccountantName,
+    BeyondReach,
+    ReleaseCounts,
+    SampledGaussian,
+)
+from precad.accounting.exact import ExactAccountant, most_participations
 from precad.accounting.gdp import GdpCltAccountant
+from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import HALF_WIDTHS
 from precad.common.task import TAU, Task
+
+
+def accountant_named(name: AccountantName) -> Accountant:
+    """A fresh accountant."""
+    kinds: tuple[Callable[[], Accountant], ...] = ExactAccountant, RdpAccountant, GdpCltAccountant
+    return next(made for kind in kinds if (made := kind()).name is name)
+
+
+def spent(
+    event: SampledGaussian, delta: float, name: AccountantName = AccountantName.EXACT
+) -> float:
+    """ε at ``delta`` of one event alone."""
+    accountant = accountant_named(name)
+    accountant.compose(event)
+    return accountant.epsilon(delta)
+
 
 LOG_WORK = 64
 """The adversary computes AES 2^64 times in all: 600 years of one core at 10^9 a second."""
@@ -53,9 +75,8 @@ def advantages(epsilon: float, run: Run) -> float:
     """
     if run.attempts is None:
         raise ValueError("how many attempts?")
-    return _on_both_sides(
-        epsilon, checks.count("attempts", run.attempts) * USES * 2.0**LOG_ADVANTAGE
-    )
+    chance = checks.count("attempts", run.attempts) * USES * 2.0**LOG_ADVANTAGE
+    return _on_both_sides(epsilon, chance)
 
 
 def honest_rejection(epsilon: float, run: Run) -> float:
@@ -83,39 +104,33 @@ def _on_both_sides(epsilon: float, chance: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyStatement:
-    """One (ε, δ), of one run or of several together, with everything that it means.
-
-    Attributes:
-        accountant: where ε comes from; ``gdp-clt`` is asymptotic, not a guarantee.
-        record_rate: the task's p; None of several runs, as the next two.
-        noise_multiplier: standard deviation of the noise that this adversary can't remove,
-            over the sensitivity: σ, √2·σ or √2·σ·R'/C.
-        compositions: number of steps (participations) or rounds composed.
-        basis: what they are: planned where one is, else the cap where one is at its, else counted.
-        rejection_delta: what honest rejection adds to δ; None where it isn't known how often the
-            range test was made.
-        epsilon: ε ≥ 0; infinite where the accountant gives no bound.
-        mu: μ of the central limit theorem; None for the other accountants.
-        malicious_server: whether it holds against one server that departs from the protocol too
-            (docs/cheating-server.md).
-        advantage_delta: what breaking the cryptography adds to δ under the assumption of
-            ``advantages``; None where no malicious server is meant.
-    """
+    """One (ε, δ), of one run or of several together, with everything that it means."""
 
     adversary: Adversary
     accountant: AccountantName
+    """Where ε comes from; ``gdp-clt`` is asymptotic, not a guarantee."""
     runs: int
     record_rate: float | None
+    """The task's p; None of several runs, as the next two."""
     client_rate: float | None
     noise_multiplier: float | None
+    """Standard deviation of the noise that this adversary can't remove, over the sensitivity: σ,
+    √2·σ or √2·σ·R'/C."""
     compositions: int
+    """Steps (participations) or rounds."""
     basis: Basis
+    """What these are: planned where one is, else the cap where one is at its, else counted."""
     delta: float
     rejection_delta: float | None
+    """What honest rejection adds to δ; None where nobody knows how often ranges were tested."""
     epsilon: float
+    """Infinite where the accountant gives no bound."""
     mu: float | None
+    """Of the central limit theorem; None for the other accountants."""
     malicious_server: bool
+    """Whether it holds against one server that departs from the protocol too."""
     advantage_delta: float | None
+    """``advantages``, what is added to δ; None where no malicious server is meant."""
 
     @property
     def adjacency(self) -> str:
@@ -233,8 +248,8 @@ def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
 def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
     """Return a task's exact guarantees at its δ, before a run.
 
-    Where norms are proved, the last is a record's at the cap: a server that cheats
-    decides when an owner takes part (docs/cheating-server.md).
+    Where norms are proved, the last is a record's at the cap: a server that cheats decides when an
+    owner takes part (docs/cheating-server.md).
     """
     run, privacy = Run.of(task), task.privacy
     exact = (AccountantName.EXACT,)
@@ -243,3 +258,64 @@ def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
         return planned
     one = (Adversary.ONE_SERVER,)
     return (*planned, *guarantees(run.at_cap(cap_of(task)), privacy.delta, one, exact))
+
+
+# The other way round: the noise for a wanted ε.
+
+PRECISION = 1e-4
+"""Relative width at which the search ends."""
+
+_LEAST_NOISE = 0.02
+_MOST_LOG_NOISE = 12
+_LARGEST = 1e12
+
+
+def least_noise_multiplier(
+    event_of: Callable[[float], SampledGaussian],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: AccountantName = AccountantName.EXACT,
+) -> float:
+    """The least noise multiplier σ for which the accountant finds ``event_of(σ)`` (ε, δ)-DP.
+
+    About ``PRECISION`` (relative) above it; 0.02 where that suffices.
+
+    Raises Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
+    """
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
+
+    def excess(log_sigma: float) -> float:
+        # Where nothing is claimed ε is infinite; the search wants a number.
+        return min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST) - epsilon
+
+    remembered = cache(excess)
+    low, high = _bracket(remembered)
+    if low >= _MOST_LOG_NOISE:
+        raise Misconfiguration(
+            "epsilon", epsilon, f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
+        )
+    if low == high:
+        return _LEAST_NOISE
+    step = PRECISION / 2
+    log_sigma = float(brentq(remembered, low, high, xtol=step)) + step
+    while remembered(log_sigma) > 0:
+        log_sigma += step
+    return math.exp(log_sigma)
+
+
+def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
+    """A ln σ that is too little and one that suffices.
+
+    Twice the least one's where that suffices; 12 and more where none up to 12 does.
+    """
+    least = math.log(_LEAST_NOISE)
+    low, high, step = 0.0, 0.0, 1.0
+    if excess(high) > 0:
+        while excess(high) > 0 and low < _MOST_LOG_NOISE:
+            low, high, step = high, min(high + step, _MOST_LOG_NOISE + 1), 2 * step
+        return low, high
+    while excess(low) <= 0 and low > least:
+        low, high, step = max(least, low - step), low, 2 * step
+    return (least, least) if excess(low) <= 0 else (low, high)

@@ -57,35 +57,27 @@ _DENSE = 2**16
 
 
 class Round(NamedTuple):
-    """One round, without its count: what events are merged by.
-
-    Attributes:
-        rate: r, in (0, 1].
-        noise_multiplier: σ, over the sensitivity.
-        participation: c, in (0, 1].
-        group: k, how many records come or go together.
-    """
+    """One round, without its count: what events are merged by. r and c lie in (0, 1]."""
 
     rate: float
     noise_multiplier: float
+    """σ, over the sensitivity."""
     participation: float
     group: int = 1
+    """k, how many records come or go together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shift:
-    """Distribution of the shift of one round's sum, in contribution bounds.
-
-    Attributes:
-        sizes: [m] float64, increasing, at least 0.
-        log_weights: [m] float64, natural logarithms of the probabilities.
-        dropped: probability of shifts that were left out; whoever uses the others must count that
-            much mass as telling the two cases apart with certainty.
-    """
+    """Distribution of the shift of one round's sum, in contribution bounds."""
 
     sizes: Floats
+    """[m], increasing, at least 0."""
     log_weights: Floats
+    """[m], natural logarithms of the probabilities."""
     dropped: float = 0.0
+    """Probability of shifts that were left out; whoever uses the others must count that much mass
+    as telling the two cases apart with certainty."""
 
 
 def log_binomial(k: int, probability: float) -> Floats:
@@ -144,19 +136,15 @@ def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Losses:
-    """The losses of one round in one direction.
-
-    Attributes:
-        points: [n] int64: loss is ``points·cell``.
-        log_masses: [n] float64: logarithms of their probabilities, rounded up.
-        infinite: probability of infinite loss.
-        cell: width of the lattice, a power of two, nats.
-    """
+    """The losses of one round in one direction: ``points·cell``, [n] each."""
 
     points: Integers
     log_masses: Floats
+    """Logarithms of their probabilities, rounded up."""
     infinite: float
+    """Probability of infinite loss."""
     cell: float
+    """A power of two, nats."""
 
     @property
     def losses(self) -> Floats:

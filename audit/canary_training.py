@@ -19,7 +19,6 @@ from scipy.linalg import solve
 from torch.nn import functional
 
 from precad.audit import verdict
-from precad.audit.one_run import Guesses
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import build, logistic, model_section
 from precad.client.records.torch_records import Records, as_records
@@ -40,18 +39,14 @@ LOUD = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Canaries:
-    """Records and their coins. The coins are the audit's secret until the guesses are made.
-
-    Attributes:
-        records: m records, of the shape of the owner's own.
-        coins: ``[periods, m] bool``, whether each counts; where not, its gradient is zero in every
-            sample that it is drawn into, which is what neighbouring data sets differ in. A row
-            holds for one of equally many rounds: one row is for the whole training, T are for one
-            round each.
-    """
+    """Records and their coins. The coins are the audit's secret until the guesses are made."""
 
     records: Records
+    """m, of the shape of the owner's own."""
     coins: NDArray[np.bool_] = field(repr=False)
+    """``[periods, m] bool``, whether each counts; where not, its gradient is zero in every sample
+    that it is drawn into, which is what neighbouring data sets differ in. A row holds for one of
+    equally many rounds: one row is for the whole training, T are for one round each."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -77,11 +72,9 @@ def loud_canaries(
     """
     checks.count("canaries", count, 1)
     if not like.inputs.is_floating_point() or like.targets.is_floating_point():
-        raise Misconfiguration(
-            "data",
-            f"{like.inputs.dtype}, {like.targets.dtype}",
-            "canaries are made for inputs of real numbers with a label each",
-        )
+        types = f"{like.inputs.dtype}, {like.targets.dtype}"
+        remedy = "canaries are made for inputs of real numbers with a label each"
+        raise Misconfiguration("data", types, remedy)
     generator = torch.Generator().manual_seed(seed)
     spread = float(like.inputs.std()) or 1.0
     shape = (count, *like.inputs.shape[1:])
@@ -106,21 +99,17 @@ _ROOM = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Designed:
-    """What an audit needs.
-
-    Attributes:
-        task: σ = 1.4 at p = q = 1: each round is Gaussian, with μ = .71 against one server and .51
-            for who sees the models.
-        shares: the other owners' records, of no meaning.
-        canaries: the audited owner's.
-        crowding: canaries by dimensions, see ``Statement.plan``; 0 where their gradients lie
-            otherwise.
-    """
+    """What an audit needs."""
 
     task: Task
+    """σ = 1.4 at p = q = 1: each round is Gaussian, with μ = .71 against one server and .51 for who
+    sees the models."""
     shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
+    """The other owners' records, of no meaning."""
     canaries: Canaries = field(repr=False)
+    """The audited owner's."""
     crowding: float = 0.0
+    """See ``Statement.plan``; 0 where their gradients lie otherwise."""
 
 
 def designed(canaries: int, rounds: int, seed: int) -> Designed:
@@ -273,13 +262,11 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
     models = trained.models
     rounds = len(models) - 1
     if privacy.client_rate < 1:
-        raise Misconfiguration(
-            "privacy.client_rate", privacy.client_rate, "audits take tasks with q = 1"
-        )
+        remedy = "audits take tasks with q = 1"
+        raise Misconfiguration("privacy.client_rate", privacy.client_rate, remedy)
     if len(trained.known_noise) != rounds:
-        raise Misconfiguration(
-            "known_noise", len(trained.known_noise), f"must be one for each of the {rounds} rounds"
-        )
+        remedy = f"must be one for each of the {rounds} rounds"
+        raise Misconfiguration("known_noise", len(trained.known_noise), remedy)
     both = statements(task, len(canaries.coins))
     gradients = RecordGradients(build(task.model), functional.cross_entropy, task.model.parameters)
     gradients.prepare(canaries.records)
@@ -353,7 +340,7 @@ def audit(
 
     Raises Misconfiguration: a training doesn't fit the plan.
     """
-    ways: dict[verdict.Statement, list[tuple[Guesses, Guesses]]] = {
+    ways: dict[verdict.Statement, list[tuple[verdict.Guesses, verdict.Guesses]]] = {
         statement: [] for statement in plans
     }
     for trained, made in trainings:
@@ -362,13 +349,6 @@ def audit(
             as_stated, as_broken = (scores.ravel() for scores in found)
             planned_guesses = verdict.guess(as_stated, coins, plans[statement].guesses)
             ways[statement].append((planned_guesses, verdict.guess(as_broken, coins, len(coins))))
+    together = {of: list(map(verdict.pooled, zip(*ways[of], strict=True))) for of in plans}
     each = SIGNIFICANCE / len(plans)
-    return tuple(
-        verdict.judge(
-            statement,
-            power,
-            [verdict.pooled(way) for way in zip(*ways[statement], strict=True)],
-            each,
-        )
-        for statement, power in plans.items()
-    )
+    return tuple(verdict.judge(of, power, together[of], each) for of, power in plans.items())

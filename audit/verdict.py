@@ -1,12 +1,17 @@
-"""From scores to a verdict: bounds of ε below, the stated ε above, and whether they cross.
+"""From one training's scores to a verdict: bounds of ε below, and whether they pass the stated ε.
 
-Before an audit: how many coins to guess, and what bound a sound system is expected to give.
+Each of many canaries is put in by a fair coin, and an adversary guesses some of the coins. If the
+mechanism were as private as stated, more correct guesses than counted would be rare, however the
+adversary guesses: whatever holds of the training, the model or the scores, a bound that passes the
+stated ε refutes the statement. Before an audit: how many coins to guess, and what bound a sound
+system is expected to give.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,7 +20,118 @@ from numpy.typing import NDArray
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.audit import one_run
+from precad.common import checks
+from precad.common.errors import Misconfiguration
+
+TradeOff = Callable[[float], float]
+"""f: least false negative rate by false positive rate, both in [0, 1]; convex and symmetric."""
+
+_NORMAL = NormalDist()
+
+_EPSILONS = (
+    *(0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 1.7),
+    *(1.9, 2.1, 2.3, 2.6, 2.9, 3.2, 3.5, 3.8, 4.2, 4.6, 5.0, 5.5, 6.0, 6.5, 7.0, 8.0, 10.0),
+)
+
+
+def gaussian(mu: float) -> TradeOff:
+    """Trade-off of N(0, 1) against N(μ, 1); Dong, Roth and Su 2022, eq. (6)."""
+    checks.positive("mu", mu, "distance in standard deviations")
+
+    def f(alpha: float) -> float:
+        if not 0.0 < alpha < 1.0:
+            return 1.0 if alpha <= 0.0 else 0.0
+        return _NORMAL.cdf(-_NORMAL.inv_cdf(alpha) - mu)
+
+    return f
+
+
+def from_profile(profile: dict[float, float]) -> TradeOff:
+    """Trade-off of all (ε, δ) statements at once: the largest of their trade-offs, pointwise.
+
+    ``profile`` has δ by ε ≥ 0. Fewer or larger ones give a smaller f: an audit refutes less.
+    """
+    lines = []
+    for epsilon, delta in profile.items():
+        checks.epsilon(epsilon)
+        kept = 1.0 - min(max(delta, 0.0), 1.0)
+        lines += [(kept, math.exp(epsilon)), (math.exp(-epsilon) * kept, math.exp(-epsilon))]
+
+    def f(alpha: float) -> float:
+        return max(0.0, *(height - slope * alpha for height, slope in lines))
+
+    return f
+
+
+def of_statement(delta_of_epsilon: Callable[[float], float]) -> TradeOff:
+    """Trade-off of a mechanism whose δ at any ε an accountant bounds."""
+    return from_profile({epsilon: delta_of_epsilon(epsilon) for epsilon in _EPSILONS})
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """How an adversary did. Raises Misconfiguration: 0 ≤ c ≤ r ≤ m and 1 ≤ r don't hold."""
+
+    canaries: int
+    """m."""
+    made: int
+    """r, how many coins it guessed; fixed before the scores were seen."""
+    correct: int
+    """c."""
+
+    def __post_init__(self) -> None:
+        checks.count("canaries", self.canaries, 1)
+        if not 1 <= checks.count("guesses made", self.made) <= self.canaries:
+            remedy = f"must be from 1 to the {self.canaries} canaries"
+            raise Misconfiguration("guesses made", self.made, remedy)
+        if checks.count("correct guesses", self.correct) > self.made:
+            raise Misconfiguration("correct guesses", self.correct, f"only {self.made} were made")
+
+
+def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
+    """Whether so many correct guesses have a probability below ``significance`` under f-DP.
+
+    Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-Differential Privacy in One Run",
+    Algorithm 3 for coins (k = 2). f, of one canary in or out, is what is stated; symmetric.
+    """
+    checks.inside_unit_interval("significance", significance)
+    m, made, correct = guesses.canaries, guesses.made, guesses.correct
+    right, wrong = significance * correct / m, significance * (made - correct) / m
+    for i in range(correct - 1, -1, -1):
+        # The inverse of 1 − f at `right`: by symmetry f(1 − right).
+        allowed = max(wrong, f(1.0 - right))
+        if allowed == wrong:
+            break  # nor does anything move further down
+        right = min(1.0, right + i / (made - i) * (allowed - wrong))
+        wrong = allowed
+    return right + wrong > made / m
+
+
+def lower_bound(
+    family: Callable[[float], TradeOff],
+    guesses: Guesses,
+    significance: float,
+    most: float,
+    *,
+    least: float = 0.0,
+    steps: int = 24,
+) -> float:
+    """The largest parameter that is refuted, to within 2^−steps of the range; ``least`` if none is.
+
+    ``family`` has f by its parameter, between ``least`` and ``most``, and falls as it grows: less
+    private. ``significance`` is 1 − confidence; the range is halved ``steps`` times.
+    """
+    low, high = least, most
+    if refutes(family(most), guesses, significance):
+        return most
+    for _ in range(steps):
+        middle = (low + high) / 2
+        if refutes(family(middle), guesses, significance):
+            low = middle
+        else:
+            high = middle
+    return low
+
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 _LEAST = 10
@@ -25,7 +141,7 @@ _TRIALS = 15
 """Audits that are played to find the number of guesses."""
 MODELS, ONE_SERVER = "models", "one server"
 """Statements of a record by who looks: at the models alone, or as one of the servers."""
-_STEPS = 7
+_NOISE_STEPS = 7
 """Of the search for how much less noise is refuted."""
 _LEAST_TIMES, _MOST_TIMES = 1 / 16, 16.0
 """Trainings with so many times less noise than stated are told apart."""
@@ -33,25 +149,22 @@ _LEAST_TIMES, _MOST_TIMES = 1 / 16, 16.0
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """What is planned, by audits that are played with ideal scores.
-
-    Attributes:
-        guesses: r, how many coins are guessed in a training: those with the surest scores.
-        expected: the median lower bound of ε, were the statement just met.
-        expected_of_half: the same of a training with half of the noise.
-        caught: power: share of 20 trials in which the build at hand is refuted.
-    """
+    """What is planned, by audits that are played with ideal scores."""
 
     guesses: int
+    """r, how many coins are guessed in a training: those with the surest scores."""
     expected: float
+    """The median lower bound of ε, were the statement just met."""
     expected_of_half: float
+    """The same of a training with half of the noise."""
     caught: float
+    """Power: share of 20 trials in which the build at hand is refuted."""
 
 
-def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> one_run.Guesses:
+def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> Guesses:
     """The scores furthest from zero are guessed, by their sign; the rest abstain."""
     surest = np.argsort(-np.abs(scores), kind="stable")[:made]
-    return one_run.Guesses(len(coins), made, int(((scores[surest] > 0) == coins[surest]).sum()))
+    return Guesses(len(coins), made, int(((scores[surest] > 0) == coins[surest]).sum()))
 
 
 def ideal_scores(
@@ -70,32 +183,26 @@ def ideal_scores(
     return found
 
 
-def pooled(guesses: Sequence[one_run.Guesses]) -> one_run.Guesses:
+def pooled(guesses: Sequence[Guesses]) -> Guesses:
     """Of several trainings together: one mechanism, whose coins are all fair and independent."""
-    return one_run.Guesses(
-        sum(each.canaries for each in guesses),
-        sum(each.made for each in guesses),
-        sum(each.correct for each in guesses),
-    )
+    counts = ((each.canaries, each.made, each.correct) for each in guesses)
+    return Guesses(*map(sum, zip(*counts, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is audited: T Gaussians on records that are drawn with probability p.
-
-    Attributes:
-        name: whose view it is.
-        rate: p, of what the canaries are: records, or clients.
-        noise: standard deviation of the noise that this view can't take off, over the clip.
-        rounds: that one coin holds for, in each of which a canary may count: T, or fewer.
-        delta: δ of the ε that is stated.
-    """
+    """What is audited: T Gaussians on records that are drawn with probability p."""
 
     name: str
+    """Whose view it is."""
     rate: float
+    """p, of what the canaries are: records, or clients."""
     noise: float
+    """Standard deviation of the noise that this view can't take off, over the clip."""
     rounds: int
+    """That one coin holds for, in each of which a canary may count: T, or fewer."""
     delta: float
+    """Of the ε that is stated."""
 
     def accountant(self, share: float = 1.0) -> ExactAccountant:
         """Of the same training with this share of the noise."""
@@ -122,16 +229,11 @@ class Statement:
         """The number of guesses at which half of the noise shows best, and what comes of them.
 
         To find the number trade-offs are taken as Gaussian, as they nearly are by the central
-        limit theorem. What is caught is judged by the exact one, as the audit judges.
-
-        Args:
-            canaries: coins of one training.
-            significance: of the audit.
-            repetitions: trainings, each with canaries of its own.
-            less: how many times less noise the build at hand has.
-            crowding: canaries by dimensions, below 1, where they point anywhere: each that counts
-                hides the others a little. That adds a quarter of it to the variance, a coin's, or
-                where it is taken out divides the noise's by what is left of the dimensions.
+        limit theorem. What is caught, by a build with ``less`` times less noise, is judged by the
+        exact one, as the audit judges. Each of the ``repetitions`` has ``canaries`` of its own.
+        ``crowding`` are canaries by dimensions, below 1, where they point anywhere: each that
+        counts hides the others a little. That adds a quarter of it to the variance, a coin's, or
+        where it is taken out divides the noise's by what is left of the dimensions.
         """
         generator = np.random.default_rng(0)
         shares = sorted({max(min(_LEAST, canaries), round(canaries * share)) for share in _SHARES})
@@ -144,11 +246,9 @@ class Statement:
                 for coins in tossed
             ]
 
-        def mu(guesses: list[one_run.Guesses]) -> float:
+        def mu(guesses: list[Guesses]) -> float:
             found = pooled(guesses)
-            return one_run.lower_bound(
-                one_run.gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14
-            )
+            return lower_bound(gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14)
 
         def medians(noise: float) -> NDArray[np.float64]:
             bounds = []
@@ -167,7 +267,7 @@ class Statement:
             ways = [
                 pooled([guess(*run, made) for run in runs]) for made in (shares[best], canaries)
             ]
-            return any(one_run.refutes(stated, way, significance / len(ways)) for way in ways)
+            return any(refutes(stated, way, significance / len(ways)) for way in ways)
 
         def epsilon(mu: float) -> float:
             return gdp.epsilon_of_delta(mu, self.delta) if mu > _LEAST_MU else 0.0
@@ -179,36 +279,33 @@ class Statement:
             caught=sum(refuted() for _ in range(_POWER_TRIALS)) / _POWER_TRIALS,
         )
 
-    def family(self) -> Callable[[float], one_run.TradeOff]:
+    def family(self) -> Callable[[float], TradeOff]:
         """F of the same training by how many times less noise it has."""
 
         @lru_cache
-        def f(times: float) -> one_run.TradeOff:
-            return one_run.of_statement(self.accountant(1 / times).delta)
+        def f(times: float) -> TradeOff:
+            return of_statement(self.accountant(1 / times).delta)
 
         return f
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An audit of one statement, with what was planned beforehand and the stated ε.
-
-    Attributes:
-        guesses: how the adversary did, in the way that proves most.
-        significance: how likely a sound system fails, at most.
-        by_family: the largest ε of the same training with less noise that is refuted: the
-            sharpest bound. It reaches the stated ε where the statement is refuted, and only there.
-        refuted: whether the statement doesn't hold: fewer correct guesses would be expected of
-            any adversary, with confidence 1 − significance.
-    """
+    """An audit of one statement, with what was planned beforehand and the stated ε."""
 
     statement: Statement
     power: Power
-    guesses: one_run.Guesses
+    guesses: Guesses
+    """How the adversary did, in the way that proves most."""
     significance: float
+    """How likely a sound system fails, at most."""
     epsilon: float
     by_family: float
+    """The largest ε of the same training with less noise that is refuted: the sharpest bound. It
+    reaches the stated ε where the statement is refuted, and only there."""
     refuted: bool
+    """Whether fewer correct guesses would be expected of any adversary, with confidence
+    1 − significance."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -233,7 +330,7 @@ class Verdict:
 
 
 def judge(
-    statement: Statement, power: Power, ways: Sequence[one_run.Guesses], significance: float
+    statement: Statement, power: Power, ways: Sequence[Guesses], significance: float
 ) -> Verdict:
     """What the guesses prove, in the way that proves most; the ways share the significance.
 
@@ -244,28 +341,20 @@ def judge(
     each = significance / len(ways)
     times = {way: _largest_refuted(family, way, each) for way in ways}
     best = max(ways, key=times.__getitem__)
-    less, refuted = times[best], one_run.refutes(family(1.0), best, each)
+    less, refuted = times[best], refutes(family(1.0), best, each)
     found = statement.accountant(1 / less).epsilon(statement.delta) if less else 0.0
-    return Verdict(
-        statement=statement,
-        power=power,
-        guesses=best,
-        significance=significance,
-        epsilon=epsilon,
-        by_family=found,
-        refuted=refuted,
-    )
+    return Verdict(statement, power, best, significance, epsilon, found, refuted)
 
 
 def _largest_refuted(
-    family: Callable[[float], one_run.TradeOff], guesses: one_run.Guesses, significance: float
+    family: Callable[[float], TradeOff], guesses: Guesses, significance: float
 ) -> float:
     """How many times less noise at most is refuted; 0 where nothing is."""
     # The stated noise first: whether that is refuted is the verdict, and stays on its side.
-    if one_run.refutes(family(1.0), guesses, significance):
-        return one_run.lower_bound(
-            family, guesses, significance, _MOST_TIMES, least=1.0, steps=_STEPS
+    if refutes(family(1.0), guesses, significance):
+        return lower_bound(
+            family, guesses, significance, _MOST_TIMES, least=1.0, steps=_NOISE_STEPS
         )
-    if not one_run.refutes(family(_LEAST_TIMES), guesses, significance):
+    if not refutes(family(_LEAST_TIMES), guesses, significance):
         return 0.0
-    return one_run.lower_bound(family, guesses, significance, 1.0, least=_LEAST_TIMES, steps=_STEPS)
+    return lower_bound(family, guesses, significance, 1.0, least=_LEAST_TIMES, steps=_NOISE_STEPS)

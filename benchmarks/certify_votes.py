@@ -23,12 +23,11 @@ from scipy.stats import binom  # noqa: E402
 
 from precad.accounting.events import poisson_gaussian  # noqa: E402
 from precad.accounting.gdp import clt_mu  # noqa: E402
-from precad.certify import exact_groups, renyi  # noqa: E402
-from precad.certify.exact_groups import ExactGroups  # noqa: E402
+from precad.certify import group_guarantees  # noqa: E402
+from precad.certify.group_guarantees import ExactGroups, RenyiGroups  # noqa: E402
 from precad.certify.guarantee import GaussianDP, Guarantee  # noqa: E402
 from precad.certify.intervals import ConfidenceBudget, simuem, votes_of  # noqa: E402
 from precad.certify.prediction import certify_predictions  # noqa: E402
-from precad.certify.renyi import RenyiGroups  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "certify_votes.json"
 POINTS, MODELS, CLASSES = 10_000, 1_000, 10
@@ -95,8 +94,8 @@ def main() -> None:
     rows = []
     for rounds in ROUNDS:
         for guarantee in guarantees(rounds):
-            exact_groups._group_pair.cache_clear()  # noqa: SLF001
-            renyi._group_divergences.cache_clear()  # noqa: SLF001
+            group_guarantees._group_pair.cache_clear()  # noqa: SLF001
+            group_guarantees._group_divergences.cache_clear()  # noqa: SLF001
             start = time.perf_counter()
             found = certify_predictions(intervals, guarantee)
             results = found.results()
@@ -110,14 +109,14 @@ def main() -> None:
                     "seconds_in_all": round(counting + bounding + seconds, 3),
                     "largest_radius": int(found.radius[found.certified].max()),
                     "distinct_radii": len(np.unique(found.radius[found.certified])),
-                    "group_pairs_made": exact_groups._group_pair.cache_info().misses,  # noqa: SLF001
+                    "group_pairs_made": group_guarantees._group_pair.cache_info().misses,  # noqa: SLF001
                     "certified_points": int(found.certified.sum()),
                 }
             )
             print(rows[-1])
 
     pair_start = time.perf_counter()
-    exact_groups._group_pair.cache_clear()  # noqa: SLF001
+    group_guarantees._group_pair.cache_clear()  # noqa: SLF001
     ExactGroups(poisson_gaussian(rate=RATE, noise_multiplier=NOISE, count=469)).sticks(100)
     ours = seconds_of(pair_start)
     interval = 0.0065

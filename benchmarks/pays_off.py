@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 import precad
 from benchmarks.rounds.hardware import hardware
-from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
+from precad.accounting.guarantees import least_noise_multiplier
 from precad.aggregator.noise import DiscreteGaussian
 from precad.client import model_section
 from precad.client.gradients.torch_models import logistic

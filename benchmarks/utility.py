@@ -42,8 +42,7 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.torch_models import build
 from precad.common.identifiers import Role
 from precad.common.task import Task
-from precad.simulation.datasets import DataSet, load
-from precad.simulation.demo_tasks import SETTINGS, demo_task
+from precad.simulation.datasets import SETTINGS, DataSet, demo_task, load
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "utility.json"

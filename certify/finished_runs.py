@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import MOST_ROUNDS, AccountantName, SampledGaussian
 from precad.accounting.guarantees import PrivacyStatement, guarantees
-from precad.certify.curves import Floats, Integers
+from precad.certify.guarantee import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import parsed
 from precad.common.errors import Misconfiguration
@@ -134,12 +134,7 @@ _MOST_ATTEMPTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """One run's folder.
-
-    Attributes:
-        predictions: [points] int64 on the public test set, or None.
-        losses: [points] float64 in [0, 1], or None.
-    """
+    """One run's folder; predictions and losses are [points] on the public test set, or None."""
 
     folder: Path
     inputs: CertificateInputs
@@ -156,9 +151,8 @@ class FinishedRun:
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise Misconfiguration(
-                "runs", str(folder), "give folders of finished runs; this has no summary.json"
-            ) from None
+            remedy = "give folders of finished runs; this has no summary.json"
+            raise Misconfiguration("runs", str(folder), remedy) from None
         except (OSError, ValueError, RecursionError) as error:
             raise Misconfiguration("runs", str(path), f"not JSON ({error})") from None
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
@@ -221,11 +215,8 @@ class Ensemble:
         Raises Misconfiguration: a single run, one without predictions, or another number of points.
         """
         if len(self.runs) == 1:
-            raise Misconfiguration(
-                "runs",
-                1,
-                "one run gives no votes; give many independent runs, or use `certify loss`",
-            )
+            remedy = "one run gives no votes; give many independent runs, or use `certify loss`"
+            raise Misconfiguration("runs", 1, remedy)
         columns = self._of_each("predictions")
         if len({len(column) for column in columns}) > 1:
             raise Misconfiguration("predictions", "of different lengths", "use one public test set")
@@ -239,9 +230,8 @@ class Ensemble:
         each = self._of_each("losses")
         for run, losses in zip(self.runs, each, strict=True):
             if not (np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1):
-                raise Misconfiguration(
-                    "losses", str(run.folder), "losses lie in [0, 1]; scale them"
-                )
+                remedy = "losses lie in [0, 1]; scale them"
+                raise Misconfiguration("losses", str(run.folder), remedy)
         return np.asarray([losses.mean() for losses in each])
 
     def _of_each(self, name: Literal["predictions", "losses"]) -> list[Array]:

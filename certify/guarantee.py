@@ -1,23 +1,113 @@
 """A guarantee is a pair of dominating curves per direction (docs/certificates.md).
 
-Every certificate of this package is a statement about such curves; how they come about (ε and δ,
-Rényi, Gaussian, the exact pair) is the guarantee's matter. Those in closed form are here.
+For any score in [0, 1] (a probability, a vote, a bounded loss over its bound) whose expectation
+is p on the clean data, the expectation p' after a fixed change obeys ``lower(p) ≤ p' ≤ upper(p)``.
+Every certificate is a statement about such curves; how they come about (ε and δ, Rényi, Gaussian,
+the exact pair) is the guarantee's matter. Those in closed form are here.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
 from precad.accounting.gdp import shifted
-from precad.certify.curves import Best, Curves, Floats, Identity, Moved, probabilities
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import P
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Integers: TypeAlias = npt.NDArray[np.int64]
+Booleans: TypeAlias = npt.NDArray[np.bool_]
+
+_LEAST_SCORE = 1e-12
+
+
+def probabilities(field: str, values: npt.ArrayLike) -> Floats:
+    """``values`` as float64. Raises Misconfiguration: an entry is NaN or outside [0, 1]."""
+    array = np.asarray(values, dtype=np.float64)
+    if np.isnan(array).any():
+        raise Misconfiguration(field, "NaN", "leave out points without a score, or mend the model")
+    if array.size and not (array.min() >= 0 and array.max() <= 1):
+        wrong = float(array.min() if array.min() < 0 else array.max())
+        raise Misconfiguration(field, wrong, "scores and probabilities lie in [0, 1]; rescale them")
+    return array
+
+
+class Curves(ABC):
+    """Bounds on a score after one fixed change of the data, vectorised over the clean score."""
+
+    refined = False
+    """Whether the same bounds on the complement event, of score 1 − p, sharpen these."""
+
+    @abstractmethod
+    def _upper(self, p: Floats) -> Floats:
+        """The plain bound; what is outside [0, 1] is cut off."""
+
+    @abstractmethod
+    def _lower(self, p: Floats) -> Floats: ...
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """The most that a score of p can become; same shape as ``p``, in [p, 1]."""
+        p = probabilities("score", p)
+        bound = self._upper(p)
+        if self.refined:
+            # 1 − p loses the digits of a smaller p, and would say too much.
+            least = np.where(p > 0, np.maximum(p, _LEAST_SCORE), 0.0)
+            bound = np.minimum(bound, 1 - self._lower(1 - least))
+        return np.clip(bound, 0, 1)
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """The least that a score of p can become; same shape as ``p``, in [0, p]."""
+        p = probabilities("score", p)
+        bound = self._lower(p)
+        return np.clip(np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound, 0, 1)
+
+    def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
+        """Whether A stays strictly ahead of B: ``lower(p_a) > upper(p_b)`` (Liu Thm 10)."""
+        return np.asarray(self.lower(p_a) > self.upper(p_b))
+
+
+class Identity(Curves):
+    """Nothing changed: p' = p."""
+
+    def _upper(self, p: Floats) -> Floats:
+        return p
+
+    _lower = _upper
+
+
+@dataclass(frozen=True, slots=True)
+class Best(Curves):
+    """The tightest of several sound curves, point by point."""
+
+    members: tuple[Curves, ...]
+
+    def _upper(self, p: Floats) -> Floats:
+        return np.asarray(np.min([curve.upper(p) for curve in self.members], axis=0))
+
+    def _lower(self, p: Floats) -> Floats:
+        return np.asarray(np.max([curve.lower(p) for curve in self.members], axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Curves):
+    """Bounds after one change, moved by what comes on top of it: D → D' → D''."""
+
+    first: Curves
+    up: Callable[[Floats], Floats]
+    down: Callable[[Floats], Floats]
+
+    def _upper(self, p: Floats) -> Floats:
+        return self.up(self.first.upper(p))
+
+    def _lower(self, p: Floats) -> Floats:
+        return self.down(self.first.lower(p))
 
 
 class Direction(Enum):
@@ -28,6 +118,8 @@ class Direction(Enum):
 
 
 BOTH = (Direction.ADDITIONS, Direction.DELETIONS)
+LARGEST_GROUP = 2**20
+"""Groups are searched up to this size; a radius this large means "at least"."""
 
 
 class Guarantee(ABC):
@@ -52,8 +144,7 @@ class Guarantee(ABC):
         return Identity() if count("k", k) == 0 else self._curves(k, direction)
 
     @abstractmethod
-    def _curves(self, k: int, direction: Direction) -> Curves:
-        """The curves for k ≥ 1 additions or deletions."""
+    def _curves(self, k: int, direction: Direction) -> Curves: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +158,7 @@ class Derived(Guarantee):
 
     @property
     def name(self) -> str:
-        """The base guarantee's name, marked."""
+        """The base guarantee's, marked."""
         return self.base.name + self.mark
 
     @property
@@ -89,7 +180,7 @@ def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
 
 @dataclass(frozen=True, slots=True)
 class Replacements(Derived):
-    """k records or clients replaced: k deletions and k additions, whatever the direction asked.
+    """k deletions and k additions, whatever the direction asked.
 
     This is what k enrolled clients turned malicious do to a run in which they were honest.
     """
@@ -115,7 +206,7 @@ class WithAbsent(Derived):
 
     @property
     def name(self) -> str:
-        """The base guarantee's name, and how many may be absent."""
+        """The base guarantee's, and how many may be absent."""
         return f"{self.base.name}, {self.absent} absent" if self.absent else self.base.name
 
     def _curves(self, k: int, direction: Direction) -> Curves:
@@ -141,7 +232,7 @@ class Redrawn(Derived):
 
     @property
     def name(self) -> str:
-        """The base guarantee's name, and how many coins were drawn again."""
+        """The base guarantee's, and how many coins were drawn again."""
         if not self.redraws:
             return self.base.name
         return f"{self.base.name}, {self.redraws} coin{'s' * (self.redraws > 1)} redrawn"
@@ -157,15 +248,10 @@ HASHES = 2.0**60
 
 
 def chance_to_pass(submissions: int, soundness_bits: int, proof_points: int | None) -> float:
-    """That one of so many malicious submissions passes validation, at most.
+    """That one of Q malicious ``submissions`` passes validation, at most (docs/soundness.md).
 
-    Args:
-        submissions: Q.
-        soundness_bits: k, of the range test.
-        proof_points: N, the order of the proofs' roots of unity; None where there are no proofs.
-
-    Returns:
-        Q·2^−k; with proofs T·(2^−k + 4/p²) + Q·2N/(p − 2N), T of all hashes (docs/soundness.md).
+    Q·2^−k, k the bits of the range test; with proofs T·(2^−k + 4/p²) + Q·2N/(p − 2N), T of all
+    hashes, N the order of the proofs' roots of unity.
     """
     if proof_points is None:
         return min(1.0, submissions * 2.0**-soundness_bits)
@@ -177,13 +263,10 @@ def chance_to_pass(submissions: int, soundness_bits: int, proof_points: int | No
 class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
 
-    Each malicious submission passes the range test unlawfully with probability at most 2^−bits
-    (docs/soundness.md, "Part 1: the range test"). k malicious clients make at most one submission
-    an attempt each, counted or not, so by the union bound every bound moves by
-    Q · 2^−bits, Q = k · attempts. Deletions submit nothing.
-
-    Where clients prove their norms they can try hashes, and every bound moves by more
-    (``chance_to_pass``; part 4).
+    k malicious clients make at most one submission an attempt each, counted or not, so by the union
+    bound every bound moves by ``chance_to_pass`` of k · attempts (docs/soundness.md, "Part 1: the
+    range test"; part 4 where clients prove their norms, and can try hashes). Deletions submit
+    nothing.
     """
 
     attempts: int
@@ -203,10 +286,7 @@ class ValidationAllowance(Derived):
 
 
 def require_guarantee(value: object) -> Guarantee:
-    """``value``, if it may be turned into a certificate.
-
-    Raises Misconfiguration: it is a reproduction of a printed bound, or something else.
-    """
+    """``value``; raises Misconfiguration where it is a reproduction, or something else."""
     if not isinstance(value, Guarantee):
         raise Misconfiguration(
             "guarantee",
@@ -221,13 +301,9 @@ def require_guarantee(value: object) -> Guarantee:
 class ApproximateDP(Guarantee):
     """(ε_j, δ_j)-DP of one record or client for one or several j, in both directions.
 
-    For groups of k: ε_k = kε and δ_k = δ(e^{kε} − 1)/(e^ε − 1) (Xie Def. 2).
-
-    Attributes:
-        epsilons: [j], each at least 0.
-        deltas: [j], each in [0, 1].
-        refined: also apply the same inequality to the complement event, which is sound and tighter
-            near 1; without it the curves are the papers' own.
+    For groups of k: ε_k = kε and δ_k = δ(e^{kε} − 1)/(e^ε − 1) (Xie Def. 2). ``refined`` also
+    applies the same inequality to the complement event, which is sound and tighter near 1; without
+    it the curves are the papers' own.
     """
 
     epsilons: tuple[float, ...]
@@ -236,11 +312,8 @@ class ApproximateDP(Guarantee):
 
     def __post_init__(self) -> None:
         if not self.epsilons or len(self.epsilons) != len(self.deltas):
-            raise Misconfiguration(
-                "epsilons",
-                len(self.epsilons),
-                f"give as many as deltas ({len(self.deltas)}), not 0",
-            )
+            remedy = f"give as many as deltas ({len(self.deltas)}), not 0"
+            raise Misconfiguration("epsilons", len(self.epsilons), remedy)
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
             if not 0 <= epsilon < np.inf:
                 raise Misconfiguration("epsilon", epsilon, "give a finite number of at least 0")
@@ -277,10 +350,7 @@ class ApproximateDP(Guarantee):
 
 @dataclass(frozen=True, slots=True)
 class ApproximateCurves(Curves):
-    """The table's row: upper e^ε p + δ, lower e^{−ε}(p − δ), best over the pairs given.
-
-    Refined, also upper 1 − e^{−ε}(1 − p − δ) and lower 1 − e^ε(1 − p) − δ.
-    """
+    """Upper e^ε p + δ, lower e^{−ε}(p − δ), best over the pairs given."""
 
     epsilons: Floats
     deltas: Floats
@@ -300,9 +370,7 @@ class ApproximateCurves(Curves):
 class GaussianDP(Guarantee):
     """μ-GDP of one record or client; groups of k are kμ-GDP (Dong, Roth, Su 2022).
 
-    Attributes:
-        mu: at least 0; infinite where nothing is guaranteed.
-        asymptotic: μ comes from the central limit theorem, so nothing is guaranteed.
+    μ is infinite where nothing is guaranteed, and ``asymptotic`` from the central limit theorem.
     """
 
     mu: float

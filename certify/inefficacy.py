@@ -5,22 +5,30 @@ for J in [−B, 0]. And the fewest attackers who can push J' down to a given lev
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from precad.accounting.exact import largest_count
-from precad.certify.curves import Floats, probabilities
-from precad.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
+from precad.certify.guarantee import (
+    BOTH,
+    LARGEST_GROUP,
+    Direction,
+    Floats,
+    Guarantee,
+    probabilities,
+    require_guarantee,
+)
 from precad.certify.intervals import ScoreBound, mean_half_width
-from precad.certify.prediction import LARGEST_GROUP
+from precad.certify.prediction import COLOURS, picture
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreBounds:
-    """J' lies in [lower, upper] after the change; float64 arrays of J's shape."""
+    """J' lies in [lower, upper] after the change; arrays of J's shape."""
 
     lower: Floats
     upper: Floats
@@ -28,9 +36,8 @@ class ScoreBounds:
 
 def _scaled(value: npt.ArrayLike, bound: float, *, negative: bool) -> Floats:
     array = np.asarray(value, dtype=np.float64)
-    return probabilities(
-        "expectation / bound", (-array if negative else array) / positive("bound", bound)
-    )
+    array = (-array if negative else array) / positive("bound", bound)
+    return probabilities("expectation / bound", array)
 
 
 def attack_bounds(
@@ -91,8 +98,7 @@ def fewest_attackers(
     # Some goals no number of attackers reaches: a score of 1 keeps its null sets.
     if out_of_reach(limit):
         return None
-    safe_up_to = largest_count(out_of_reach, limit)
-    return safe_up_to + 1
+    return largest_count(out_of_reach, limit) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +131,17 @@ def expected_loss(
     return MeanInterval(
         bound * mean, bound * max(0.0, mean - width), bound * min(1.0, mean + width), scaled.size
     )
+
+
+def plot_loss_bounds(
+    path: Path, attackers: Floats, lower: Floats, upper: Floats, *, expected: float, unit: str
+) -> None:
+    """The band in which the expected loss stays, by number of attackers; [n] float64 each."""
+    title = f"What so many attackers can do to an expected loss of {expected:.3g}"
+    x = f"attackers: {unit} added or deleted"
+    with picture(path, title=title, x=x, y="expected loss") as axes:
+        axes.fill_between(attackers, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
+        axes.plot(attackers, upper, color=COLOURS[1], label="at most")
+        axes.plot(attackers, lower, color=COLOURS[0], label="at least")
+        axes.axhline(expected, color="#444444", linewidth=1, linestyle=":", label="clean")
+        axes.set_ylim(bottom=0)

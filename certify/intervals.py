@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-from precad.certify.curves import Floats, Integers, probabilities
+from precad.certify.guarantee import Floats, Integers, probabilities
 from precad.common.checks import count, inside_unit_interval
 from precad.common.errors import Misconfiguration
 
@@ -21,20 +21,17 @@ _MOST_CLASSES, _MOST_VOTES, _MOST_COUNTS = 100_000, 2**31, 2**27
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceBudget:
-    """How the chance of a wrong statement, 1 − confidence, is split.
-
-    Attributes:
-        confidence: of each point's statement; of all points together where ``points`` counts them.
-        classes: L; each class gets one one-sided interval (SimuEM's α/L).
-        points: how many points share the budget; 1 gives each point its own, as the papers do.
-        strict: halve each interval's share. The label is chosen from the same votes, so a plain
-            union has 2L one-sided events, not L; strict pays for all of them.
-    """
+    """How the chance of a wrong statement, 1 − confidence, is split."""
 
     confidence: float
+    """Of each point's statement; of all points together where ``points`` counts them."""
     classes: int
+    """L; each class gets one one-sided interval (SimuEM's α/L)."""
     points: int = 1
+    """How many share the budget; 1 gives each point its own, as the papers do."""
     strict: bool = False
+    """Halve each interval's share. The label is chosen from the same votes, so a plain union has 2L
+    one-sided events, not L; strict pays for all of them."""
 
     def __post_init__(self) -> None:
         inside_unit_interval("confidence", self.confidence)
@@ -54,17 +51,14 @@ class ConfidenceBudget:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """The predicted label's score from below and every other label's from above, per point.
-
-    Attributes:
-        labels: [points] int64, the label with the most votes or the highest mean score.
-        p_a: [points] float64, lower bound on its expected score.
-        p_b: [points] float64, upper bound on the best other label's.
-    """
+    """The predicted label's score from below and every other label's from above, [points] each."""
 
     labels: Integers
+    """With the most votes or the highest mean score."""
     p_a: Floats
+    """Lower bound on its expected score."""
     p_b: Floats
+    """Upper bound on the best other label's."""
 
 
 class ScoreBound(Enum):
@@ -91,24 +85,19 @@ def clopper_pearson_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, error
 
 
 def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
-    """``counts`` as [points, classes] int64, after all checks.
+    """``counts`` as [points, classes] int64; every row sums to ``models``, where that is known.
 
-    Every row sums to ``models``, where that is known.
-
-    Raises:
-        Misconfiguration: wrong shape, a negative or fractional count, or rows that don't sum to M.
+    Raises Misconfiguration: wrong shape, a negative or fractional count, or rows of other sums.
     """
     array = np.asarray(counts)
     if array.ndim != _MATRIX or array.shape[1] < _LEAST_CLASSES or not len(array):
-        raise Misconfiguration(
-            "votes", f"shape {array.shape}", "give [points, classes], 2 classes at least"
-        )
+        remedy = "give [points, classes], 2 classes at least"
+        raise Misconfiguration("votes", f"shape {array.shape}", remedy)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise Misconfiguration("votes", "NaN or infinity", "votes are counts; mend the file")
-    if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and (array % 1 != 0).any()):
-        raise Misconfiguration(
-            "votes", str(array.dtype), "votes are whole numbers; scores go in as scores"
-        )
+    if not _whole(array):
+        remedy = "votes are whole numbers; scores go in as scores"
+        raise Misconfiguration("votes", str(array.dtype), remedy)
     if (array < 0).any():
         raise Misconfiguration("votes", int(array.min()), "a count of votes is at least 0")
     if (array > _MOST_VOTES).any():
@@ -128,6 +117,10 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
     return array
 
 
+def _whole(array: npt.NDArray[Any]) -> bool:
+    return array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool((array % 1 == 0).all()))
+
+
 def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     """Counts [points, classes] from each model's predicted label [points, models].
 
@@ -136,7 +129,7 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     array = np.asarray(labels)
     if array.ndim != _MATRIX or 0 in array.shape:
         raise Misconfiguration("labels", f"shape {array.shape}", "give [points, models]")
-    if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and (array % 1 != 0).any()):
+    if not _whole(array):
         raise Misconfiguration("labels", str(array.dtype), "labels are class indices 0, 1, …")
     array = array.astype(np.int64)
     highest = int(array.max())
@@ -149,9 +142,8 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
             f"and {_MOST_COUNTS} counts in all",
         )
     if array.min() < 0 or highest >= total:
-        raise Misconfiguration(
-            "labels", int(array.min() if array.min() < 0 else highest), f"give 0 to {total - 1}"
-        )
+        wrong = int(array.min()) if array.min() < 0 else highest
+        raise Misconfiguration("labels", wrong, f"give 0 to {total - 1}")
     flat = (np.arange(len(array))[:, None] * total + array).ravel()
     return np.bincount(flat, minlength=len(array) * total).reshape(len(array), total)
 
@@ -228,9 +220,8 @@ def score_intervals(
     """
     array = np.asarray(scores)
     if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:
-        raise Misconfiguration(
-            "scores", f"shape {array.shape}", "give [points, models, classes], 2 classes at least"
-        )
+        remedy = "give [points, models, classes], 2 classes at least"
+        raise Misconfiguration("scores", f"shape {array.shape}", remedy)
     budget.require_classes(array.shape[2])
     labels = np.empty(len(array), dtype=np.int64)
     p_a, p_b = np.empty(len(array)), np.empty(len(array))

@@ -8,32 +8,41 @@ What certifying a point can say is `Certified` or `Abstained`: never a radius of
 certificates by randomised smoothing (Cohen et al. 2019; DP-CERT eq. 6, 14) say it too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from precad.certify.curves import Booleans, Floats, Integers, probabilities
-from precad.certify.guarantee import BOTH, Direction, GaussianDP, Guarantee, require_guarantee
+from precad.certify.guarantee import (
+    BOTH,
+    LARGEST_GROUP,
+    Booleans,
+    Direction,
+    Floats,
+    GaussianDP,
+    Guarantee,
+    Integers,
+    probabilities,
+    require_guarantee,
+)
 from precad.certify.intervals import ConfidenceBudget, Intervals, clopper_pearson_lower, vote_counts
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
-LARGEST_GROUP = 2**20
-"""Groups are searched up to this size; a radius this large means "at least"."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
     """The prediction stays ``label`` after any change of at most ``radius``.
 
-    Attributes:
-        label: class index.
-        radius: certified number of records or clients (test-time: an ℓ2 distance).
-        additions: the radius against additions alone, where asked.
-        deletions: the radius against deletions alone, where asked.
+    That is a number of records or clients (test-time: an ℓ2 distance); beside it what holds against
+    ``additions`` and ``deletions`` alone, where asked.
     """
 
     label: int
@@ -53,7 +62,6 @@ Result: TypeAlias = Certified | Abstained
 
 
 def _results(reason: str, certified: Booleans, *columns: npt.NDArray[Any]) -> list[Result]:
-    """Each point's row of ``columns`` where it is certified; where not, why."""
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [
         Certified(*row) if ok else Abstained(reason)
@@ -63,13 +71,9 @@ def _results(reason: str, certified: Booleans, *columns: npt.NDArray[Any]) -> li
 
 @dataclass(frozen=True, slots=True)
 class PredictionCertificates:
-    """Certificates of many points, as arrays; `results` gives them one by one.
+    """Certificates of many points, as arrays of [points]; `results` gives them one by one.
 
-    Attributes:
-        guarantee: the guarantee's name.
-        labels: [points] int64, the clean predictions.
-        certified: [points] bool; False where the point abstains.
-        radii: direction → [points] int64; meaningful where ``certified``.
+    ``radii`` are by direction, and meaningful where ``certified``; elsewhere the point abstains.
     """
 
     guarantee: str
@@ -149,15 +153,11 @@ def certify_predictions(
 
 
 def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
-    """[counted points] float64: the radii where the mask ``counted`` holds.
-
-    Raises Misconfiguration: the mask has another shape, or there are no points.
-    """
+    """The radii where ``counted`` holds. Raises Misconfiguration: other shapes, or no points."""
     radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
     if radius.shape != counted.shape or not radius.size:
-        raise Misconfiguration(
-            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
-        )
+        remedy = f"same shape as the mask {counted.shape}, not 0"
+        raise Misconfiguration("radius", radius.shape, remedy)
     return np.asarray(radius[counted])
 
 
@@ -174,30 +174,19 @@ def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.Ar
 
 @dataclass(frozen=True, slots=True)
 class SmoothingCertificates:
-    """ℓ2 radii of many inputs.
-
-    Attributes:
-        labels: [points] int64.
-        certified: [points] bool.
-        radius: [points] float64, in the inputs' units; 0 where the point abstains.
-        p_a: [points] float64, lower bound on the top class's probability under noise.
-    """
+    """ℓ2 radii of many inputs; all are [points]."""
 
     labels: Integers
     certified: Booleans
     radius: Floats
+    """In the inputs' units; 0 where the point abstains."""
     p_a: Floats
+    """Lower bound on the top class's probability under noise."""
 
     def results(self) -> list[Result]:
         """One `Certified` or `Abstained` a point, in order."""
         reason = "the top class isn't more likely than all others together"
         return _results(reason, self.certified, self.labels, self.radius)
-
-
-def cohen_radius(p_a: npt.ArrayLike, noise: float) -> Floats:
-    """σ·Φ⁻¹(p_A): `GaussianDP` with μ = 1/σ and p_B = 1 − p_A; negative below one half."""
-    p_a = probabilities("p_a", p_a)
-    return GaussianDP(1 / positive("sigma", noise)).radius(p_a, 1 - p_a)
 
 
 def certify_smoothing(
@@ -206,13 +195,12 @@ def certify_smoothing(
     budget: ConfidenceBudget,
     selection: npt.ArrayLike | None = None,
 ) -> SmoothingCertificates:
-    """Cohen's CERTIFY for many inputs.
+    """Cohen's CERTIFY for many inputs: a radius of σ·Φ⁻¹(p_A).
 
-    Args:
-        counts: [points, classes], the predictions under input noise N(0, σ²I), σ = ``noise``.
-        budget: with ``selection``, one interval is paid for at the whole budget; without, the
-            label comes from the same votes and every class pays (α/L).
-        selection: [points, classes], other, independent predictions that choose the label.
+    ``counts`` are [points, classes], the predictions under input noise N(0, σ²I), σ = ``noise``.
+    ``selection``, alike, are independent predictions that choose the label: then one interval is
+    paid for at the whole budget; without, the label comes from the same votes and every class pays
+    (α/L).
 
     Raises Misconfiguration: bad counts, other shapes, σ not above 0.
     """
@@ -224,13 +212,14 @@ def certify_smoothing(
     else:
         chosen = vote_counts(selection)
         if chosen.shape != array.shape:
-            raise Misconfiguration(
-                "selection", chosen.shape, f"same shape as the votes {array.shape}"
-            )
+            remedy = f"same shape as the votes {array.shape}"
+            raise Misconfiguration("selection", chosen.shape, remedy)
         labels, error = np.argmax(chosen, axis=1), (1 - budget.confidence) / budget.points
     p_a = clopper_pearson_lower(array[np.arange(len(array)), labels], total, error)
     certified = p_a > 1 - p_a
-    radius = np.where(certified, cohen_radius(p_a, noise), 0.0)
+    # `GaussianDP` with μ = 1/σ and p_B = 1 − p_A; negative below one half.
+    cohen = GaussianDP(1 / positive("sigma", noise)).radius(p_a, 1 - p_a)
+    radius = np.where(certified, cohen, 0.0)
     return SmoothingCertificates(labels.astype(np.int64), certified, radius, p_a)
 
 
@@ -240,3 +229,80 @@ def average_certified_radius(radius: npt.ArrayLike, counted: npt.ArrayLike) -> f
     ``counted`` as in ``certified_accuracy``.
     """
     return float(counted_radii(radius, counted).sum() / np.size(radius))
+
+
+# Pictures: certified accuracy by radius.
+
+COLOURS = ("#1b5e8c", "#c8553d", "#3a7d44", "#7d5ba6", "#8a6d3b", "#444444")
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+
+
+@contextmanager
+def picture(path: Path, *, title: str, x: str, y: str) -> Iterator["Axes"]:
+    """Axes to draw on; the picture, its format by suffix, is written when the block ends."""
+    # Slow to import, and needed only here.
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    yield axes
+    axes.set_xlim(left=0)
+    axes.grid(visible=True, alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def _share_name(*, known: bool) -> str:
+    return "certified accuracy, %" if known else "points certified, %"
+
+
+def plot_certified_accuracy(
+    path: Path,
+    certificates: list[PredictionCertificates],
+    correct: Booleans,
+    *,
+    known: bool,
+    unit: str,
+    title: str,
+) -> None:
+    """One line a guarantee: the share of points certified at each radius.
+
+    ``correct`` is [points] bool, True everywhere where true labels aren't ``known``.
+    """
+    name = _share_name(known=known)
+    with picture(path, title=title, x=f"radius: {unit} added or deleted", y=name) as axes:
+        for i, one in enumerate(certificates):
+            counted = one.certified & correct
+            highest = int(one.radius[counted].max()) if counted.any() else 0
+            radii = np.unique(np.linspace(0, highest + 1, 2000).astype(np.int64))
+            largest = f"largest {highest}" if counted.any() else "nothing certified"
+            axes.step(
+                radii,
+                100 * certified_accuracy(one.radius, counted, radii),
+                where="post",
+                label=f"{one.guarantee}, {largest}",
+                linewidth=3.0 if i == 0 else 1.5,
+                color=COLOURS[i % len(COLOURS)],
+                linestyle=_STYLES[i % len(_STYLES)],
+            )
+        axes.set_ylim(0, 102)
+
+
+def plot_smoothing(
+    path: Path, certificates: SmoothingCertificates, counted: Booleans, *, known: bool, noise: float
+) -> None:
+    """Certified accuracy by ℓ2 radius.
+
+    ``counted`` is [points] bool: certified and, where true labels are ``known``, right.
+    """
+    title, x = f"Randomised smoothing, σ = {noise:g}", "radius: ℓ2 distance of the input"
+    with picture(path, title=title, x=x, y=_share_name(known=known)) as axes:
+        radii = np.linspace(0, 1.05 * float(certificates.radius.max(initial=0.1)), 1000)
+        share = 100 * certified_accuracy(certificates.radius, counted, radii)
+        axes.plot(radii, share, color=COLOURS[0], linewidth=1.8)
+        axes.set_ylim(0, 102)

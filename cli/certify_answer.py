@@ -9,11 +9,9 @@ from typing import Any, TypeAlias
 import click
 import numpy as np
 
-from precad.certify import certificate_plots as plots
-from precad.certify import prediction
-from precad.certify.curves import Booleans
+from precad.certify import inefficacy, prediction
 from precad.certify.finished_runs import Unit
-from precad.certify.guarantee import Direction, Guarantee
+from precad.certify.guarantee import Booleans, Direction, Guarantee
 from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
 from precad.cli import certify_inputs as inputs
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
@@ -57,7 +55,7 @@ def _prediction(request: Prediction) -> Document:
     if request.plot is not None:
         confidence, unit = f"confidence {request.confidence:g}", trained.unit.plural
         title = f"{len(points):,} points, votes of {models:,} models, {confidence}"
-        plots.plot_certified_accuracy(
+        prediction.plot_certified_accuracy(
             request.plot, certificates, correct, known=known, unit=unit, title=title
         )
     return {
@@ -128,7 +126,7 @@ def _loss(request: Loss) -> Document:
         names = ("attackers", "lower", "upper")
         curves = (np.array([row[name] for row in bounds]) for name in names)
         unit = trained.unit.plural
-        plots.plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
+        inefficacy.plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
     return {
         "certificate": "loss",
         **trained.document(request, guarantee),
@@ -198,7 +196,7 @@ def _smoothing(request: Smoothing) -> Document:
     known = source.labels is not None
     counted = found.certified & (found.labels == source.labels if known else True)
     if request.plot is not None:
-        plots.plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
+        prediction.plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
     highest = float(found.radius.max(initial=0.0))
     radii = [step * source.sigma for step in range(9) if step == 0 or step * source.sigma < highest]
     return {

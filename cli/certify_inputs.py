@@ -18,23 +18,23 @@ import numpy as np
 from precad.accounting import events
 from precad.accounting.gdp import GdpCltAccountant
 from precad.certify import intervals
-from precad.certify.curves import Booleans, Integers
-from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
+from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.certify.guarantee import (
     BOTH,
     HASHES,
+    LARGEST_GROUP,
+    Booleans,
     Direction,
     GaussianDP,
     Guarantee,
+    Integers,
     Redrawn,
     Replacements,
     ValidationAllowance,
     WithAbsent,
 )
 from precad.certify.inefficacy import MeanInterval, expected_loss
-from precad.certify.prediction import LARGEST_GROUP
-from precad.certify.renyi import RenyiGroups
 from precad.cli.certify import (
     Change,
     GuaranteeKind,

@@ -20,11 +20,11 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.certify import prediction
-from precad.certify.certificate_plots import plot_smoothing
-from precad.certify.exact_groups import ExactGroups
 from precad.certify.finished_runs import CertificateInputs, Unit
+from precad.certify.group_guarantees import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
+from precad.certify.prediction import plot_smoothing
 from precad.cli.demo import DemoRequest
 from precad.cli.local_deployment import Data
 from precad.client.gradients.local_update import padded_work_s
@@ -38,8 +38,7 @@ from precad.common.task import Task
 from precad.common.terminal import upper
 from precad.common.wire.operator_connection import RoundReport, ServerStatus
 from precad.simulation.bad_client import KINDS
-from precad.simulation.datasets import DataSet, load, shards
-from precad.simulation.demo_tasks import demo_task
+from precad.simulation.datasets import DataSet, demo_task, load, shards
 from precad.simulation.result import draw_training
 
 SHARDS_PER_CLIENT = 4

@@ -14,7 +14,7 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import SampledGaussian
 from precad.accounting.exact import largest_count
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH, Direction, Guarantee, Replacements, ValidationAllowance
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.main import option_of, refuse_given, require_given, warn_of_clip

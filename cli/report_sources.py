@@ -14,7 +14,7 @@ from precad.accounting.events import AccountantName, SampledGaussian
 from precad.accounting.guarantees import PrivacyStatement, cap_of, guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.summary import TrainingSummary, read_training
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
 from precad.cli import report_facts as facts

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 from pydantic import ValidationError
 
 from precad.accounting.adversaries import planned_participations
-from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import record_epsilon
+from precad.accounting.guarantees import least_noise_multiplier
 from precad.cli.task_command import Wishes
 from precad.common import checks
 from precad.common.errors import Misconfiguration

@@ -45,8 +45,7 @@ from precad.common.wire.guarded_port import BURST, PER_S, REFUSED, REFUSED_S, RE
 from precad.common.wire.metrics_page import ASKED_S
 from precad.common.wire.metrics_page import AT_ONCE as PAGES_AT_ONCE
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
-from precad.simulation.datasets import load
-from precad.simulation.demo_tasks import demo_task
+from precad.simulation.datasets import demo_task, load
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

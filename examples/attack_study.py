@@ -12,8 +12,7 @@ import numpy as np
 
 import precad
 from precad.common.task import Task
-from precad.simulation.datasets import load
-from precad.simulation.demo_tasks import demo_task
+from precad.simulation.datasets import demo_task, load
 
 data = load("digits")
 task = Task.parse(demo_task(data, "logistic", clients=10, rounds=20))

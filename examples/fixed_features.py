@@ -20,8 +20,8 @@ import numpy as np
 from torch import nn
 
 import precad
-from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
+from precad.accounting.guarantees import least_noise_multiplier
 from precad.client import model_section
 from precad.common.task import Task
 from precad.simulation.datasets import load

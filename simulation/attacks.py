@@ -26,24 +26,20 @@ Matrix = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A round as an attack or another rule of aggregation sees it.
-
-    Attributes:
-        task: the simulated task.
-        version: t, from 0.
-        theta: θ_t, ``[d] float64``; read-only.
-        clients: names, one for each row that the function is given.
-        others: the other clients' honest updates, ``[any, d] int64``: more than a real attacker
-            knows. Without rows where an aggregation is called.
-        generator: seeded by the simulation's seed and the round.
-    """
+    """A round as an attack or another rule of aggregation sees it."""
 
     task: Task
     version: int
+    """t, from 0."""
     theta: NDArray[np.float64] = field(repr=False)
+    """θ_t, ``[d]``; read-only."""
     clients: tuple[str, ...]
+    """Names, one for each row that the function is given."""
     others: Matrix = field(repr=False)
+    """The other clients' honest updates, ``[any, d]``: more than a real attacker knows. Without
+    rows where an aggregation is called."""
     generator: np.random.Generator = field(repr=False)
+    """Seeded by the simulation's seed and the round."""
 
     def decode(self, units: Matrix) -> NDArray[np.float64]:
         """Units of the last place as real numbers, any shape."""
@@ -85,14 +81,10 @@ def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
 
     Its norm over the integers is above β, always.
     """
-    match kind:
-        case Forgery.WRAPAROUND:
-            signs = _random_words(honest.size) & 1
-            return (2 * signs - 1) << 32
-        case Forgery.OVERSIZE:
-            return _oversize(task, honest)
-        case Forgery.GARBAGE:
-            return _random_words(honest.size)
+    if kind is Forgery.OVERSIZE:
+        return _oversize(task, honest)
+    words = Keystream(Secret.random(), "forged-update").words(honest.size)
+    return words if kind is Forgery.GARBAGE else (2 * (words & 1) - 1) << 32
 
 
 def _oversize(task: Task, honest: RingVector) -> RingVector:
@@ -106,10 +98,6 @@ def _oversize(task: Task, honest: RingVector) -> RingVector:
     single = np.zeros_like(honest)
     single[0] = 2 * task.bound
     return single
-
-
-def _random_words(count: int) -> RingVector:
-    return Keystream(Secret.random(), "forged-update").words(count)
 
 
 def flip(updates: Matrix, view: View) -> Matrix:

@@ -29,58 +29,49 @@ FORMAT = "precad-simulation-1"
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRound:
-    """One round of a simulation.
-
-    Attributes:
-        number: from 1.
-        accuracy: on the held-out records after this round; None where there are none, or no
-            classes.
-        loss: its mean there; None where there are none.
-        cohort: who was drawn.
-        accepted: whose update counted.
-        rejected: how many updates didn't, by reason, ``absent`` among them.
-        records: records that the cohort sampled.
-        failed: of them, those that gave no gradient and counted as zero.
-        participations: T_i of the client that was counted most often so far.
-        seconds: what the round took.
-    """
+    """One round of a simulation."""
 
     number: int
+    """From 1."""
     accuracy: float | None
+    """On the held-out records after this round; None where there are none, or no classes."""
     loss: float | None
+    """Its mean there; None where there are none."""
     cohort: int
+    """How many were drawn."""
     accepted: int
+    """How many updates counted."""
     rejected: dict[str, int]
+    """How many didn't, by reason, ``absent`` among them."""
     records: int
+    """That the cohort sampled."""
     failed: int
+    """Of them, those that gave no gradient and counted as zero."""
     participations: int
+    """T_i of the client that was counted most often so far."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SimulatedTraining:
-    """A simulated training: nobody's records were protected, and no certificate can be made of it.
-
-    Attributes:
-        task: the task that was simulated, with the clients and rounds that were.
-        seed: repeats it, with the same data, functions and device.
-        path: ``stacked`` or ``per-client``.
-        theta: the final weights as one vector, ``[d] float32``.
-        rounds: round by round.
-        replaced: which of sampler, cohort, noise and aggregate weren't the protocol's own. Where
-            there are any, no ε is stated: the accountants know the protocol alone.
-        attackers: how many clients were bad.
-        largest: how many records the largest owner has.
-    """
+    """A simulated training: nobody's records were protected, no certificate can be made of it."""
 
     task: Task
+    """With the clients and rounds that were."""
     seed: int
+    """Repeats it, with the same data, functions and device."""
     path: str
+    """``stacked`` or ``per-client``."""
     theta: NDArray[np.float32] = field(repr=False)
+    """The final weights as one vector, ``[d]``."""
     rounds: tuple[SimulatedRound, ...] = field(repr=False)
     replaced: tuple[str, ...] = ()
+    """Which of sampler, cohort, noise and aggregate weren't the protocol's own. Where there are
+    any, no ε is stated: the accountants know the protocol alone."""
     attackers: int = 0
+    """How many clients were bad."""
     largest: int = 0
+    """How many records the largest owner has."""
     simulated: bool = field(default=True, init=False)
 
     @property
@@ -101,24 +92,22 @@ class SimulatedTraining:
     def epsilon(self, number: int) -> tuple[float, float] | None:
         """What a real run of ``number`` rounds would have spent, by the exact accountant.
 
-        Returns:
-            ε of a record against one curious server, and against other clients; for the client
-            that was counted most often. None where the protocol's own parts were replaced.
+        ε of a record against one curious server, and against other clients, for the client that was
+        counted most often. None where the protocol's own parts were replaced.
         """
         if self.replaced:
             return None
         taken, privacy = self.rounds[number - 1].participations, self.task.privacy
-
-        def spent(noise_multiplier: float) -> float:
-            return record_epsilon(
+        server, others = (
+            record_epsilon(
                 record_rate=privacy.record_rate,
-                noise_multiplier=noise_multiplier,
+                noise_multiplier=times * privacy.noise_multiplier,
                 delta=privacy.delta,
                 participations=taken,
             )
-
-        sigma = privacy.noise_multiplier
-        return spent(sigma), spent(math.sqrt(2) * sigma)
+            for times in (1, math.sqrt(2))
+        )
+        return server, others
 
     def statements(self) -> tuple[PrivacyStatement, ...]:
         """Every guarantee by every accountant that a real run of this task would have.
@@ -237,14 +226,9 @@ def draw_training(
 ) -> None:
     """Write accuracy, ε of both adversaries and updates by round, as PNG, PDF or SVG by the suffix.
 
-    Args:
-        path: of the picture.
-        rows: a round each, as ``SimulatedTraining.table`` has them.
-        counted: columns whose numbers of updates are stacked; without any there are two plots.
-        title: above all.
-        epsilon_of: what ε is of.
-        updates: what the stacked numbers are.
-        no_epsilon: why none is stated, where that is so.
+    ``rows`` are as ``SimulatedTraining.table`` has them, and ``counted`` columns whose numbers of
+    ``updates`` are stacked; without any there are two plots. ``no_epsilon`` says why none is
+    stated, where that is so.
     """
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415

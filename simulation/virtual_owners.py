@@ -64,9 +64,8 @@ class Owners(dict[str, Owner]):
                 torch.cat([each.records.targets for each in self.values()]),
             )
         except RuntimeError as error:
-            raise Misconfiguration(
-                "data", "owners' records", f"must have one shape at all owners ({error})"
-            ) from None
+            remedy = f"must have one shape at all owners ({error})"
+            raise Misconfiguration("data", "owners' records", remedy) from None
 
     def fitted(self, task: Task, rounds: int | None) -> Task:
         """The task for so many owners and rounds; refuses what a real one refuses.
@@ -94,9 +93,8 @@ class Owners(dict[str, Owner]):
 def _shares(data: Any, clients: int | None, task: Task, seed: int) -> Iterator[tuple[str, Records]]:
     if isinstance(data, Mapping | list):
         if clients not in (None, len(data)):
-            raise Misconfiguration(
-                "clients", clients, f"the data are of {len(data)} owners: leave it out"
-            )
+            remedy = f"the data are of {len(data)} owners: leave it out"
+            raise Misconfiguration("clients", clients, remedy)
         if isinstance(data, Mapping):
             named = ((str(name), share) for name, share in data.items())
         else:
@@ -107,9 +105,8 @@ def _shares(data: Any, clients: int | None, task: Task, seed: int) -> Iterator[t
     records = as_records(data)
     count = task.enrolment.clients if clients is None else clients
     if not 1 <= count <= len(records):
-        raise Misconfiguration(
-            "clients", count, f"there must be from 1 to as many as records ({len(records)})"
-        )
+        remedy = f"there must be from 1 to as many as records ({len(records)})"
+        raise Misconfiguration("clients", count, remedy)
     context = int.from_bytes(encode_context("simulated-partition", seed), "little")
     order = np.random.default_rng(context).permutation(len(records))
     for n, part in enumerate(np.array_split(order, count)):

@@ -12,8 +12,7 @@ from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.simulation.datasets import load, shards
-from precad.simulation.demo_tasks import demo_task
+from precad.simulation.datasets import demo_task, load, shards
 from precad.simulation.rounds import Draws
 
 PRESENCE = "presence"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from precad.accounting.adversaries import Adversary, Run
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import Direction, Guarantee, Replacements
 from precad.certify.intervals import (
     ConfidenceBudget,

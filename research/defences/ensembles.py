@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from precad.certify.curves import Booleans, Floats, Integers
+from precad.certify.guarantee import LARGEST_GROUP, Booleans, Floats, Integers
 from precad.certify.intervals import Intervals, vote_counts
-from precad.certify.prediction import LARGEST_GROUP, largest_group
+from precad.certify.prediction import largest_group
 from precad.common.checks import count, positive, rate
 
 

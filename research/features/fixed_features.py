@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.simulation.datasets import DataSet
-from precad.simulation.demo_tasks import SETTINGS, Settings
+from precad.simulation.datasets import SETTINGS, DataSet, Settings
 from research.features.oriented_gradients import oriented_gradients
 from research.features.scattering import scattering_features
 

@@ -5,9 +5,8 @@ from functools import reduce
 
 import numpy as np
 
-from precad.certify.curves import Curves, Moved
-from precad.certify.guarantee import Derived, Direction, Guarantee
-from precad.certify.renyi import RenyiCurves
+from precad.certify.group_guarantees import RenyiCurves
+from precad.certify.guarantee import Curves, Derived, Direction, Guarantee, Moved
 from precad.common.errors import Misconfiguration
 
 

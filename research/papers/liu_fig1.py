@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from precad.certify.curves import Floats
-from precad.certify.renyi import RenyiGroups
+from precad.certify.group_guarantees import RenyiGroups
+from precad.certify.guarantee import Floats
 from research.algorithms.instance_level import exact_epsilon
 from research.defences.ensembles import ma_expectation_bound
 from research.papers.general_groups import RenyiDP

@@ -9,12 +9,16 @@ import torch
 
 from precad.accounting.events import SampledGaussian
 from precad.accounting.losses import group_shift
-from precad.certify.curves import Booleans, Floats, Integers
-from precad.certify.exact_groups import ExactGroups
-from precad.certify.guarantee import Guarantee
+from precad.certify.group_guarantees import (
+    ORDERS,
+    ExactGroups,
+    RenyiCurves,
+    RenyiGroups,
+    mixture_divergences,
+)
+from precad.certify.guarantee import Booleans, Floats, Guarantee, Integers
 from precad.certify.intervals import ConfidenceBudget, Intervals, hoeffding_half_width, simuem
 from precad.certify.prediction import certified_accuracy, certify_predictions, largest_group
-from precad.certify.renyi import ORDERS, RenyiCurves, RenyiGroups, mixture_divergences
 from precad.client.gradients.torch_models import model_section
 from precad.common.model import unrounded_start
 from precad.common.task_schema import ModelSection

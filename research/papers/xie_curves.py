@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
 from precad.certify.intervals import ConfidenceBudget, hoeffding_half_width, simuem
 from precad.certify.prediction import certified_accuracy, certify_predictions

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
 from precad.certify.inefficacy import MeanInterval, attack_bounds, expected_loss, fewest_attackers
 from precad.certify.intervals import ScoreBound

@@ -11,17 +11,16 @@ from scipy.special import ndtr, ndtri
 from precad.accounting.events import SampledGaussian
 from precad.accounting.gdp import delta_of_epsilon
 from precad.accounting.losses import group_shift
-from precad.certify.curves import Booleans, Floats, Integers, probabilities
-from precad.certify.exact_groups import ExactGroups
-from precad.certify.guarantee import Direction
-from precad.certify.prediction import largest_group
-from precad.certify.renyi import (
+from precad.certify.group_guarantees import (
     ORDERS,
+    ExactGroups,
     RenyiCurves,
     mixture_divergences,
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
+from precad.certify.guarantee import Booleans, Direction, Floats, Integers, probabilities
+from precad.certify.prediction import largest_group
 from precad.common.checks import count, positive
 from research.printed.printed_privacy import Reproduction
 

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from precad.accounting import gdp
-from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
+from precad.accounting.guarantees import spent
 from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
 from research.printed.fixed_size import XIE_ORDERS, fixed_size_rdp, mironov_epsilon

@@ -12,9 +12,9 @@ from typing import Any
 import click
 import numpy as np
 
-from precad.accounting.calibrate import spent
 from precad.accounting.events import AccountantName, poisson_gaussian
-from precad.certify.exact_groups import ExactGroups
+from precad.accounting.guarantees import spent
+from precad.certify.group_guarantees import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.prediction import average_certified_radius
 from precad.client.gradients.noisy_votes import Sampling

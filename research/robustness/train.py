@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
+from precad.accounting.guarantees import least_noise_multiplier
 from precad.client.gradients.objectives import Augmentation
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import model_section

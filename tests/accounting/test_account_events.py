@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from precad.accounting.calibrate import PRECISION, accountant_named, least_noise_multiplier
 from precad.accounting.events import (
     AccountantName,
     Adjacency,
@@ -13,6 +12,7 @@ from precad.accounting.events import (
     Sampling,
     poisson_gaussian,
 )
+from precad.accounting.guarantees import PRECISION, accountant_named, least_noise_multiplier
 from precad.common.errors import Misconfiguration
 
 WHOLE: dict[str, Any] = {

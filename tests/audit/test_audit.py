@@ -15,8 +15,17 @@ from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.audit.canary_training import SIGNIFICANCE, designed, statements, train, views
-from precad.audit.one_run import Guesses, from_profile, gaussian, lower_bound, of_statement, refutes
-from precad.audit.verdict import Statement, Verdict, guess
+from precad.audit.verdict import (
+    Guesses,
+    Statement,
+    Verdict,
+    from_profile,
+    gaussian,
+    guess,
+    lower_bound,
+    of_statement,
+    refutes,
+)
 from precad.certify.guarantee import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.client.records.torch_records import Records

@@ -33,13 +33,14 @@ from tests.rig.certified import certify_prediction
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
 from precad.accounting.guarantees import PrivacyStatement
-from precad.certify.curves import Curves, Integers
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.certify.guarantee import (
     ApproximateDP,
+    Curves,
     Direction,
     GaussianDP,
     Guarantee,
+    Integers,
     Replacements,
     ValidationAllowance,
     WithAbsent,
@@ -62,7 +63,6 @@ from precad.certify.prediction import (
     certify_predictions,
     certify_smoothing,
 )
-from precad.certify.renyi import RenyiGroups
 from precad.common.errors import Misconfiguration
 
 MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)

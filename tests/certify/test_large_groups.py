@@ -10,11 +10,9 @@ from mpmath import mp, mpf
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.losses import Round, group_shift, log_affinity
-from precad.certify.exact_groups import ExactGroups
-from precad.certify.guarantee import BOTH, ApproximateDP, Guarantee, Replacements
+from precad.certify.group_guarantees import ExactGroups, RenyiGroups, mixture_divergences
+from precad.certify.guarantee import BOTH, LARGEST_GROUP, ApproximateDP, Guarantee, Replacements
 from precad.certify.inefficacy import fewest_attackers
-from precad.certify.prediction import LARGEST_GROUP
-from precad.certify.renyi import RenyiGroups, mixture_divergences
 
 CASES = [(0.1, 2.0, 30), (0.5, 50.0, 1), (1e-3, 10.0, 10), (0.9, 1.0, 1), (1e-4, 0.01, 10)]
 

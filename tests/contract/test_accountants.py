@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from precad.accounting.calibrate import accountant_named
 from precad.accounting.events import (
     Accountant,
     AccountantName,
@@ -14,6 +13,7 @@ from precad.accounting.events import (
     Sampling,
     poisson_gaussian,
 )
+from precad.accounting.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
 DELTA = 1e-5

@@ -18,8 +18,8 @@ from precad.aggregator.collect.upload import Spool
 from precad.aggregator.enrol.admission import new_token, token_digest
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.summary import read_task
-from precad.certify.curves import Floats
 from precad.certify.finished_runs import FinishedRun
+from precad.certify.guarantee import Floats
 from precad.certify.inefficacy import expected_loss
 from precad.certify.intervals import ScoreBound, vote_counts
 from precad.cli.certify import Loss, Prediction, UnitName, certify

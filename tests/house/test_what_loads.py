@@ -94,7 +94,7 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one()
     asks += "e(record_rate=0.2, noise_multiplier=2.0, participations=3, delta=1e-5)"
     loaded = loaded_by(asks)
     assert f"{ACCOUNT}.exact" in loaded
-    others = {f"{ACCOUNT}.{m}" for m in ("calibrate", "guarantees", "planning", "rdp")}
+    others = {f"{ACCOUNT}.{m}" for m in ("guarantees", "rdp")}
     assert not loaded & {"dp_accounting", "scipy.signal", "scipy.stats", *others}
 
 

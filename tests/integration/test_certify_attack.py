@@ -16,11 +16,9 @@ from tests.rig.certified import certify_prediction
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.losses import Shift, log_binomial, log_ratio
-from precad.certify.curves import Floats
-from precad.certify.exact_groups import ExactGroups
-from precad.certify.guarantee import Direction
+from precad.certify.group_guarantees import ExactGroups, RenyiGroups
+from precad.certify.guarantee import Direction, Floats
 from precad.certify.prediction import Certified
-from precad.certify.renyi import RenyiGroups
 
 TRAININGS = 80_000
 CLOSE = 0.012

@@ -12,7 +12,7 @@ from tests.rig import commands
 from tests.rig.certified import RUN_INPUTS
 
 from precad.accounting.events import poisson_gaussian
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups
 from precad.cli.certify_answer import _safe
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]

@@ -10,7 +10,7 @@ from tests.rig.tasks import LARGE
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.planning import Robustness, certified

@@ -16,8 +16,7 @@ from precad.cli.local_deployment import to_toml
 from precad.client.records.read_records import read_records
 from precad.common.task import Task
 from precad.simulation import SimulatedTraining
-from precad.simulation.datasets import DataSet, load, shards
-from precad.simulation.demo_tasks import demo_task
+from precad.simulation.datasets import DataSet, demo_task, load, shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 ATTACK = """

@@ -25,8 +25,7 @@ from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation import SimulatedRound, View
 from precad.simulation import rounds as drawing
-from precad.simulation.datasets import load
-from precad.simulation.demo_tasks import demo_task
+from precad.simulation.datasets import demo_task, load
 
 OWNERS, ROUNDS, SEED = 6, 12, 4
 BAD, AWAY = ("owner-4", "owner-5"), ("owner-1", "owner-2")

@@ -14,9 +14,9 @@ from research.printed.printed_privacy import precad_case_2_by_pld
 from tests.rig.certified import theorem_2
 
 from precad.accounting import gdp
-from precad.accounting.calibrate import accountant_named
 from precad.accounting.events import AccountantName, SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
+from precad.accounting.guarantees import accountant_named
 from precad.accounting.losses import Round, one_round
 from precad.accounting.rdp import ORDERS, RdpAccountant, mixture_rdp
 

@@ -10,20 +10,21 @@ from research.papers.general_groups import Iterated, RenyiDP
 from scipy.special import log_ndtr, ndtr
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.certify.curves import Booleans, Floats, Integers
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.certify.guarantee import (
     BOTH,
     ApproximateDP,
+    Booleans,
     Direction,
+    Floats,
     GaussianDP,
     Guarantee,
+    Integers,
     Replacements,
     ValidationAllowance,
     mixed,
 )
 from precad.certify.prediction import largest_group
-from precad.certify.renyi import RenyiGroups
 
 SCORES = np.concatenate([[0.0, 1e-17, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
 # What the grid of the exact curves may lose: nothing here is tighter than this.

@@ -18,8 +18,7 @@ from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.simulation.datasets import DataSet
-from precad.simulation.demo_tasks import demo_task
+from precad.simulation.datasets import DataSet, demo_task
 
 KYMATIO = {
     "order 0": [0.080034],

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from precad.certify.guarantee import Direction, GaussianDP, Guarantee
+from precad.certify.guarantee import LARGEST_GROUP, Direction, GaussianDP, Guarantee
 from precad.certify.inefficacy import ScoreBounds, attack_bounds
 from precad.certify.intervals import Intervals
-from precad.certify.prediction import LARGEST_GROUP, Result, certify_predictions
+from precad.certify.prediction import Result, certify_predictions
 
 RUN_INPUTS = {
     "task_digest": "ab" * 32,

@@ -15,8 +15,7 @@ from precad.common.encode import squared_norm
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.simulation.attacks import Forgery, forged_update
-from precad.simulation.datasets import load, shards
-from precad.simulation.demo_tasks import demo_task
+from precad.simulation.datasets import demo_task, load, shards
 
 # --- forged updates ------------------------------------------------------------------------------
 

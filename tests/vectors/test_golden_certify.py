@@ -19,7 +19,14 @@ from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.gdp import clt_mu, delta_of_epsilon, largest_clip_ratio, tolerated_group_mu
 from precad.accounting.losses import Shift, group_shift, log_binomial
-from precad.certify.exact_groups import ExactGroups
+from precad.certify.group_guarantees import (
+    ORDERS,
+    ExactGroups,
+    RenyiGroups,
+    mixture_divergences,
+    renyi_reach_clean_over_poisoned,
+    renyi_reach_poisoned_over_clean,
+)
 from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee
 from precad.certify.inefficacy import attack_bounds, fewest_attackers
 from precad.certify.intervals import (
@@ -35,13 +42,6 @@ from precad.certify.prediction import (
     average_certified_radius,
     certified_accuracy,
     certify_smoothing,
-)
-from precad.certify.renyi import (
-    ORDERS,
-    RenyiGroups,
-    mixture_divergences,
-    renyi_reach_clean_over_poisoned,
-    renyi_reach_poisoned_over_clean,
 )
 from precad.client.gradients.objectives import macer_hinge
 from precad.common.encode import RECORD_MARGIN, clip_record_adaptively

@@ -18,9 +18,8 @@ from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
 from tests.rig.commands import precad
 
 from precad.accounting.adversaries import MALICIOUS_SERVER, Run
-from precad.accounting.calibrate import spent
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.guarantees import advantages, honest_rejection
+from precad.accounting.guarantees import advantages, honest_rejection, spent
 from precad.aggregator.store import Store, open_store, read_training
 from precad.cli.report_facts import Guarantee, Report, guarantee_sentence, least, most
 from precad.common.errors import Rejection

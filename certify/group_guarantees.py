@@ -1,11 +1,14 @@
-"""Rényi guarantees as curves, and the Rényi divergence of a group under Poisson sampling.
+"""Guarantees of a Poisson-subsampled Gaussian for groups: exact, and by Rényi divergences.
 
-Liu eq. 8 and Lemma 12; Xie Lemma 5, Thm 5 and 6.
-
-Directions: an upper curve needs D_α(poisoned‖clean), a lower curve D_α(clean‖poisoned).
+k added records shift each round's sum by Bin(k, q) clips, so P is a mixture of Gaussians and Q one
+Gaussian (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
+Gaussians mechanisms", 2024, Thm 3.1). For additions the poisoned side is P, for deletions Q. The
+exact guarantee composes the pair by its privacy loss; Rényi's is Liu eq. 8 and Lemma 12, and Xie
+Lemma 5, Thm 5 and 6.
 """
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,37 +17,174 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from precad.accounting.events import SampledGaussian, require_bound
+from precad.accounting.exact import Profile, group_profiles
+from precad.accounting.guarantees import spent
 from precad.accounting.losses import Round, Shift, log_affinity, log_binomial, log_ratio
 from precad.accounting.rdp import mixture_rdp
-from precad.certify.curves import Booleans, Curves, Floats, Identity, Integers, probabilities
-from precad.certify.guarantee import Direction, Guarantee
+from precad.certify.guarantee import (
+    ApproximateDP,
+    Booleans,
+    Curves,
+    Direction,
+    Floats,
+    Guarantee,
+    Identity,
+    Integers,
+    probabilities,
+)
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
-ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
-"""Default orders α: 1 + 2^(i/4), from 1.001 to 1,025. Neither end binds in practice."""
+# Slopes e^ε beyond ε = 60 say nothing that the last ones don't, and would overflow sums.
+_STEEPEST = 60
+# Added to every δ: rounding of a group's weights, over all rounds, stays below it.
+_ROUNDING = 1e-10
+# Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the table.
+_LINES = 4000
 
+ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
+"""Rényi's α: 1 + 2^(i/4), from 1.001 to 1,025. Neither end binds in practice."""
 # e^ε with ε beyond this says nothing about a probability.
 _USELESS = 700.0
 # Added to every log-moment, in units of itself and of α: the rounding of a log-ratio, which α
 # multiplies, and of exponents, which are about as large as the moment's logarithm.
-_ROUNDING = 1e-13
+_MOMENT_ROUNDING = 1e-13
 # Points of one grid, and its points times components: seconds for all orders of a group.
 _MOST_POINTS, _MOST_WORK = 2**20, 2**23
 
 
 @dataclass(frozen=True, slots=True)
+class _Groups(Guarantee):
+    mechanism: SampledGaussian
+
+    def __post_init__(self) -> None:
+        require_bound(self.mechanism, self.name)
+
+    def _curves(self, k: int, direction: Direction) -> Curves:
+        if self.mechanism.silent:
+            return Identity()
+        return self._both(k)[direction is Direction.DELETIONS]
+
+    @abstractmethod
+    def _both(self, k: int) -> tuple[Curves, Curves]:
+        """For additions, which poison the clean Gaussian, and deletions, the mixture."""
+
+
+@dataclass(frozen=True, slots=True)
+class HockeyStick:
+    """Lines ``numerator ≤ e^ε · denominator + δ`` of one pair of distributions."""
+
+    epsilons: Floats
+    """[n], increasing."""
+    deltas: Floats
+    """[n], δ(ε) rounded up."""
+    _thresholds: Floats
+    """[n − 1], decreasing: the score below which the next line is better."""
+
+    @classmethod
+    def of(cls, profile: Profile) -> "HockeyStick":
+        """From the composed profile of numerator over denominator."""
+        epsilons, deltas = profile[0], profile[1] + _ROUNDING
+        keep = np.abs(epsilons) <= _STEEPEST
+        if not keep.any():
+            # Every loss decides the test: the pair is told apart, and 0 ≤ p' ≤ 1 is all there is.
+            return cls(np.zeros(1), np.ones(1), np.zeros(0))
+        epsilons, deltas = epsilons[keep], deltas[keep]
+        # Steeper lines than the first whose δ has reached its floor gain nothing.
+        stop = int(np.searchsorted(-deltas, -(deltas[-1] + _ROUNDING))) + 1
+        epsilons, deltas = epsilons[:stop], deltas[:stop]
+        if len(epsilons) > _LINES:
+            chosen = np.unique(np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64))
+            epsilons, deltas = epsilons[chosen], deltas[chosen]
+        # (δ_j − δ_{j+1})/(e^{ε_{j+1}} − e^{ε_j}), written so that no exponential overflows.
+        thresholds = (
+            np.exp(-epsilons[:-1]) * (deltas[:-1] - deltas[1:]) / np.expm1(np.diff(epsilons))
+        )
+        # Decreasing by convexity; from the right, since rounding is magnified towards the left.
+        return cls(epsilons, deltas, np.maximum.accumulate(thresholds[::-1])[::-1])
+
+    def upper(self, p: Floats) -> Floats:
+        """Infimum over real ε of e^ε p + δ(ε): the numerator's most, given p of the other."""
+        # Any line is a bound, so a threshold that rounding moved costs nothing but tightness.
+        line = np.searchsorted(-self._thresholds, -p)
+        return np.clip(np.exp(self.epsilons[line]) * p + self.deltas[line], 0, 1)
+
+    def inverse_lower(self, p: Floats) -> Floats:
+        """The inverse of ``upper``, sup e^{−ε}(p − δ(ε)): the denominator's least, given p."""
+        ends = np.exp(self.epsilons[1:]) * self._thresholds + self.deltas[1:]
+        line = np.searchsorted(-ends, -p)
+        return np.clip(np.exp(-self.epsilons[line]) * (p - self.deltas[line]), 0, 1)
+
+    def delta(self, epsilon: float) -> float:
+        """δ(ε), from the lines: at most interpolation above the true one; 1 left of the first."""
+        lines = np.exp(self.epsilons)
+        return float(np.interp(np.exp(epsilon), lines, self.deltas, left=1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class PairCurves(Curves):
+    """Curves of one direction from both hockey sticks of its pair."""
+
+    poisoned_over_clean: HockeyStick
+    clean_over_poisoned: HockeyStick
+
+    refined = True
+
+    def _upper(self, p: Floats) -> Floats:
+        return self.poisoned_over_clean.upper(p)
+
+    def _lower(self, p: Floats) -> Floats:
+        # What always happens without the group happens with it: Gaussians share null sets.
+        return np.where(p == 1, 1.0, self.clean_over_poisoned.inverse_lower(p))
+
+
+@lru_cache(maxsize=1024)
+def _group_pair(mechanism: SampledGaussian, k: int) -> tuple[HockeyStick, HockeyStick]:
+    forward, reverse = group_profiles(mechanism, k)
+    return HockeyStick.of(forward), HockeyStick.of(reverse)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactGroups(_Groups):
+    """The exact trade-off of a Poisson-subsampled Gaussian for groups of any size."""
+
+    name = "exact"
+
+    def sticks(self, k: int) -> tuple[HockeyStick, HockeyStick]:
+        """(with‖without, without‖with) for a group of k ≥ 1; kept for later calls."""
+        return _group_pair(self.mechanism, count("k", k, least=1))
+
+    def _both(self, k: int) -> tuple[Curves, Curves]:
+        forward, reverse = self.sticks(k)
+        return PairCurves(forward, reverse), PairCurves(reverse, forward)
+
+    def as_approximate(self, delta: float | None = None) -> ApproximateDP:
+        """(ε, δ)-DP of one record or client, exact: at ``delta``, or for many ε to choose from.
+
+        The larger δ of both directions goes with each ε.
+        """
+        if self.mechanism.silent:
+            return ApproximateDP.single(0.0, 0.0)
+        if delta is not None:
+            epsilon = spent(self.mechanism, delta)
+            if not math.isfinite(epsilon):
+                raise Misconfiguration("delta", delta, "no ε has so small a δ here; raise δ")
+            return ApproximateDP.single(epsilon, delta)
+        forward, reverse = self.sticks(1)
+        largest = min(float(forward.epsilons[-1]), float(reverse.epsilons[-1]))
+        epsilons = np.geomspace(largest / 1000, largest, 200) if largest > 0 else np.zeros(1)
+        deltas = [min(1.0, max(forward.delta(e), reverse.delta(e))) for e in epsilons]
+        return ApproximateDP(tuple(epsilons.tolist()), tuple(deltas))
+
+
+@dataclass(frozen=True, slots=True)
 class RenyiCurves(Curves):
-    """Best over orders of Hölder's bounds.
+    """Best over orders α, [a] each above 1, of Hölder's bounds.
 
     Upper (e^ε p)^{(α−1)/α} with ε = D_α(poisoned‖clean), lower e^{−ε} p^{α/(α−1)} with
-    ε = D_α(clean‖poisoned).
-
-    Attributes:
-        orders: [a] float64, each above 1.
-        poisoned_over_clean: [a] float64, D_α(poisoned‖clean); infinite where unknown.
-        clean_over_poisoned: [a] float64, D_α(clean‖poisoned).
-        refined: also use the complement event and the joint test of Lemma 5; without it the
-            curves are Liu's outcomes guarantee as printed.
+    ε = D_α(clean‖poisoned), [a] each and infinite where unknown. ``refined`` also uses the
+    complement event and the joint test of Lemma 5; without it the curves are Liu's outcomes
+    guarantee as printed.
     """
 
     orders: Floats
@@ -119,37 +259,32 @@ def renyi_reach_clean_over_poisoned(
 
 
 @dataclass(frozen=True, slots=True)
-class RenyiGroups(Guarantee):
+class RenyiGroups(_Groups):
     """The Rényi divergences of the group's mixture of Gaussians, both directions, T rounds."""
 
-    mechanism: SampledGaussian
     orders: tuple[float, ...] = ORDERS
     refined: bool = True
 
     name = "RDP"
 
     def __post_init__(self) -> None:
-        require_bound(self.mechanism, self.name)
+        _Groups.__post_init__(self)
         if not self.orders or not all(order > 1 for order in self.orders):
             raise Misconfiguration("orders", self.orders, "give orders, each above 1")
 
     def divergences(self, k: int) -> tuple[Floats, Floats]:
         """[orders] each: T-fold D_α(with‖without) and D_α(without‖with) for a group of k ≥ 1."""
         m = self.mechanism
-        forward, reverse = _group_divergences(m.rate, m.effective_noise_multiplier, k, self.orders)
-        return tuple(
-            m.count * mixture_rdp(step, m.participation, self.orders) for step in (forward, reverse)
-        )  # type: ignore[return-value]
+        steps = _group_divergences(m.rate, m.effective_noise_multiplier, k, self.orders)
+        one, other = (mixture_rdp(step, m.participation, self.orders) for step in steps)
+        return m.count * one, m.count * other
 
-    def _curves(self, k: int, direction: Direction) -> Curves:
-        """The group's curves; additions poison the clean Gaussian, deletions the mixture."""
-        if self.mechanism.silent:
-            return Identity()
-        with_group, without_group = self.divergences(k)
-        orders = np.asarray(self.orders)
-        if direction is Direction.ADDITIONS:
-            return RenyiCurves(orders, with_group, without_group, self.refined)
-        return RenyiCurves(orders, without_group, with_group, self.refined)
+    def _both(self, k: int) -> tuple[Curves, Curves]:
+        orders, (one, other) = np.asarray(self.orders), self.divergences(k)
+        return (
+            RenyiCurves(orders, one, other, self.refined),
+            RenyiCurves(orders, other, one, self.refined),
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -190,18 +325,15 @@ def mixture_divergences(
     for some in _blocks(np.arange(len(orders))):
         reverse[some] = _reverse_divergences(shift, noise, orders[some])
     for some in _blocks(np.flatnonzero(nearest)):
-        forward[some] = _forward_divergences(shift, noise, orders[some], int(nearest[some].max()))
+        these, near = orders[some], int(nearest[some].max())
+        ends = (-12 * noise, float(these.max()) * shift.sizes[near - 1] + 12 * noise)
+        forward[some] = _divergences(shift, noise, these, near, these, ends)
     return forward, reverse
 
 
 def _blocks(indices: Integers) -> list[Integers]:
     """Neighbouring orders share one grid: the log-ratio is what costs."""
     return np.array_split(indices, -(-len(indices) // 8)) if len(indices) else []
-
-
-def _forward_divergences(shift: Shift, noise: float, orders: Floats, near: int) -> Floats:
-    highest = float(orders.max()) * shift.sizes[near - 1] + 12 * noise
-    return _divergences(shift, noise, orders, near, orders, (-12 * noise, highest))
 
 
 def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
@@ -239,5 +371,5 @@ def _divergences(
     top = log_moments.max(axis=1)
     sums = np.exp(log_moments - top[:, None]).sum(axis=1)
     found = top + np.log(sums * step)
-    found += _ROUNDING * (orders + np.abs(found))
+    found += _MOMENT_ROUNDING * (orders + np.abs(found))
     return np.asarray(np.maximum(0.0, found / (orders - 1)))
