@@ -24,16 +24,9 @@ _TIMES_AGAIN = 3
 
 
 def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDArray[np.float64]:
-    """Each row scaled to norm at most R(1−2^−20); PRECAD Algorithm 2, line 4.
+    """Each record's row, ``[records, d] float64``, scaled to norm at most R(1−2^−20) if longer.
 
-    Args:
-        gradients: ``[records, d] float64``, one record's gradient a row.
-        record_clip: R.
-
-    Returns:
-        ``[records, d] float64``; rows within the bound are unchanged.
-
-    Raises Misconfiguration: a gradient holds NaN or an infinity.
+    PRECAD Algorithm 2, line 4. Raises Misconfiguration: a gradient holds NaN or an infinity.
     """
     relative, unit, lengths = _relative(gradients)
     bound = record_clip * RECORD_MARGIN
@@ -51,15 +44,7 @@ def clip_record_adaptively(
     """Each row g as R(1−2^−20)·g/(‖g‖ + s/(‖g‖ + s)): PSAC (Xia et al. 2023; DP-CERT eq. 9).
 
     The divisor is above ‖g‖, so every row's norm is below R, as ``clip_record_norm`` has it: R
-    stays the sensitivity. Zero stays zero.
-
-    Args:
-        gradients: ``[records, d] float64``, one record's gradient a row.
-        record_clip: R.
-        stabiliser: s, r in the paper; above 0.
-
-    Returns:
-        ``[records, d] float64``.
+    stays the sensitivity. Zero stays zero. s, the ``stabiliser``, is r in the paper, and above 0.
 
     Raises Misconfiguration: a gradient holds NaN or an infinity.
     """
@@ -75,10 +60,7 @@ def clip_record_adaptively(
 def _relative(
     gradients: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Rows over their largest entries, those entries, and the norms of the rows so scaled.
-
-    Raises Misconfiguration: a gradient holds NaN or an infinity.
-    """
+    """Rows over their largest entries, those entries, and the norms of the rows so scaled."""
     # Scaled by the largest entry first: squares of huge gradients would overflow.
     largest = np.maximum(gradients.max(axis=1, initial=0.0), -gradients.min(axis=1, initial=0.0))
     if not np.isfinite(largest).all():
@@ -97,15 +79,8 @@ def _relative(
 def clip_update(total: RingVector, bound: int, fractional_bits: int) -> RingVector:
     """The integer sum, projected so that X·X ≤ β²; PRECAD Algorithm 2, line 7.
 
-    Args:
-        total: ``[d] int64``, sum of encoded record gradients.
-        bound: β ≥ 1.
-        fractional_bits: f.
-
-    Returns:
-        ``[d] int64`` with X·X ≤ β² over the integers: ``total`` itself where it already is. Where
-        float64 lets the scaled sum slip over β, it is scaled by 1−2^−20 up to three times more,
-        and then zero.
+    ``[d] int64``: ``total`` itself where it already is so short. Where float64 lets the scaled sum
+    slip over β, it is scaled by 1−2^−20 up to three times more, and then zero.
 
     Raises Misconfiguration: β < 1, which no task has.
     """

@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,9 +44,8 @@ def initial_vector(model: ModelSection) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         theta = unrounded_start(model).astype(np.float32)
     if not np.isfinite(theta).all():
-        raise Misconfiguration(
-            "model.initial_file", model.initial_file, "has a weight that float32 can't hold"
-        )
+        why = "has a weight that float32 can't hold"
+        raise Misconfiguration("model.initial_file", model.initial_file, why)
     return theta
 
 
@@ -64,23 +64,17 @@ def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
         case "zeros":
             return np.zeros(sum(parameter.size for parameter in model.parameters))
         case "uniform":
-            parts = [
-                _initial_tensor(parameter, model.initial_seed) for parameter in model.parameters
-            ]
+            parts = [_initial_tensor(each, model.initial_seed) for each in model.parameters]
             return np.concatenate(parts)
         case "file":
-            path = Path(model.initial_file or "")
+            field, path = "model.initial_file", Path(model.initial_file or "")
             source = "everybody has it beside the task's file, from whoever made the task"
             if not path.is_file():
-                raise Misconfiguration("model.initial_file", str(path), f"isn't there: {source}")
+                raise Misconfiguration(field, str(path), f"isn't there: {source}")
             theta = read_weights(path, model.parameters)
             if (found := weights_digest(theta)) != model.initial_digest:
-                raise Misconfiguration(
-                    "model.initial_file",
-                    str(path),
-                    f"has other weights than the task: their SHA-256 is {found}, the task's "
-                    f"{model.initial_digest}; {source}",
-                )
+                why = f"their SHA-256 is {found}, the task's {model.initial_digest}; {source}"
+                raise Misconfiguration(field, str(path), f"has other weights than the task: {why}")
             return theta
 
 
@@ -104,12 +98,11 @@ def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> NDArray[np.fl
             or (tensor.dtype.kind, tensor.shape) != ("f", parameter.shape)
             or not np.isfinite(tensor).all()
         ):
-            raise Misconfiguration(
-                f"{field}, tensor {parameter.name}",
-                found,
+            remedy = (
                 f"must be finite real numbers of shape {list(parameter.shape)}: write the whole "
-                "model, safetensors.torch.save_file(net.float().state_dict(), FILE)",
+                "model, safetensors.torch.save_file(net.float().state_dict(), FILE)"
             )
+            raise Misconfiguration(f"{field}, tensor {parameter.name}", found, remedy)
         parts.append(tensor.astype(np.float64).ravel())
     return np.concatenate(parts)
 
@@ -165,11 +158,8 @@ def little_endian(length: int, dimension: int) -> np.dtype[np.floating[Any]]:
     for dtype in (np.dtype("<f4"), np.dtype("<f8")):
         if length == dimension * dtype.itemsize:
             return dtype
-    raise Misconfiguration(
-        "model",
-        f"{length} bytes",
-        f"this task's model has {4 * dimension}, or {most_bytes(dimension)} where it is an old one",
-    )
+    right = f"{4 * dimension}, or {most_bytes(dimension)} where it is an old one"
+    raise Misconfiguration("model", f"{length} bytes", f"this task's model has {right}")
 
 
 def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> ModelVector:
@@ -192,16 +182,13 @@ def tensors(theta: NDArray[Number], parameters: Iterable[Parameter]) -> dict[str
     Raises Misconfiguration: the vector's length isn't the parameters' total size.
     """
     parameters = tuple(parameters)
-    size = sum(parameter.size for parameter in parameters)
+    *starts, size = accumulate((each.size for each in parameters), initial=0)
     if theta.shape != (size,):
         raise Misconfiguration("model", f"shape {list(theta.shape)}", f"must be [{size}]")
-    named = {}
-    start = 0
-    for parameter in parameters:
-        end = start + parameter.size
-        named[parameter.name] = theta[start:end].reshape(parameter.shape)
-        start = end
-    return named
+    return {
+        each.name: theta[start : start + each.size].reshape(each.shape)
+        for start, each in zip(starts, parameters, strict=True)
+    }
 
 
 def model_digest(
@@ -213,10 +200,7 @@ def model_digest(
     """
     parameters = tuple(parameters)
     tensors(theta, parameters)
-    shapes = [
-        encode_context("tensor", parameter.name.encode(), *parameter.shape)
-        for parameter in parameters
-    ]
+    shapes = [encode_context("tensor", each.name.encode(), *each.shape) for each in parameters]
     digest = hashlib.sha256(encode_context("model", task_digest.value, version, *shapes))
     digest.update(struct.pack("<Q", theta.size))
     digest.update(byte_view(theta))
@@ -234,28 +218,19 @@ def apply_update(
 
     It is calculated in float64 and rounded to float32, which is post-processing of what is
     released: no guarantee changes. A parameter moves by at most 2^−24 of its size, 6e-8; the noise
-    of one step of the demo's is 0.03.
+    of one step of the demo's is 0.03. Three roundings an element, in this order, each to nearest
+    even, and no sum over elements: the same bytes on every machine.
 
-    Args:
-        theta: θ_t, ``[d]`` float32 or float64.
-        total: S, ``[d] int64``: the sum of valid updates and both servers' noise.
-        task: gives η and f.
-        denominator: ``Roster.denominator``.
-        out: takes the result, and may be ``theta``; a new vector unless given.
+    ``total`` is S, ``[d] int64``: the sum of valid updates and both servers' noise; the denominator
+    is ``Roster.denominator``. ``out`` takes the result, ``[d] float32``, and may be ``theta``.
 
-    Returns:
-        ``[d] float32``. Three roundings an element, in this order, each to nearest even, and no sum
-        over elements: the same bytes on every machine.
-
-    Raises:
-        Misconfiguration: shapes differ from the task's d, the denominator isn't positive and
-            finite, or a parameter would no longer be finite.
+    Raises Misconfiguration: shapes differ from the task's d, the denominator isn't positive and
+    finite, or a parameter would no longer be finite.
     """
     for name, vector in (("theta", theta), ("total", total)):
         if vector.shape != (task.dimension,):
-            raise Misconfiguration(
-                name, f"shape {list(vector.shape)}", f"must be [{task.dimension}]"
-            )
+            shape = f"shape {list(vector.shape)}"
+            raise Misconfiguration(name, shape, f"must be [{task.dimension}]")
     if not (denominator > 0 and math.isfinite(denominator)):
         raise Misconfiguration("denominator", denominator, "must be positive and finite")
     step = task.training.learning_rate / denominator
@@ -271,11 +246,8 @@ def apply_update(
             moved[piece] = stepped
             finite = finite and bool(np.isfinite(moved[piece]).all())
     if not finite:
-        raise Misconfiguration(
-            "training.learning_rate",
-            task.training.learning_rate,
-            f"with denominator {denominator} the model overflows; lower the learning rate",
-        )
+        why = f"with denominator {denominator} the model overflows; lower the learning rate"
+        raise Misconfiguration("training.learning_rate", task.training.learning_rate, why)
     return moved
 
 
@@ -285,12 +257,10 @@ _ROUND = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """A model as read from its file, checked against its task and its own digest."""
+    """A model as read from its file, checked against its task and its own digest: θ_t, ``[d]``."""
 
     version: int
-    """t of θ_t: how many rounds it has been through."""
     theta: ModelVector
-    """``[d]`` float32; float64 where its file says so."""
     digest: Digest
 
 
@@ -310,6 +280,12 @@ def save_model(
     """
     parameters = task.model.parameters
     digest = digest or model_digest(task.digest, version, parameters, theta)
+    private_training = {
+        "rounds": version,
+        "servers_with_noise": 2,
+        "gradients": "clipped record by record, Poisson-sampled",
+        **task.privacy.model_dump(exclude={"epsilon_limit", "cover_uploads"}),
+    }
     metadata = {
         **(facts or {}),
         "format": FORMAT,
@@ -317,14 +293,7 @@ def save_model(
         "task_name": task.name,
         "version": str(version),
         "model": str(digest),
-        "private_training": json.dumps(
-            {
-                "rounds": version,
-                "servers_with_noise": 2,
-                "gradients": "clipped record by record, Poisson-sampled",
-                **task.privacy.model_dump(exclude={"epsilon_limit", "cover_uploads"}),
-            }
-        ),
+        "private_training": json.dumps(private_training),
     }
     tensors(theta, parameters)  # raises for another length
     # The library's own writer would make copies of the vector first.
@@ -335,12 +304,11 @@ def save_model(
 def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str], each: int) -> bytes:
     """What comes before the tensors, in the task's order. Source: the safetensors format."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
-    start = 0
+    end = 0
     for parameter in parameters:
-        end = start + parameter.size * each
-        shape, offsets = list(parameter.shape), [start, end]
-        header[parameter.name] = {"dtype": f"F{8 * each}", "shape": shape, "data_offsets": offsets}
-        start = end
+        start, end = end, end + parameter.size * each
+        place = {"shape": list(parameter.shape), "data_offsets": [start, end]}
+        header[parameter.name] = {"dtype": f"F{8 * each}"} | place
     text = json.dumps(header).encode()
     # Padded, so that whoever maps the file finds the tensors aligned.
     text += b" " * (-len(text) % WORD_BYTES)
@@ -350,10 +318,8 @@ def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str], each: 
 def load_model(path: Path, task: Task) -> SavedModel:
     """Read what ``save_model`` wrote.
 
-    Raises:
-        Misconfiguration: the file can't be read, isn't a model of precad, has other tensors
-            than the task, or its content doesn't fit its digest.
-        TaskMismatch: the file belongs to another task.
+    Raises Misconfiguration: the file can't be read, isn't a model of precad, has other tensors than
+    the task, or its content doesn't fit its digest; TaskMismatch: it belongs to another task.
     """
     named, metadata = _read_safetensors("model file", path)
     if metadata.get("format") != FORMAT:
@@ -364,13 +330,12 @@ def load_model(path: Path, task: Task) -> SavedModel:
     if not _ROUND.fullmatch(count):
         raise Misconfiguration("model file, version", count, "must be a whole number")
     _check_tensors(named, task)
-    theta = np.concatenate([named[parameter.name].ravel() for parameter in task.model.parameters])
+    theta = np.concatenate([named[each.name].ravel() for each in task.model.parameters])
     version = int(count)
     digest = model_digest(task.digest, version, task.model.parameters, theta)
     if metadata.get("model") != str(digest):
-        raise Misconfiguration(
-            "model file", str(path), f"its content has digest {digest}, not the one it states"
-        )
+        why = f"its content has digest {digest}, not the one it states"
+        raise Misconfiguration("model file", str(path), why)
     return SavedModel(version, theta, digest)
 
 
@@ -385,8 +350,5 @@ def _check_tensors(named: dict[str, NDArray[Any]], task: Task) -> None:
             raise Misconfiguration(f"model file, tensor {name}", None, state)
         tensor = named[name]
         if tensor.dtype != dtype or tensor.shape != expected[name]:
-            raise Misconfiguration(
-                f"model file, tensor {name}",
-                f"{tensor.dtype}{list(tensor.shape)}",
-                f"must be {dtype}{list(expected[name])}",
-            )
+            found, wanted = f"{tensor.dtype}{list(tensor.shape)}", f"{dtype}{list(expected[name])}"
+            raise Misconfiguration(f"model file, tensor {name}", found, f"must be {wanted}")

@@ -32,7 +32,7 @@ _FOLD = np.uint64(2**32 - 1)
 """2^64 mod p, and the mask of a word's low half."""
 _HALF = np.uint64(32)
 _AT_ONCE = 1 << 16
-"""Words of a matrix that are multiplied together: they stay in the cache."""
+"""Words that are added or multiplied together: they stay in the processor's cache."""
 
 
 def root_of_unity(order: int) -> int:
@@ -122,9 +122,7 @@ class Arithmetic:
     def shift(self, rows: FieldVector, by: int) -> None:
         """Columns' values at the n-th roots of unity become those at ``by`` times these roots.
 
-        Args:
-            rows: ``[n, c]``, changed in place; row k stands at ω^k, n a power of two.
-            by: the shift, not 0.
+        ``rows`` is ``[n, c]``, changed in place: row k stands at ω^k, n a power of two. by ≠ 0.
         """
         n = len(rows)
         roots, inverses, scale = _transform(n, by)
@@ -148,9 +146,7 @@ class Arithmetic:
     def lagrange(self, n: int, t: int) -> FieldVector:
         """The weights ``[n]`` with Σ_k weights[k]·f(ω^k) = f(t), ω of order n, deg f < n.
 
-        Args:
-            n: a power of two.
-            t: no n-th root of unity.
+        n is a power of two, t no n-th root of unity.
         """
         omega, point = root_of_unity(n), 1
         factor = (pow(t, n, P) - 1) * pow(n, -1, P) % P
@@ -182,9 +178,7 @@ class _Compiled(Arithmetic):
     def __init__(self, library: Any) -> None:
         word, size, address = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
         arguments = {
-            "add": (address, address, address, size),
-            "subtract": (address, address, address, size),
-            "multiply": (address, address, address, size),
+            **dict.fromkeys(("add", "subtract", "multiply"), (address, address, address, size)),
             "dot": (address, address, size),
             "combine": (address, address, size, size, address),
             "squares": (address, size, size, address),
@@ -237,11 +231,11 @@ class _Compiled(Arithmetic):
         return out
 
 
+_Shape = tuple[int, ...]
+
+
 def _require(
-    shape: tuple[int, ...],
-    other: tuple[int, ...],
-    *arrays: FieldVector,
-    out: FieldVector | None = None,
+    shape: _Shape, other: _Shape, *arrays: FieldVector, out: FieldVector | None = None
 ) -> None:
     """C reads and writes whatever it is given: refuse what NumPy would refuse."""
     if shape != other:
@@ -272,11 +266,8 @@ def arithmetics(library: Path | None) -> dict[str, Arithmetic]:
     return {**found, NUMPY: Arithmetic()}
 
 
-# Random elements: what keystream.py is for the ring.
-
-
 class FieldKeystream:
-    """Uniform words below p, each at a place of its own: any piece can be expanded alone.
+    """Uniform words below p, as ``Keystream`` for the ring; any piece can be expanded alone.
 
     Word i is the first below p of W_0[i], W_1[i] …; W_r are the words of AES-256-CTR under
     derive(key, purpose, *context) from the counter r·2^64 on. Reducing mod p instead would give
@@ -305,10 +296,6 @@ class FieldKeystream:
         words = np.empty(odd + count, dtype="<u8")
         fill(words.data.cast("B"), encryptor)
         return words[odd:].astype(np.uint64, copy=False)
-
-
-_TOGETHER = 1 << 16
-"""Words that are added at once: they stay in the processor's cache."""
 
 
 class Group:
@@ -355,9 +342,9 @@ class _Field(Group):
 def _change(
     total: RingVector, by: RingVector, how: Callable[[FieldVector, FieldVector], FieldVector]
 ) -> None:
-    for start in range(0, total.size, _TOGETHER):
-        part = total[start : start + _TOGETHER].view(np.uint64)
-        part[:] = how(part, by[start : start + _TOGETHER].view(np.uint64))
+    for start in range(0, total.size, _AT_ONCE):
+        part = total[start : start + _AT_ONCE].view(np.uint64)
+        part[:] = how(part, by[start : start + _AT_ONCE].view(np.uint64))
 
 
 RING, FIELD = Group(), _Field()

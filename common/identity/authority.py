@@ -8,7 +8,7 @@ one kind of key for all is simpler.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -43,17 +43,12 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 def key_to_pem(key: ec.EllipticCurvePrivateKey) -> Secret:
     """The key as PKCS #8 PEM, unencrypted: a server restarts without anyone typing."""
-    return Secret(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return Secret(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
 
 
 def to_pem(public: Public) -> bytes:
-    """PEM of something public."""
+    """PEM."""
     return public.public_bytes(serialization.Encoding.PEM)
 
 
@@ -95,28 +90,25 @@ class Authority:
     key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
-    def create(cls) -> "Authority":
+    def create(cls) -> Self:
         """A new root, good for names in .precad alone."""
         key = new_key()
-        subject = _common_name("precad root")
-        builder = _builder(subject, key.public_key(), ROOT_DAYS).subject_name(subject)
+        public, subject = key.public_key(), _common_name("precad root")
+        # A root that leaks, or that somebody installs elsewhere, speaks for nobody else.
+        names = x509.NameConstraints([x509.DNSName(certificates.DOMAIN)], excluded_subtrees=None)
         certificate = (
-            builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            _builder(subject, public, ROOT_DAYS)
+            .subject_name(subject)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_SIGNS_CERTIFICATES_AND_LISTS, critical=True)
-            # A root that leaks, or that somebody installs elsewhere, speaks for nobody else.
-            .add_extension(
-                x509.NameConstraints([x509.DNSName(certificates.DOMAIN)], excluded_subtrees=None),
-                critical=True,
-            )
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-            )
+            .add_extension(names, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
             .sign(key, hashes.SHA256())
         )
         return cls(certificate, key)
 
     @classmethod
-    def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> "Authority":
+    def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> Self:
         """The root as stored. Raises Misconfiguration: malformed, or the key is another's."""
         root = certificates.read_certificates(certificate, source=source)[0]
         return cls(root, certificates.own_key(key, root, source=source))
@@ -135,8 +127,8 @@ class Authority:
             .add_extension(self._identifier, critical=False)
             .sign(self.key, hashes.SHA256())
         )
-        if certificate.not_valid_after_utc > self.certificate.not_valid_after_utc:
-            end = self.certificate.not_valid_after_utc
+        end = self.certificate.not_valid_after_utc
+        if certificate.not_valid_after_utc > end:
             raise Misconfiguration("days", days, f"the root itself ends on {end:%Y-%m-%d}")
         return certificate
 

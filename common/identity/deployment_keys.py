@@ -87,9 +87,8 @@ class Deployment:
         Raises Misconfiguration: a client named like another party's folder.
         """
         if principal.role is Role.CLIENT and principal.name in _RESERVED:
-            raise Misconfiguration(
-                "client", principal.name, "that folder is another party's; name one with --out"
-            )
+            remedy = "that folder is another party's; name one with --out"
+            raise Misconfiguration("client", principal.name, remedy)
         return self.directory / principal.name
 
     def issue(
@@ -111,9 +110,8 @@ class Deployment:
         folder = out or self.folder_of(principal)
         with waiting_lock(self._folder, _ELSEWHERE):
             if request is not None:
-                pem = certificates.read_pem(
-                    request, "request", "give what precad keys request made"
-                )
+                remedy = "give what precad keys request made"
+                pem = certificates.read_pem(request, "request", remedy)
                 _, public = read_request(pem, principal, source=str(request))
                 _refuse_another_key(folder, public)
                 certificate = self._certify(principal, public, days)
@@ -141,18 +139,16 @@ class Deployment:
     ) -> Path:
         """Put a new key and certificate in place of those in the party's folder, and return it.
 
-        The old certificate stays good until its end, so that nothing has to restart at once,
-        unless it is revoked here.
+        The old certificate stays good until its end, so that nothing has to restart at once, unless
+        it is revoked here.
 
         Raises Misconfiguration: the folder holds no certificate, or another party's.
         """
         folder = out or self.folder_of(principal)
         remedy = "without one to renew, use precad keys issue"
         old = certificates.certificates_in(folder / CERTIFICATE_FILE, "folder", remedy)[0]
-        if certificates.principal_of(old) != principal:
-            raise Misconfiguration(
-                "folder", str(folder), f"belongs to {certificates.principal_of(old)}"
-            )
+        if (whose := certificates.principal_of(old)) != principal:
+            raise Misconfiguration("folder", str(folder), f"belongs to {whose}")
         self.issue(principal, out=folder, days=days, replace=True)
         if revoke_old:
             self.revoke([old.serial_number])
@@ -161,34 +157,27 @@ class Deployment:
     def revoke(self, serials: Iterable[int]) -> list[Path]:
         """Add certificates to the revocation list, and put it in every folder of this deployment.
 
-        Returns:
-            The lists that were written, the root's own first. Servers elsewhere need a copy.
+        The lists that were written come back, the root's own first. Servers elsewhere need a copy.
 
         Raises Misconfiguration: no serial number, or one that this root never issued.
         """
         wanted = set(serials)
         known = {certificate.serial_number for certificate in self.issued()}
         if not wanted or not wanted <= known:
-            raise Misconfiguration(
-                "serial",
-                sorted(f"{serial:x}" for serial in wanted - known),
-                "this root never issued it; precad keys show lists what it issued",
-            )
+            unknown = sorted(f"{serial:x}" for serial in wanted - known)
+            remedy = "this root never issued it; precad keys show lists what it issued"
+            raise Misconfiguration("serial", unknown, remedy)
         with waiting_lock(self._folder, _ELSEWHERE):
             current = self._revocations()
             entries = {entry.serial_number: entry for entry in current}
-            for serial in wanted - set(entries):
-                entries[serial] = revoked_entry(serial)
+            entries |= {serial: revoked_entry(serial) for serial in wanted - set(entries)}
             number = current.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-            longer = self._authority.revocation_list(
-                entries.values(),
-                number=number + 1,
-                # Servers refuse a list older than theirs, and clocks get set back.
-                now=max(datetime.now(UTC), current.last_update_utc),
-            )
+            # Servers refuse a list older than theirs, and clocks get set back.
+            now = max(datetime.now(UTC), current.last_update_utc)
+            signed = self._authority.revocation_list(entries.values(), number=number + 1, now=now)
             written = [self._folder / REVOCATION_FILE, *self._other_lists()]
             for path in written:
-                publish(path, longer)
+                publish(path, signed)
         return written
 
     def current_serials(self, principal: Principal) -> list[int]:
@@ -198,11 +187,11 @@ class Deployment:
         """
         revoked = {entry.serial_number for entry in self._revocations()}
         serials = [
-            certificate.serial_number
-            for certificate in self.issued()
-            if certificates.principal_of(certificate) == principal
-            and certificate.serial_number not in revoked
-            and certificates.validity_fault(certificate) != "expired"
+            each.serial_number
+            for each in self.issued()
+            if certificates.principal_of(each) == principal
+            and each.serial_number not in revoked
+            and certificates.validity_fault(each) != "expired"
         ]
         if not serials:
             raise Misconfiguration("party", str(principal), "has no certificate that still counts")
@@ -210,10 +199,8 @@ class Deployment:
 
     def issued(self) -> list[x509.Certificate]:
         """Every certificate that this root issued, oldest first."""
-        found = [
-            certificates.certificates_in(path, "keys", _READ)[0]
-            for path in (self._folder / ISSUED_FOLDER).glob("*.pem")
-        ]
+        paths = (self._folder / ISSUED_FOLDER).glob("*.pem")
+        found = [certificates.certificates_in(path, "keys", _READ)[0] for path in paths]
         return sorted(found, key=lambda each: (each.not_valid_before_utc, each.serial_number))
 
     def _certify(
@@ -247,9 +234,7 @@ def create_local_keys(
     days: int = PARTY_DAYS,
     replace: bool = False,
 ) -> list[Path]:
-    """Root, both servers, dealer, operator and clients, each in a folder of its own, returned.
-
-    Without a ``dealer`` there is none of its keys.
+    """Root, both servers, dealer if any, operator and clients, each in a folder, returned.
 
     Raises Misconfiguration: keys are there and ``replace`` is false, or a client's name is no name.
     """
@@ -257,9 +242,8 @@ def create_local_keys(
     parties = [*services, *(Principal.client(name) for name in clients)]
     folders = [directory / party.name for party in parties]
     if len(set(folders)) != len(folders) or directory / AUTHORITY_FOLDER in folders:
-        raise Misconfiguration(
-            "client", sorted(party.name for party in parties), "every name must be another"
-        )
+        names = sorted(party.name for party in parties)
+        raise Misconfiguration("client", names, "every name must be another")
     existing = [folder for folder in folders if (folder / KEY_FILE).exists()]
     if existing and not replace:
         raise Misconfiguration("folder", str(existing[0]), "holds a key; --force replaces it")
@@ -274,27 +258,26 @@ def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None
         return
     held = certificates.private_key(Secret(certificates.read_pem(path, "out", _READ)), str(path))
     if held.public_key() != public:
-        raise Misconfiguration(
-            "out",
-            str(folder),
+        remedy = (
             "holds a key, and the request is for another one; name another folder with --out, and "
-            "send its files to whoever made the request",
+            "send its files to whoever made the request"
         )
+        raise Misconfiguration("out", str(folder), remedy)
 
 
 NOT_ITS_KEYS = "not its key's"
-"""A certificate beside a key of somebody else's, or an older one."""
 _REQUEST = b"-----BEGIN CERTIFICATE REQUEST-----"
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateSummary:
-    """What a person may see of a certificate: whose, which, until when, and whether it counts."""
+    """What a person may see of a certificate."""
 
     party: str
     """The DNS name, ``root`` for an authority's, or ``no precad party``."""
     state: str
-    """``valid``, ``expired``, ``not yet valid``, ``revoked``, or ``NOT_ITS_KEYS``."""
+    """``valid``, ``expired``, ``not yet valid``, ``revoked``, or ``NOT_ITS_KEYS``: of another key
+    than the one beside it."""
     serial: str
     """Hexadecimal; ``precad keys revoke --serial`` takes it."""
     starts: datetime

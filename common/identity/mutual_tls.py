@@ -143,12 +143,11 @@ def _check_tls13() -> None:
     """Refuse where gRPC was imported before precad and may speak TLS 1.2."""
     variable, wanted = TLS13_ALONE
     if (value := os.environ.get(variable)) != wanted:
-        raise Misconfiguration(
-            variable,
-            value,
+        remedy = (
             "gRPC was imported before precad and would still speak TLS 1.2: import precad first, "
-            f"or start the process with {variable}={wanted}",
+            f"or start the process with {variable}={wanted}"
         )
+        raise Misconfiguration(variable, value, remedy)
 
 
 def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Identity) -> int:

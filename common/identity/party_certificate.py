@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -53,22 +54,22 @@ class Principal:
             raise Misconfiguration("name", self.name, f"the {self.role.value} is named like that")
 
     @classmethod
-    def client(cls, name: str) -> "Principal":
+    def client(cls, name: str) -> Self:
         """The client of that name. Raises Misconfiguration where it is no client's name."""
         return cls(Role.CLIENT, name)
 
     @classmethod
-    def service(cls, role: Role) -> "Principal":
+    def service(cls, role: Role) -> Self:
         """The one party of a role; Misconfiguration for clients, who have names of their own."""
         return cls(role, role.value)
 
     @classmethod
-    def named(cls, role: str, name: str = "") -> "Principal":
+    def named(cls, role: str, name: str = "") -> Self:
         """The party of a command's words: only clients need a name. Raises Misconfiguration."""
         return cls.client(name) if role == Role.CLIENT.value else cls(Role(role), name or role)
 
     @classmethod
-    def from_dns_names(cls, dns_names: Iterable[str]) -> "Principal":
+    def from_dns_names(cls, dns_names: Iterable[str]) -> Self:
         """The one party among a certificate's DNS names; names outside our domain don't count.
 
         Raises Misconfiguration: not exactly one name in our domain, in one of the two forms.
@@ -86,9 +87,7 @@ class Principal:
     @property
     def dns_name(self) -> str:
         """The name that the certificate carries."""
-        if self.role is Role.CLIENT:
-            return f"{self.name}{_CLIENT_SUFFIX}"
-        return f"{self.name}.{DOMAIN}"
+        return self.name + (_CLIENT_SUFFIX if self.role is Role.CLIENT else f".{DOMAIN}")
 
     def __str__(self) -> str:
         return self.dns_name
@@ -110,17 +109,13 @@ MALFORMED = (
 )
 """What the library raises for bytes from outside: some at once, some when a part is asked for."""
 # Not the web's rules: a company's own authority needn't write the extensions that browsers ask for.
-_AUTHORITIES = ExtensionPolicy.permit_all().require_present(
-    x509.BasicConstraints, Criticality.AGNOSTIC, None
-)
 _PARTIES = ExtensionPolicy.permit_all()
+_AUTHORITIES = _PARTIES.require_present(x509.BasicConstraints, Criticality.AGNOSTIC, None)
 _Chain = tuple[x509.Certificate, tuple[x509.Certificate, ...], tuple[x509.Certificate, ...]]
 _proven: dict[_Chain, tuple[datetime, datetime]] = {}
 """Chains that were verified, from when and until when that holds: every call and every signature
 brings the same few again. None that wasn't: only our authorities can add to it."""
 _MOST_PROVEN = 4096
-
-
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
 _LETTERS = re.compile(rb"[A-Za-z0-9+/=]+").findall
 """Base64's; an encrypted key's headers make it one that can't be parsed."""
@@ -199,15 +194,13 @@ def check_algorithm(public_key: object, *, source: str) -> None:
     Ed25519 too: gRPC's BoringSSL offers no signature algorithm for it, and every handshake would
     fail without saying why.
     """
-    if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(
-        public_key.curve, ec.SECP256R1
-    ):
-        raise Misconfiguration(
-            "key",
-            source,
+    curve = public_key.curve if isinstance(public_key, ec.EllipticCurvePublicKey) else None
+    if not isinstance(curve, ec.SECP256R1):
+        remedy = (
             "a party's key must be ECDSA on P-256 (gRPC's TLS refuses Ed25519 in handshakes); "
-            "make one with precad keys request or precad keys issue",
+            "make one with precad keys request or precad keys issue"
         )
+        raise Misconfiguration("key", source, remedy)
 
 
 def private_key(pem: Secret, source: str) -> ec.EllipticCurvePrivateKey:
@@ -225,18 +218,14 @@ def private_key(pem: Secret, source: str) -> ec.EllipticCurvePrivateKey:
 def own_key(
     pem: Secret, certificate: x509.Certificate, *, source: str
 ) -> ec.EllipticCurvePrivateKey:
-    """The private key of a certificate.
-
-    Raises Misconfiguration: not an unencrypted PEM key, not on P-256, or another certificate's.
-    """
+    """As ``private_key``, of a certificate; Misconfiguration where it is another's."""
     key = private_key(pem, source)
     if key.public_key() != certificate.public_key():
-        raise Misconfiguration(
-            "key",
-            source,
+        remedy = (
             "belongs to another certificate than the one beside it; put the pair that was issued "
-            "together in the folder, or renew",
+            "together in the folder, or renew"
         )
+        raise Misconfiguration("key", source, remedy)
     return key
 
 
@@ -257,12 +246,9 @@ def check_purpose(certificate: x509.Certificate, principal: Principal, *, source
     except x509.ExtensionNotFound:
         usage = set()
     if not usage.issuperset(needed):
-        raise Misconfiguration(
-            "certificate",
-            source,
-            "its extended key usage must hold clientAuth"
-            + (" and serverAuth" if len(needed) > 1 else ""),
-        )
+        also = " and serverAuth" if len(needed) > 1 else ""
+        remedy = f"its extended key usage must hold clientAuth{also}"
+        raise Misconfiguration("certificate", source, remedy)
 
 
 def validity_fault(certificate: x509.Certificate, now: datetime | None = None) -> str | None:

@@ -15,6 +15,8 @@ from precad.common.identity.party_certificate import MALFORMED, read_pem
 _log = logging.getLogger(__name__)
 _PEM_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 _Stamp = tuple[int, int, int]
+_Revoked = tuple[frozenset[tuple[bytes, int]], datetime]
+"""Issuers and serial numbers, and when the list was issued."""
 
 
 class RevocationList:
@@ -32,11 +34,9 @@ class RevocationList:
         self._path = path
         self._authorities = authorities
         self._lock = threading.Lock()
-        self._revoked: frozenset[tuple[bytes, int]] = frozenset()
-        self._issued_at = datetime.min.replace(tzinfo=UTC)
         self._stamp = self._look()
-        if self._stamp is not None:
-            self._revoked, self._issued_at = self._read()
+        nothing: _Revoked = frozenset(), datetime.min.replace(tzinfo=UTC)
+        self._revoked, self._issued_at = nothing if self._stamp is None else self._read()
 
     def revokes(self, certificate: x509.Certificate) -> bool:
         """Whether the newest good list holds the certificate."""
@@ -70,7 +70,7 @@ class RevocationList:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _read(self) -> tuple[frozenset[tuple[bytes, int]], datetime]:
+    def _read(self) -> _Revoked:
         data = read_pem(self._path, "crl", "let this process's user read it")
         lists = read_revocation_lists(data, self._authorities, source=str(self._path))
         revoked = (

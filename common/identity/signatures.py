@@ -44,7 +44,7 @@ class CertificateSigner:
         self._certificates = tuple(each.public_bytes(serialization.Encoding.DER) for each in chain)
 
     def sign(self, signed: bytes) -> Signature:
-        """The signature over ``signed``, with the certificate and intermediate ones."""
+        """As ``Signer``, with the certificate and intermediate ones."""
         return Signature(self._key.sign(signed, _ALGORITHM), self._certificates)
 
 
@@ -74,9 +74,8 @@ class CertificateVerifier:
         ``kept``: it was made earlier: a certificate that has expired since still counts, one that
         was revoked doesn't.
 
-        Raises:
-            PeerUnavailable: its certificate has expired or was revoked; it may come with another.
-            PeerViolation: it isn't.
+        Raises PeerViolation: it isn't; PeerUnavailable: its certificate has expired or was revoked,
+        and it may come with another.
         """
         try:
             moment = None
@@ -173,10 +172,7 @@ class ServerVerifier(Protocol):
     def check_server(
         self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
     ) -> None:
-        """The signature is that server's over ``signed``. Raises PeerViolation.
-
-        ``kept``: made earlier; its certificate may have expired since.
-        """
+        """As ``CertificateVerifier`` has it. Raises PeerViolation, PeerUnavailable."""
 
 
 def sign_as_server(signer: Signer, role: Role, kind: SignedKind, body: bytes) -> ServerSigned:
