@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,10 +122,7 @@ class SquareRequest:
 
 
 class SpentTriples(Protocol):
-    """Remembers which of a task's randomness was used; a server's store does so durably.
-
-    An opened x − a and an opened x' − a would give away x − x'.
-    """
+    """Remembers which of a task's randomness was used: opened, x − a and x' − a give x − x'."""
 
     def spend(self, attempt: int, batch: int) -> None:
         """Mark as used, durably, before anything masked with it is opened.
@@ -146,11 +143,9 @@ class BinaryTriple:
 class DealtRandomness:
     """Expands, once and as needed, what the dealer gave this server for one batch.
 
-    Args:
-        key: 32 bytes that this server shares with the dealer.
-        corrections: ``[request.correction_words] int64`` for B, empty for A.
+    ``corrections`` are ``[request.correction_words] int64`` for B, empty for A.
 
-    Raises PeerViolation: the dealer sent another number of correction words.
+    Raises PeerViolation: the dealer sent another number of them.
     """
 
     def __init__(
@@ -189,6 +184,7 @@ class DealtRandomness:
             yield BinaryTriple(a.reshape(shape), b.reshape(shape), c.reshape(shape))
 
 
+_Found = TypeVar("_Found", Secret, int)
 Answer = Secret | int | PrecadError
 """The row key, then this server's share of r; or why there is none."""
 
@@ -196,10 +192,7 @@ Answer = Secret | int | PrecadError
 class DealerConversation:
     """A server's conversation with the dealer about one attempt's submissions.
 
-    Safe between threads: whoever waits for an answer is woken.
-
-    Args:
-        send: tells the dealer; doesn't wait.
+    Safe between threads: whoever waits for an answer is woken. ``send`` doesn't wait.
     """
 
     def __init__(
@@ -230,18 +223,15 @@ class DealerConversation:
     def row_key(self, context: bytes) -> Secret:
         """32 bytes, the same for both servers, once both have asked; waits for it.
 
-        Raises:
-            PeerUnavailable: the dealer or the other server's half wasn't there in time, or the
-                context was dealt before.
-            PeerViolation: the servers' halves don't fit together, or the dealer broke the protocol.
+        Raises PeerUnavailable: the dealer or the other server's half wasn't there in time, or the
+        context was dealt before; PeerViolation: the servers' halves don't fit together, or the
+        dealer broke the protocol.
         """
-        key: Secret = self._wait(Secret, context)
-        return key
+        return self._wait(Secret, context)
 
     def share(self, context: bytes) -> int:
         """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
-        share: int = self._wait(int, context)
-        return share
+        return self._wait(int, context)
 
     def put(self, context: bytes, answer: Answer) -> None:
         """One answer of the dealer's, in whatever order they come.
@@ -265,14 +255,13 @@ class DealerConversation:
             self._ended = self._ended or error
             self._changed.notify_all()
 
-    def _wait(self, kind: type, context: bytes) -> Any:
+    def _wait(self, kind: type[_Found], context: bytes) -> _Found:
         deadline = self._clock.now() + self._timeout_s
         with self._changed:
             if context not in self._asked:
                 raise ValueError(f"nothing was asked about {context.hex()}")
             while (found := self._found.get((kind, context))) is None:
-                error = self._found.get((PrecadError, context), self._ended)
-                if error is not None:
+                if (error := self._found.get((PrecadError, context), self._ended)) is not None:
                     raise error
                 left = deadline - self._clock.now()
                 if left <= 0:
@@ -281,6 +270,7 @@ class DealerConversation:
                         "check that the other server has asked too"
                     )
                 self._changed.wait(left)
+            assert isinstance(found, kind)
             return found
 
 

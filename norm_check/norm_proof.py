@@ -16,7 +16,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest, Secret
+from precad.common.identifiers import Digest, Role, Secret
 from precad.common.kernel import HALF_BITS, Rows
 from precad.common.prime_field import (
     FieldKeystream,
@@ -166,7 +166,7 @@ class ProofWords:
 
 @dataclass(frozen=True, slots=True)
 class ProofShare:
-    """One server's share of what belongs to the proof, beside the update itself."""
+    """One server's share of what a proof has beside the update itself."""
 
     bits: FieldVector = field(repr=False)
     mask: FieldVector = field(repr=False)
@@ -182,13 +182,10 @@ class ProofShare:
 def answer(
     query: Query, pieces: Iterator[FieldVector], beside: Callable[[], ProofShare], mu: FieldVector
 ) -> ProofWords:
-    """This server's words for one submission.
+    """This server's words for one submission, whose query was drawn after it was fixed.
 
-    Args:
-        query: the point and the weights; drawn after the submission was fixed.
-        pieces: this server's share of the update, in order, of any lengths.
-        beside: gives the rest of what it holds, once the pieces have ended.
-        mu: of ``bit_challenges``.
+    ``pieces`` are this server's share of the update, in order, of any lengths; ``beside`` gives the
+    rest of what it holds, once they have ended; ``mu`` is of ``bit_challenges``.
     """
     shape, math = query.shape, arithmetic()
     wires = np.zeros(shape.columns, dtype=np.uint64)
@@ -253,16 +250,10 @@ def share(
     signer: Signer,
     proof: ForProof | None = None,
 ) -> tuple[AnySubmission, AnySubmission]:
-    """Share ``x`` (``[d] int64``): the submissions for A and for B. Keep them for retries.
+    """Share the update ``x``, ``[d] int64``, as the task's check has it: for A, and for B.
 
-    Args:
-        task: names the check.
-        x: the update.
-        context: what it is bound to.
-        signer: signs with this client's key.
-        proof: what both servers stated for the attempt, where norms are proved.
-
-    Raises Misconfiguration: that is missing.
+    Keep them for retries. ``proof`` is what both servers stated for the attempt, where norms are
+    proved. Raises Misconfiguration: that is missing.
     """
     if task.proof is None:
         return shard(x, context, signer)
@@ -275,15 +266,14 @@ def share(
 def share_with_proof(
     x: RingVector, shape: ProofShape, context: SubmissionContext, stated: ForProof, signer: Signer
 ) -> tuple[ProofSubmission, ProofSubmission]:
-    """Share ``x`` (``[d] int64``) and prove its norm; never raises for what x holds.
+    """As ``share``, with a proof of x's norm; never raises for what x holds.
 
-    As ``share``. Seeds and salts are fresh from the CSPRNG. Call it once an attempt and keep the
-    result for retries: whoever gets two proofs of one update with one seed can tell it from
-    another.
+    Seeds and salts are fresh from the CSPRNG. Call it once an attempt and keep the result for
+    retries: whoever gets two proofs of one update with one seed can tell it from another.
     """
     math, nothing = arithmetic(), Digest(bytes(32))
     seed_holder = stated.seed_holder
-    header = ProofDraft(context, stated.openings, seed_holder, nothing, nothing, nothing, nothing)
+    header = ProofDraft(context, stated.openings, seed_holder, *[nothing] * 4)
     ctx = header.ctx
     seed, salt, salt_h = (Secret.random(n) for n in (SEED_BYTES, SALT_BYTES, SALT_BYTES))
     mask_seed = Secret.random(KEY_BYTES)
@@ -308,23 +298,17 @@ def share_with_proof(
     written = bits_of(shape, rows.z(), math.dot(words, words))
     mask_into(bits, written, "e")
     header = replace(header, bits_digest=_digest(body_hasher("bits", ctx, salt_h), bits))
-    mask = math.add(
-        header.stream(seed, "u").words(shape.columns),
-        header.stream(mask_seed, "u").words(shape.columns),
-    )
+    of_seeds = (header.stream(each, "u").words(shape.columns) for each in (seed, mask_seed))
+    mask = math.add(*of_seeds)
     mu = bit_challenges(shape, header.bits_key)
     mask_into(values, prove(shape, words, written, mu, mask), "h")
     header = replace(header, proof_digest=_digest(proof_hasher(ctx, salt_h, mask_seed), values))
     signed = ProofHeader.of(header, signer.sign(header.signed))
     prefix = Secret(salt_h.reveal() + mask_seed.reveal())
     held = HeldBody(prefix, body.astype("<u8", copy=False).data.cast("B"))
-    pair = [
-        ProofSubmission(signed, role, seed, salt)
-        if role is seed_holder
-        else ProofSubmission(signed, role, body=held)
-        for role in SERVERS
-    ]
-    return pair[0], pair[1]
+    at_seed = ProofSubmission(signed, seed_holder, seed, salt)
+    at_body = ProofSubmission(signed, SERVERS[1 - SERVERS.index(seed_holder)], body=held)
+    return (at_seed, at_body) if seed_holder is Role.SERVER_A else (at_body, at_seed)
 
 
 def _digest(hasher: blake3, words: FieldVector) -> Digest:

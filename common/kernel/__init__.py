@@ -187,17 +187,12 @@ _WEIGHTS = np.arange(0, 32, 8)
 
 
 def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
-    """Add to ``z[r]`` the inner products of row r with the words' low and high halves.
+    """Add to ``z[r]``, ``[k, 2] int64``, the inner products of row r with the words' halves.
 
-    A half has 32 bits and no sign. So z[r, 0] + 2^32·z[r, 1] is the words' inner product with row r
-    in the ring, and in the field of p elements too (``prime_field.py``); for up to 2^31 coordinates
-    nothing wraps.
-
-    Args:
-        words: ``[64·n] int64``, contiguous.
-        masks: ``[n, k, 2] uint64``, little-endian: the masks u and v of each block and row; entry
-            i of a row's block is bit i of u minus bit i of v.
-        z: ``[k, 2] int64``, changed in place.
+    A half, low or high, has 32 bits and no sign. So z[r, 0] + 2^32·z[r, 1] is the inner product of
+    the words, ``[64·n] int64``, with row r in the ring, and in the field of p elements too
+    (``prime_field.py``); for up to 2^31 coordinates nothing wraps. ``masks`` is ``[n, k, 2]
+    uint64``, little-endian: u and v of each block and row; all are contiguous.
     """
     for start in range(0, len(masks), _STEP):
         part = masks[start : start + _STEP]
@@ -224,16 +219,10 @@ def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
 def share_words(
     b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
 ) -> tuple[int, int]:
-    """Make the mask ``a`` into this server's share of x, and add that to ``total``.
+    """Make the mask ``a`` in place into this server's share of x, b + a or a alone (``adds_b``).
 
-    Args:
-        b: ``[n] int64``, contiguous; may be read-only.
-        a: ``[n] int64``, contiguous: the mask; changed in place into the share.
-        total: ``[n] int64``, contiguous, changed in place; None where nothing is summed.
-        adds_b: whether the share is b + a, or a alone.
-
-    Returns:
-        ⟨b, a⟩ with the mask, and ⟨b, b⟩, both mod 2^64 and signed.
+    Where there is a ``total``, that is added to it. All are ``[n] int64``, contiguous; b may be
+    read-only. What comes back is ⟨b, a⟩ with the mask, and ⟨b, b⟩, both mod 2^64 and signed.
     """
     crossed, squared = dot(b, a), dot(b, b)
     if adds_b:
@@ -253,10 +242,16 @@ stay in L2, or nearly; what fewer at once gain there they lose by their calls.""
 
 
 class Rows:
-    """A share's projections on k secret rows, absorbed in pieces.
+    """A share's projections on k secret random rows, absorbed in pieces: part 1 of the range test.
 
-    Args:
-        key: 32 secret bytes, of this submission's rows alone.
+    Rows have entries −1, 0, 1 with probabilities 1/4, 1/2, 1/4: the difference of two random bits.
+    They are expanded from 32 bytes that no client knows, of this submission's rows alone: no client
+    can choose its update after its rows, and the servers get the same rows unasked
+    (docs/soundness.md, "Part 1: the range test").
+
+    The stream is AES-256-CTR. For every 64 coordinates, and for each of the k rows, it holds two
+    64-bit masks, u then v, little-endian; entry i is bit i of u minus bit i of v. Both servers must
+    read it alike: pinned bytes say how (tests/vectors).
     """
 
     def __init__(
@@ -271,9 +266,7 @@ class Rows:
         self._masks = np.empty((self._blocks, k, MASKS), dtype="<u8")
 
     def absorb(self, words: RingVector) -> None:
-        """The share's next words, ``[n] int64``: pieces come in order, each once.
-
-        n is a multiple of 64 but in the last piece.
+        """The share's next words, ``[n] int64``, in order, n a multiple of 64 but in the last.
 
         Raises ValueError: the piece doesn't fit behind those absorbed before.
         """
@@ -281,10 +274,8 @@ class Rows:
         if after > self._dimension:
             raise ValueError(f"{after} words for rows of {self._dimension} coordinates")
         if after < self._dimension and words.size % BLOCK:
-            raise ValueError(
-                f"a piece of {words.size} words ends at {after} of {self._dimension}: all pieces "
-                f"but the last are multiples of {BLOCK}"
-            )
+            where = f"a piece of {words.size} words ends at {after} of {self._dimension}"
+            raise ValueError(f"{where}: all pieces but the last are multiples of {BLOCK}")
         whole = words.size - words.size % BLOCK
         step = self._blocks * BLOCK
         for start in range(0, whole, step):
@@ -299,10 +290,7 @@ class Rows:
             self._masks = self._masks[:0].copy()
 
     def z(self) -> RingVector:
-        """This share's projections mod 2^64, ``[k] int64``.
-
-        Raises ValueError: words are missing.
-        """
+        """This share's projections mod 2^64, ``[k] int64``. Raises as ``halves``."""
         halves = self.halves()
         z: RingVector = halves[:, 0] + (halves[:, 1] << HALF_BITS)
         return z

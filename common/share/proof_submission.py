@@ -20,7 +20,13 @@ from precad.common.identifiers import Digest, Role, Secret
 from precad.common.prime_field import FieldKeystream, FieldVector, first_not_below
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import KEY_BYTES, SALT_BYTES, SEED_BYTES, WORD_BYTES, encode_context, opens
-from precad.common.share.submission import Body, Signature, Submission, SubmissionContext
+from precad.common.share.submission import (
+    Body,
+    Signature,
+    Submission,
+    SubmissionContext,
+    whole_digest,
+)
 from precad.common.task import Task
 
 PREFIX_BYTES = SALT_BYTES + KEY_BYTES
@@ -49,7 +55,7 @@ class ProofDraft:
     context: SubmissionContext
     openings: Openings
     seed_holder: Role
-    """SERVER_A or SERVER_B; not sent: both servers know it (``Roster.seed_holders``)."""
+    """Not sent: both servers know it (``Roster.seed_holders``)."""
     commitment: Digest
     """c, to the seed; bound to its holder."""
     update_digest: Digest
@@ -108,13 +114,11 @@ class ProofHeader(ProofDraft):
 
     @property
     def whole_digest(self) -> Digest:
-        """SHA-256 of header, signature and certificates as received: what the servers compare.
+        """What the servers compare, and draw the query from.
 
-        The query is drawn from it. What is answered once is ``signed``: of one header there may be
-        several signatures.
+        What is answered once is ``signed``: of one header there may be several signatures.
         """
-        parts = self.signed, self.signature.value, *self.signature.certificates
-        return Digest.of(encode_context("whole-submission", *parts))
+        return whole_digest(self.signed, self.signature)
 
 
 def _hashed(purpose: str, *digests: Digest) -> Secret:
@@ -123,20 +127,19 @@ def _hashed(purpose: str, *digests: Digest) -> Secret:
 
 @dataclass(frozen=True, slots=True)
 class ProofSubmission:
-    """What one server gets, and holds: seed and salt, or the body. Attributes as ``Submission``."""
+    """What one server gets, and holds: seed and salt, or the body. Used as ``Submission``."""
 
     header: ProofHeader
     role: Role
     seed: Secret | None = field(default=None, repr=False)
-    """s; at the seed's holder alone."""
+    """s; at the seed's holder alone, with the salt of the commitment to it."""
     salt: Secret | None = field(default=None, repr=False)
-    """Of the commitment to it."""
     body: Body | None = field(default=None, repr=False)
     """At the body's holder, once it has come."""
 
     @property
     def context(self) -> SubmissionContext:
-        """What it is bound to."""
+        """As ``Submission``'s; so are the next four."""
         return self.header.context
 
     @property
@@ -177,11 +180,7 @@ def body_layout(task: Task) -> tuple[int, int]:
 
 
 class ProofBodyHash:
-    """Hashes x', e' and π' as they come, in pieces of any lengths, and looks at every word.
-
-    Args:
-        prefix: salt_h and s_u.
-    """
+    """Hashes x', e' and π' as they come, in pieces of any lengths, and looks at every word."""
 
     def __init__(self, header: ProofHeader, prefix: Secret, shape: ProofShape) -> None:
         salt, mask_seed = halves(prefix)
@@ -224,9 +223,8 @@ class ProofBodyHash:
         self._rest = bytes(part[whole:])
         words = np.frombuffer(part[:whole], dtype="<u8").astype(np.uint64, copy=False)
         if first_not_below(words) is not None:
-            raise RejectedSubmission(
-                Rejection.MALFORMED, f"a word of the {name} is p = 2^64 − 2^32 + 1 or more"
-            )
+            why = f"a word of the {name} is p = 2^64 − 2^32 + 1 or more"
+            raise RejectedSubmission(Rejection.MALFORMED, why)
 
 
 def halves(prefix: Secret) -> tuple[Secret, Secret]:
@@ -279,19 +277,14 @@ class Share:
 
         A body's are there once ``update`` has ended.
         """
-        submission, shape = self._submission, self._shape
-        header = submission.header
-        if submission.seed is not None:
-            seed = submission.seed
-            return (
-                header.stream(seed, "e").words(shape.bits),
-                header.stream(seed, "u").words(shape.columns),
-                header.stream(seed, "h").words(shape.values),
-            )
+        submission, shape, stream = self._submission, self._shape, self._submission.header.stream
+        if (seed := submission.seed) is not None:
+            bits, mask = stream(seed, "e").words(shape.bits), stream(seed, "u").words(shape.columns)
+            return bits, mask, stream(seed, "h").words(shape.values)
         assert submission.body is not None
         _, mask_seed = halves(submission.body.prefix)
         tail = np.concatenate(self._tail) if self._tail else np.empty(0, dtype=np.uint64)
         if tail.size != shape.bits + shape.values:
             raise BodyUnreadable(f"a body has {tail.size} words behind the update")
-        mask = header.stream(mask_seed, "u").words(shape.columns)
+        mask = stream(mask_seed, "u").words(shape.columns)
         return tail[: shape.bits], mask, tail[shape.bits :]

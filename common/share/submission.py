@@ -33,6 +33,12 @@ NONCE_BYTES = 32
 """From the CSPRNG: with a counter the dealer, who sees ctx, could test names in it."""
 
 
+def _require_length(name: str, value: bytes | Secret, right: int) -> None:
+    if len(value) != right:
+        why = f"{name} has {len(value)} bytes, must have {right}"
+        raise RejectedSubmission(Rejection.MALFORMED, why)
+
+
 @dataclass(frozen=True, slots=True)
 class SubmissionContext:
     """Task, version, attempt, client, model and nonce."""
@@ -47,10 +53,7 @@ class SubmissionContext:
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
 
     def __post_init__(self) -> None:
-        if len(self.nonce) != NONCE_BYTES:
-            raise RejectedSubmission(
-                Rejection.MALFORMED, f"nonce has {len(self.nonce)} bytes, must have {NONCE_BYTES}"
-            )
+        _require_length("nonce", self.nonce, NONCE_BYTES)
         for name, value in (("version", self.version), ("attempt", self.attempt)):
             if value < 0:
                 raise RejectedSubmission(Rejection.MALFORMED, f"{name} {value} is negative")
@@ -58,14 +61,8 @@ class SubmissionContext:
     @property
     def parts(self) -> tuple[bytes | int, ...]:
         """All fields, as ``encode_context`` takes them."""
-        return (
-            self.task.value,
-            self.version,
-            self.attempt,
-            self.client.encoded(),
-            self.model.value,
-            self.nonce,
-        )
+        of_model = self.version, self.attempt, self.client.encoded(), self.model.value
+        return self.task.value, *of_model, self.nonce
 
     @property
     def digest(self) -> Digest:
@@ -75,38 +72,29 @@ class SubmissionContext:
 
 MAX_SIGNATURE_BYTES = 72
 """ECDSA on P-256 in DER."""
-
-
 MAX_CERTIFICATES = 4
-
-
 MAX_CERTIFICATE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature and the certificate that it is to be checked with.
-
-    Lengths are checked here, before anything is parsed.
-    """
+    """A signature and its certificate: lengths are checked here, before anything is parsed."""
 
     value: bytes = field(repr=False)
     certificates: tuple[bytes, ...] = field(repr=False)
     """DER: the client's own, then any intermediate ones."""
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.value) <= MAX_SIGNATURE_BYTES:
-            raise RejectedSubmission(
-                Rejection.MALFORMED,
-                f"signature has {len(self.value)} bytes, must have 1 to {MAX_SIGNATURE_BYTES}",
-            )
+        if not 0 < (size := len(self.value)) <= MAX_SIGNATURE_BYTES:
+            why = f"signature has {size} bytes, must have 1 to {MAX_SIGNATURE_BYTES}"
+            raise RejectedSubmission(Rejection.MALFORMED, why)
         lengths = [len(each) for each in self.certificates]
         if not 0 < len(lengths) <= MAX_CERTIFICATES or max(lengths) > MAX_CERTIFICATE_BYTES:
-            raise RejectedSubmission(
-                Rejection.MALFORMED,
+            why = (
                 f"certificates of {lengths[: MAX_CERTIFICATES + 1]} bytes; at most "
-                f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come",
+                f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come"
             )
+            raise RejectedSubmission(Rejection.MALFORMED, why)
 
 
 class Signer(Protocol):
@@ -134,6 +122,16 @@ def signed_bytes(
     return encode_context("submission-signature", *context.parts, *digests)
 
 
+def whole_digest(signed: bytes, signature: Signature) -> Digest:
+    """SHA-256 of header, signature and certificates as received: what the servers compare.
+
+    Compared by less, one client could send two headers and frame a server for the difference.
+    """
+    return Digest.of(
+        encode_context("whole-submission", signed, signature.value, *signature.certificates)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SignedHeader:
     """What both servers get alike, as it came."""
@@ -151,18 +149,12 @@ class SignedHeader:
     @property
     def signed(self) -> bytes:
         """The bytes that the client signed."""
-        digests = self.commitment_a, self.commitment_b, self.body_digest
-        return signed_bytes(self.context, *digests)
+        return signed_bytes(self.context, self.commitment_a, self.commitment_b, self.body_digest)
 
     @property
     def whole_digest(self) -> Digest:
-        """SHA-256 of header, signature and certificates as received: what the servers compare.
-
-        Compared by less, one client could send two headers and frame a server for the difference.
-        """
-        signature = self.signature
-        parts = self.signed, signature.value, *signature.certificates
-        return Digest.of(encode_context("whole-submission", *parts))
+        """What the servers compare: see ``whole_digest``."""
+        return whole_digest(self.signed, self.signature)
 
     def commitment(self, role: Role) -> Digest:
         """The one to the seed that ``role`` gets."""
@@ -240,14 +232,8 @@ class Submission:
     """At B, once it has come; never at A."""
 
     def __post_init__(self) -> None:
-        for name, value, right in (
-            ("seed", self.seed, SEED_BYTES),
-            ("salt", self.salt, SALT_BYTES),
-        ):
-            if len(value) != right:
-                raise RejectedSubmission(
-                    Rejection.MALFORMED, f"{name} has {len(value)} bytes, must have {right}"
-                )
+        _require_length("seed", self.seed, SEED_BYTES)
+        _require_length("salt", self.salt, SALT_BYTES)
 
     @property
     def context(self) -> SubmissionContext:
@@ -313,21 +299,18 @@ def shard(
     the same x has nothing in common with the first. Call it once per attempt, and keep the result
     for retries.
     """
-    ctx = context.digest
+    ctx, a, b = context.digest, Role.SERVER_A, Role.SERVER_B
     seed_a, seed_b = Secret.random(SEED_BYTES), Secret.random(SEED_BYTES)
     salt_a, salt_b = Secret.random(SALT_BYTES), Secret.random(SALT_BYTES)
-    commitment_a = commit(Role.SERVER_A, ctx, salt_a, seed_a)
-    commitment_b = commit(Role.SERVER_B, ctx, salt_b, seed_b)
-    names = ctx, commitment_a, commitment_b
-    of_a = mask_stream(seed_a, Role.SERVER_A, *names)
-    of_b = mask_stream(seed_b, Role.SERVER_B, *names)
-    body, body_digest = _masked(x, of_a, of_b, ctx)
-    digests = commitment_a, commitment_b, body_digest
-    header = SignedHeader(context, *digests, signer.sign(signed_bytes(context, *digests)))
-    return (
-        Submission(header, Role.SERVER_A, seed_a, salt_a),
-        Submission(header, Role.SERVER_B, seed_b, salt_b, body),
+    commitments = commit(a, ctx, salt_a, seed_a), commit(b, ctx, salt_b, seed_b)
+    of_a, of_b = (
+        mask_stream(seed_a, a, ctx, *commitments),
+        mask_stream(seed_b, b, ctx, *commitments),
     )
+    body, body_digest = _masked(x, of_a, of_b, ctx)
+    digests = *commitments, body_digest
+    header = SignedHeader(context, *digests, signer.sign(signed_bytes(context, *digests)))
+    return Submission(header, a, seed_a, salt_a), Submission(header, b, seed_b, salt_b, body)
 
 
 def _masked(

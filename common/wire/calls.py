@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
+from grpc import StatusCode as Code
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -20,8 +21,6 @@ log = logging.getLogger("precad")
 
 _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate")
 """How gRPC says, from version to version, that a certificate isn't the expected party's."""
-
-
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
 _ITS_OWN_WORDS = (LINKED, NOT_NOW)
@@ -32,42 +31,44 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> errors.PrecadError
     """What went wrong on a call, for the side that can act."""
     code = error.code()
     detail = errors.one_line(error.details() or "")
-    if code is grpc.StatusCode.UNAVAILABLE and any(words in detail for words in _WRONG_NAME):
+    there = f"{who} at {address}"
+    match code:
+        case Code.UNAVAILABLE:
+            return _why_unavailable(who, address, detail)
+        case Code.CANCELLED:
+            # What a server that is being stopped does to the calls in flight.
+            return errors.PeerUnavailable(f"{there} broke the call off; it may be restarting")
+        case Code.DEADLINE_EXCEEDED:
+            remedy = "check that it runs, its address, and the network between"
+            return errors.PeerUnavailable(f"{there} didn't answer within the deadline; {remedy}")
+        case Code.NOT_FOUND:
+            return errors.NotOnOffer(f"{there}: {detail}")
+        case Code.ALREADY_EXISTS:
+            return errors.NameInUse(f"{there}: {detail}")
+        case Code.RESOURCE_EXHAUSTED:
+            return errors.PeerUnavailable(f"{there} has no room for this call now: {detail}")
+        case Code.PERMISSION_DENIED | Code.UNAUTHENTICATED:
+            return errors.AccessDenied(f"{there} refuses: {detail}")
+    return errors.PeerViolation(f"{there}: {detail or code.name}")
+
+
+def _why_unavailable(who: str, address: str, detail: str) -> errors.PeerUnavailable:
+    if any(words in detail for words in _WRONG_NAME):
         return errors.Misidentified(
             f"{who} isn't at {address}: whoever answers there has another party's certificate; "
             "mend the address"
         )
-    if code is grpc.StatusCode.UNAVAILABLE and detail in _ITS_OWN_WORDS:
+    if detail in _ITS_OWN_WORDS:
         return errors.PeerUnavailable(f"{who} at {address}: {detail}")
-    if code is grpc.StatusCode.UNAVAILABLE and detail.startswith(_TIMES):
+    if detail.startswith(_TIMES):
         return errors.PeerUnavailable(
             f"{who} at {address} refuses for now: {detail}; both sides look at their clocks, and a "
             "certificate that has expired is renewed (precad keys renew)"
         )
-    if code is grpc.StatusCode.UNAVAILABLE:
-        return errors.PeerUnavailable(
-            f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its "
-            "address, and that both sides use TLS with the same root certificate"
-        )
-    if code is grpc.StatusCode.CANCELLED:
-        # What a server that is being stopped does to the calls in flight.
-        return errors.PeerUnavailable(
-            f"{who} at {address} broke the call off; it may be restarting"
-        )
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return errors.PeerUnavailable(
-            f"{who} at {address} didn't answer within the deadline; "
-            "check that it runs, its address, and the network between"
-        )
-    if code is grpc.StatusCode.NOT_FOUND:
-        return errors.NotOnOffer(f"{who} at {address}: {detail}")
-    if code is grpc.StatusCode.ALREADY_EXISTS:
-        return errors.NameInUse(f"{who} at {address}: {detail}")
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return errors.PeerUnavailable(f"{who} at {address} has no room for this call now: {detail}")
-    if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-        return errors.AccessDenied(f"{who} at {address} refuses: {detail}")
-    return errors.PeerViolation(f"{who} at {address}: {detail or code.name}")
+    return errors.PeerUnavailable(
+        f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its "
+        "address, and that both sides use TLS with the same root certificate"
+    )
 
 
 @contextmanager
@@ -98,15 +99,12 @@ def call_with_retries(
     gRPC's own way of waiting (``wait_for_ready``) ends in a bare deadline; this ends in what
     kept the connection from coming about: refused, or a certificate of another party.
 
-    Args:
-        why: looks at what keeps the connection from coming about; asked at the first failure, and
-            then now and again. Its answer goes to the log, with the time that is left; where it
-            twice knows none, what gRPC says does.
-        waiting: told the seconds that are left, before each wait.
+    ``why`` looks at that, at the first failure, and then now and again. Its answer goes to the log,
+    with the time that is left; where it twice knows none, what gRPC says does. ``waiting`` is told
+    the seconds that are left, before each wait.
 
-    Raises:
-        grpc.RpcError: of the last try that says something.
-        Misidentified: ``why`` says that waiting won't help.
+    Raises RpcError: of the last try that says something; Misidentified: ``why`` says that waiting
+    won't help.
     """
     look_at = clock.now()
     retries = Retries(within_s, WAITS, clock, counted_from_now=True)
@@ -116,9 +114,9 @@ def call_with_retries(
         try:
             return call(max(retries.remaining(), WAITS.first_s))
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and unreachable is not None:
+            if error.code() is Code.DEADLINE_EXCEEDED and unreachable is not None:
                 raise unreachable from None
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            if error.code() is not Code.UNAVAILABLE:
                 raise
             unreachable = error
             if clock.now() >= look_at:
@@ -143,9 +141,7 @@ def call_with_retries(
 def is_serving(address: str, role: Role, identity: Identity, *, timeout_s: float) -> bool:
     """Return whether the part at ``address`` says that it serves.
 
-    Raises:
-        PeerUnavailable: it doesn't answer within ``timeout_s``.
-        AccessDenied: it doesn't answer this identity.
+    Raises PeerUnavailable: no answer within ``timeout_s``; AccessDenied: none to this identity.
     """
     with open_channel(address, identity, role) as channel, errors_of(role.value, address):
         reply = HealthStub(channel).Check(HealthCheckRequest(), timeout=timeout_s)

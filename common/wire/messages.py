@@ -62,14 +62,9 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
     Raises RejectedSubmission: malformed or unsigned.
     """
     try:
-        context = SubmissionContext(
-            Digest(message.task_digest),
-            message.version,
-            message.attempt,
-            ClientId(message.client),
-            Digest(message.model_digest),
-            message.nonce,
-        )
+        task = Digest(message.task_digest)
+        named = ClientId(message.client), Digest(message.model_digest), message.nonce
+        context = SubmissionContext(task, message.version, message.attempt, *named)
         body_digest = Digest(message.body_digest)
         if message.HasField("proof"):
             return _with_proof(message, role, context, body_digest)
@@ -101,9 +96,8 @@ def _with_proof(
         proof_digest=Digest(proof.proof_digest),
         signature=_signature(message),
     )
-    if not own_seed:
-        return ProofSubmission(header, role)
-    return ProofSubmission(header, role, Secret(message.seed), Secret(message.salt))
+    own = (Secret(message.seed), Secret(message.salt)) if own_seed else ()
+    return ProofSubmission(header, role, *own)
 
 
 def _signature(message: pb.SubmissionHeader) -> Signature:
@@ -113,7 +107,7 @@ def _signature(message: pb.SubmissionHeader) -> Signature:
 
 
 def header_to_bytes(submission: AnySubmission) -> bytes:
-    """Return the header's message, as an owner keeps it."""
+    """The header's message, as an owner keeps it."""
     data: bytes = header_to_wire(submission).SerializeToString()
     return data
 
@@ -141,10 +135,9 @@ def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
 
 
 def encode(name: str, values: Mapping[str, Any]) -> bytes:
-    """Return the bytes of message ``name``.
+    """Return the bytes of message ``name``, of its values by field.
 
-    Args:
-        values: by field; a message within as a mapping, bytes also as hex, None for what is absent.
+    A message within is a mapping; bytes may be hex; None stands for what is absent.
 
     Raises ValueError: a value doesn't fit its field, or there is no such field.
     """
@@ -159,20 +152,16 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
 
     Raises PeerViolation: it isn't such a message, or holds anything besides its fields.
     """
+    unreadable = f"unreadable {name} from the other server: {len(data)} bytes"
     try:
         message = getattr(pb, name).FromString(data)
     except DecodeError:
-        raise PeerViolation(
-            f"unreadable {name} from the other server: {len(data)} bytes that aren't such a message"
-        ) from None
+        raise PeerViolation(f"{unreadable} that aren't such a message") from None
     # Unknown fields, a field twice, a number in a longer form than its own: whatever a writer of
     # this version doesn't write takes other bytes than what was read of it.
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
-        raise PeerViolation(
-            f"unreadable {name} from the other server: {len(data)} bytes, of which its fields take "
-            f"{message.ByteSize()}"
-        )
+        raise PeerViolation(f"{unreadable}, of which its fields take {message.ByteSize()}")
     return values_of(message)
 
 

@@ -31,7 +31,6 @@ class RoundOpen:
     """t of θ_t."""
     model: Digest
     selected: bool
-    """Whether the coin drew this owner."""
     collect_seconds: float
     """Until collection closes; anything, NaN too."""
     signed: bytes | None = None
@@ -74,14 +73,8 @@ def read_notice(message: pb.Notice) -> Notice:
         match message.WhichOneof("event"):
             case "open":
                 event = message.open
-                return RoundOpen(
-                    event.attempt,
-                    event.version,
-                    Digest(event.model_digest),
-                    event.selected,
-                    event.collect_seconds,
-                    signed,
-                )
+                of_version = event.attempt, event.version, Digest(event.model_digest)
+                return RoundOpen(*of_version, event.selected, event.collect_seconds, signed)
             case "over":
                 over = message.over
                 rejection_of(over.rejection)
@@ -97,20 +90,14 @@ def read_notice(message: pb.Notice) -> Notice:
 
 
 def serves_first(message: pb.Notice) -> Role:
-    """Return which server the notice tells the owner to fetch models from first.
-
-    Raises PeerViolation: it names another party.
-    """
+    """Return from which server to fetch models first. Raises PeerViolation: of another party."""
     if message.serves_first not in (Role.SERVER_A.value, Role.SERVER_B.value):
         raise PeerViolation(f"a notice says that {message.serves_first!r} serves models")
     return Role(message.serves_first)
 
 
 def rejection_of(reason: str) -> Rejection | None:
-    """Return the rejection that a server names; None for an empty reason.
-
-    Raises PeerViolation: there is none of this name.
-    """
+    """Return the rejection that a server names; None for an empty reason. Raises PeerViolation."""
     try:
         return Rejection(reason) if reason else None
     except ValueError:

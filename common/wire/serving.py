@@ -6,9 +6,9 @@ import signal
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from grpc import StatusCode as Code
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
@@ -44,26 +44,26 @@ SERVER_OPTIONS = (
 )
 PIECE_BYTES = 1 << 17
 """128 KiB: what a fetch of the model takes while it waits for a slow reader."""
-_CODES: dict[type[PrecadError], grpc.StatusCode] = {
-    errors.TaskMismatch: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.Misconfiguration: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
-    errors.TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.NameInUse: grpc.StatusCode.ALREADY_EXISTS,
-    errors.NotOnOffer: grpc.StatusCode.NOT_FOUND,
-    errors.PeerUnavailable: grpc.StatusCode.UNAVAILABLE,
+_CODES: dict[type[PrecadError], Code] = {
+    errors.TaskMismatch: Code.FAILED_PRECONDITION,
+    errors.Misconfiguration: Code.INVALID_ARGUMENT,
+    errors.AccessDenied: Code.PERMISSION_DENIED,
+    errors.TooManyCalls: Code.RESOURCE_EXHAUSTED,
+    errors.NameInUse: Code.ALREADY_EXISTS,
+    errors.NotOnOffer: Code.NOT_FOUND,
+    errors.PeerUnavailable: Code.UNAVAILABLE,
 }
 """Whose texts are about the caller itself, and go to it; of all others it hears ``NOT_NOW``."""
 NOT_NOW = "this server can't answer now; its operators know why"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def status_of(error: PrecadError) -> grpc.StatusCode:
+def status_of(error: PrecadError) -> Code:
     """The status code that a caller sees for ``error``."""
     if isinstance(error, errors.AccessDenied) and error.reason is not errors.Denial.NOT_ALLOWED:
         in_time = error.reason not in errors.NOT_IN_TIME
-        return grpc.StatusCode.UNAUTHENTICATED if in_time else grpc.StatusCode.UNAVAILABLE
-    return _CODES.get(type(error), grpc.StatusCode.UNAVAILABLE)
+        return Code.UNAUTHENTICATED if in_time else Code.UNAVAILABLE
+    return _CODES.get(type(error), Code.UNAVAILABLE)
 
 
 def told(error: PrecadError) -> str:
@@ -71,7 +71,7 @@ def told(error: PrecadError) -> str:
     return str(error) if type(error) in _CODES else NOT_NOW
 
 
-async def end_call(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
+async def end_call(context: Context, code: Code, text: str) -> NoReturn:
     """End a call with this status; one that is over, as by a message too long, ends in silence.
 
     gRPC would log a trace of each, and a caller mustn't fill the log.
@@ -98,13 +98,13 @@ class Refusing:
             await end_call(self._context, status_of(error), told(error))
         if isinstance(error, DecodeError):
             # Any caller can send such bytes, without end: no line of it.
-            code = grpc.StatusCode.INVALID_ARGUMENT
-            await end_call(self._context, code, "the message can't be read as this call's")
+            text = "the message can't be read as this call's"
+            await end_call(self._context, Code.INVALID_ARGUMENT, text)
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
             # What precad itself refuses is nobody's bug: a caller mustn't fill the log with traces.
             trace = None if isinstance(error, PrecadError) else error
             logging.getLogger("precad").error("a call failed: %r", error, exc_info=trace)
-            await end_call(self._context, grpc.StatusCode.UNAVAILABLE, NOT_NOW)
+            await end_call(self._context, Code.UNAVAILABLE, NOT_NOW)
 
 
 def check_task(task: Task, digest: bytes) -> None:
@@ -128,10 +128,8 @@ class _Health(HealthServicer):  # type: ignore[misc]
             require(context, self._identity, self._identity.principal.role, Role.OPERATOR)
             if request.service:
                 raise errors.NotOnOffer("ask about the empty name: a part is well as a whole")
-        well = self._serves()
-        return HealthCheckResponse(
-            status=HealthCheckResponse.SERVING if well else HealthCheckResponse.NOT_SERVING
-        )
+        reply = HealthCheckResponse
+        return reply(status=reply.SERVING if self._serves() else reply.NOT_SERVING)
 
 
 def add_health(server: grpc.aio.Server, identity: Identity, serves: Callable[[], bool]) -> None:
