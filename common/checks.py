@@ -1,4 +1,4 @@
-"""Checks of what people give: every error names the field, the value and the remedy.
+"""Checks of what people give: Misconfiguration names the field, the value and the remedy.
 
 Each check returns the value in its own type, since one from a file may be of any. What a person
 wrote in a TOML file is read here too, and pydantic's findings become errors of the same form.
@@ -31,56 +31,43 @@ def _is_number(value: object) -> bool:
 
 
 def positive(field: str, value: float, what: str = "") -> float:
-    """Return ``value``, which must be finite and above 0; ``what`` says in words what the field is.
-
-    Raises Misconfiguration.
-    """
+    """Return ``value``, which must be finite and above 0; ``what`` begins the refusal."""
     if not (_is_number(value) and math.isfinite(value) and value > 0):
-        raise Misconfiguration(
-            field, value, f"{what}: give a finite number above 0".removeprefix(": ")
-        )
+        remedy = f"{what}: give a finite number above 0".removeprefix(": ")
+        raise Misconfiguration(field, value, remedy)
     return float(value)
 
 
 def noise_multiplier(value: float) -> float:
-    """Return a noise multiplier (standard deviation over sensitivity), finite and above 0.
-
-    Raises Misconfiguration.
-    """
+    """Return a noise multiplier (standard deviation over sensitivity), finite and above 0."""
     return positive("noise_multiplier", value, "without noise there is no guarantee")
 
 
 def rate(field: str, value: float) -> float:
-    """Return a sampling rate, which must lie in [0, 1]. Raises Misconfiguration."""
+    """Return a sampling rate, which must lie in [0, 1]."""
     if not (_is_number(value) and 0 <= value <= 1):
         raise Misconfiguration(field, value, "a rate is a probability: give 0 to 1")
     return float(value)
 
 
 def inside_unit_interval(field: str, value: float) -> float:
-    """Return ``value``, strictly between 0 and 1 as a confidence or a δ must be.
-
-    Raises Misconfiguration.
-    """
+    """Return ``value``, strictly between 0 and 1 as a confidence or a δ must be."""
     if not (_is_number(value) and 0 < value < 1):
         raise Misconfiguration(field, value, "give a number above 0 and below 1")
     return float(value)
 
 
 def epsilon(value: float, field: str = "epsilon") -> float:
-    """Return ε, which must be finite and not negative. Raises Misconfiguration."""
+    """Return ε, which must be finite and not negative."""
     if not (_is_number(value) and math.isfinite(value) and value >= 0):
         raise Misconfiguration(field, value, "epsilon is a finite number, 0 or above")
     return float(value)
 
 
 def count(field: str, value: int, least: int = 0) -> int:
-    """Return a count, which must be a whole number, ``least`` or more. Raises Misconfiguration."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Integral)
-        or not least <= int(value) <= _LARGEST
-    ):
+    """Return a count, which must be a whole number, ``least`` or more."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (whole and least <= int(value) <= _LARGEST):
         raise Misconfiguration(field, value, f"give a whole number, {least} or more")
     return int(value)
 
@@ -116,8 +103,7 @@ def parsed_toml(model: type[Model], field: str, path: Path) -> Model:
 def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfiguration:
     """Return the first of pydantic's findings as one of our errors.
 
-    Args:
-        remedies: by pydantic's type of finding; for any other, pydantic's own words.
+    ``remedies`` are by pydantic's type of finding; any other keeps pydantic's own words.
     """
     first = error.errors(include_url=False)[0]
     kind, value = first["type"], first["input"]

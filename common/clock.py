@@ -80,11 +80,7 @@ class RetryPolicy:
 
 
 class Retries:
-    """Waits between tries, until the time for them is over.
-
-    Args:
-        total_s: how long to go on after the first failure; ``counted_from_now``: from now.
-    """
+    """Waits between tries, for ``total_s`` after the first failure, or from now."""
 
     def __init__(
         self,
@@ -112,17 +108,14 @@ class Retries:
         return self._since + self._total_s - self._clock.now()
 
     def wait(self, error: Exception) -> None:
-        """Wait before the next try; the last wait is cut to what is left.
+        """Wait before the next try; raise ``error`` when the time is over.
 
-        Raises Exception: ``error``, when the time is over.
+        The last wait is cut to what is left.
         """
         if self._since is None:
             self._since = self._clock.now()
-        remaining = self.remaining()
-        if remaining <= 0:
+        if (remaining := self.remaining()) <= 0:
             raise error
-        wait_s = self._wait_s
-        if self._policy.spread:
-            wait_s *= self._clock.jitter()
-        self._clock.sleep(min(wait_s, remaining))
+        spread = self._clock.jitter() if self._policy.spread else 1.0
+        self._clock.sleep(min(self._wait_s * spread, remaining))
         self._wait_s = min(2 * self._wait_s, self._policy.longest_s)

@@ -122,9 +122,8 @@ class TaskMismatch(PrecadError):
     """Two parties hold different task descriptions; names both digests, and fields if known."""
 
     def __init__(self, ours: str, theirs: str, also: str = "") -> None:
-        fields = f" ({also})" if also else ""
-        remedy = "give both parties the same task file"
-        super().__init__(f"task digest differs: ours {ours}, theirs {theirs}{fields}; {remedy}")
+        found = f"ours {ours}, theirs {theirs}" + (f" ({also})" if also else "")
+        super().__init__(f"task digest differs: {found}; give both parties the same task file")
 
 
 class BudgetExceeded(PrecadError):
@@ -203,19 +202,14 @@ class MissingPackage(PrecadError, ImportError):
     """A package isn't installed that one of precad's extras brings; says the command."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(
-            f"{what} needs {package}, which isn't installed: pip install 'precad[{extra}]'"
-        )
+        remedy = f"which isn't installed: pip install 'precad[{extra}]'"
+        super().__init__(f"{what} needs {package}, {remedy}")
 
 
 def missing(
     error: ModuleNotFoundError, what: str, extra: str | None = None
 ) -> MissingPackage | None:
-    """Return the error for a failed import that ``what`` needs; None where no extra brings it.
-
-    By default ``extra`` is the least one with the package.
-    """
+    """Return the error for a failed import that ``what`` needs; None where no extra brings it."""
     package = (error.name or "").partition(".")[0]
-    if package not in LEAST_EXTRA:
-        return None
-    return MissingPackage(what, package, extra or LEAST_EXTRA[package])
+    least = LEAST_EXTRA.get(package)
+    return None if least is None else MissingPackage(what, package, extra or least)

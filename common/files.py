@@ -23,10 +23,7 @@ _MOST_BYTES = 2**26
 
 
 def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
-    """Create a folder, its owner's alone unless ``mode`` says more; one that exists stays as it is.
-
-    As with files, the umask doesn't decide.
-    """
+    """Create a folder, of this ``mode`` whatever the umask; one that exists stays as it is."""
     if not path.exists():
         path.mkdir(mode=mode, parents=True, exist_ok=True)
         path.chmod(mode)
@@ -127,9 +124,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
     """Lock ``folder`` for the block, and write nothing to it; a second process waits.
 
-    ``elsewhere``: what to do on a system without such locks, for the error.
-
-    Raises Misconfiguration: the system has no such locks.
+    Raises Misconfiguration: the system has no such locks; do what ``elsewhere`` says.
     """
     if sys.platform == "win32":
         raise Misconfiguration("folder", str(folder), f"this system can't lock it; {elsewhere}")
@@ -166,12 +161,11 @@ def state_lock(folder: Path | None) -> Iterator[None]:
         try:
             _lock(descriptor)
         except OSError:
-            raise Misconfiguration(
-                "state",
-                str(folder),
+            remedy = (
                 "another process takes part from this folder; stop it, or give every client and "
-                "task a folder of its own",
-            ) from None
+                "task a folder of its own"
+            )
+            raise Misconfiguration("state", str(folder), remedy) from None
         yield
 
 

@@ -65,26 +65,23 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
     except _UNREADABLE as error:
         raise _refusal(field, path, error) from None
     if missing:
-        wanted = " and ".join(names)
-        raise Misconfiguration(
-            field, str(path), f"has no array {missing[0]}, but {there}: save {wanted} in it"
-        )
+        remedy = f"has no array {missing[0]}, but {there}: save {' and '.join(names)} in it"
+        raise Misconfiguration(field, str(path), remedy)
     return tuple(_numbers(field, path, array) for array in found)
 
 
 def require_room(field: str, path: Path, unpacked: int) -> None:
-    """Refuse a compressed file that this machine's memory can't hold, before it is unpacked.
+    """Refuse a compressed file before it is unpacked: to more than half of this machine's memory.
 
-    Raises Misconfiguration: ``unpacked`` bytes are more than half of the memory.
+    Raises Misconfiguration.
     """
     memory = memory_bytes()
     if unpacked > memory // 2:
-        raise Misconfiguration(
-            field,
-            str(path),
+        remedy = (
             f"unpacks to {unpacked / 2**30:,.1f} GiB, and this machine has {memory / 2**30:,.1f} "
-            "GiB of memory: if it is the right file, give fewer records, or use a larger machine",
+            "GiB of memory: if it is the right file, give fewer records, or use a larger machine"
         )
+        raise Misconfiguration(field, str(path), remedy)
 
 
 def memory_bytes() -> int:

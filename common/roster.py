@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -39,21 +40,17 @@ def rate_grid(task: Task) -> tuple[float, ...]:
 def on_grid(task: Task, record_rate: float) -> float:
     """The highest rate of the task's grid that isn't above ``record_rate``.
 
-    A client samples, claims and accounts with this one number.
-
-    Raises Misconfiguration: below the grid's floor, or above the task's p.
+    A client samples, claims and accounts with it. Raises Misconfiguration: below the grid's floor,
+    or above the task's p.
     """
     grid, most = rate_grid(task), task.privacy.record_rate
     if not 0 < record_rate <= most:
         remedy = f"must be above 0 and at most the task's {most}"
         raise Misconfiguration("record_rate", record_rate, remedy)
     if record_rate < grid[-1]:
-        raise Misconfiguration(
-            "record_rate",
-            record_rate,
-            f"must be at least {grid[-1]!r}, 1/{2**GRID_OCTAVES} of the task's rate: claim that, "
-            "or hold fewer records",
-        )
+        least = f"{grid[-1]!r}, 1/{2**GRID_OCTAVES} of the task's rate"
+        remedy = f"must be at least {least}: claim that, or hold fewer records"
+        raise Misconfiguration("record_rate", record_rate, remedy)
     # What a person writes, 0.1 for 0.3/3, may miss its own float by a rounding.
     return next(rate for rate in grid if rate <= record_rate * (1 + 1e-9))
 
@@ -73,25 +70,22 @@ class Enrolment:
         if not 1 <= self.records <= MAX_RECORDS:
             raise Misconfiguration("records", self.records, f"must be from 1 to {MAX_RECORDS}")
         if (nearest := on_grid(task, self.record_rate)) != self.record_rate:
-            raise Misconfiguration(
-                "record_rate",
-                self.record_rate,
-                f"isn't on the task's grid of rates; claim and sample with {nearest!r}",
+            remedy = f"isn't on the task's grid of rates; claim and sample with {nearest!r}"
+            raise Misconfiguration("record_rate", self.record_rate, remedy)
+        expected, most = self.records * self.record_rate, task.enrolment.max_expected_records
+        if expected > most:
+            remedy = (
+                f"records·record_rate = {expected:g} passes the task's "
+                f"enrolment.max_expected_records = {most:g}; "
+                "lower the rate or ask for a task with a higher cap"
             )
-        if self.records * self.record_rate > task.enrolment.max_expected_records:
-            raise Misconfiguration(
-                "records",
-                self.records,
-                f"records·record_rate = {self.records * self.record_rate:g} passes the task's "
-                f"enrolment.max_expected_records = {task.enrolment.max_expected_records:g}; "
-                "lower the rate or ask for a task with a higher cap",
-            )
+            raise Misconfiguration("records", self.records, remedy)
 
 
 class Roster(Mapping[ClientId, Enrolment]):
     """All enrolled clients in the order of their names; immutable."""
 
-    def __init__(self, enrolments: "Mapping[ClientId, Enrolment]") -> None:
+    def __init__(self, enrolments: Mapping[ClientId, Enrolment]) -> None:
         self._by_client = {client: enrolments[client] for client in sorted(enrolments)}
         self._seed_holders: dict[Digest, dict[ClientId, Role]] = {}
 
@@ -122,12 +116,10 @@ class Roster(Mapping[ClientId, Enrolment]):
             if claim.client in enrolments:
                 raise Misconfiguration(source, entry.client, "is listed twice; remove one entry")
             enrolments[claim.client] = claim
-        if not task.enrolment.min_clients <= len(enrolments) <= task.enrolment.clients:
-            raise Misconfiguration(
-                source,
-                f"{len(enrolments)} clients",
-                f"the task takes {task.enrolment.min_clients} to {task.enrolment.clients}",
-            )
+        least, most = task.enrolment.min_clients, task.enrolment.clients
+        if not least <= len(enrolments) <= most:
+            size = f"{len(enrolments)} clients"
+            raise Misconfiguration(source, size, f"the task takes {least} to {most}")
         return cls(enrolments)
 
     def __getitem__(self, client: ClientId) -> Enrolment:
@@ -162,11 +154,9 @@ class Roster(Mapping[ClientId, Enrolment]):
             return Digest.of(encode_context("seed-holder", task.value, client.encoded())).value
 
         if task not in self._seed_holders:
-            servers = Role.SERVER_A, Role.SERVER_B
             ordered = sorted(self._by_client, key=place)
-            self._seed_holders[task] = {
-                client: servers[number % 2] for number, client in enumerate(ordered)
-            }
+            servers = cycle((Role.SERVER_A, Role.SERVER_B))
+            self._seed_holders[task] = dict(zip(ordered, servers, strict=False))
         return self._seed_holders[task]
 
     def digest(self) -> Digest:
@@ -195,36 +185,31 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     """What is wrong with a C that bad owners reach far more often than honest ones; None if not.
 
     A bad owner sends C in every round. An honest one's update is as long as its sample at most, and
-    empty in all rounds in which it samples nothing.
-
-    ``records``: how many the largest owner holds; what the task admits unless given.
+    empty in all rounds in which it samples nothing. ``records``: how many the largest owner holds;
+    what the task admits unless given.
     """
-    privacy = task.privacy
+    clip, rate = task.privacy.client_clip, task.privacy.record_rate
     if records is None:
-        cap = task.enrolment.max_expected_records
-        records = math.floor(cap / privacy.record_rate * (1 + 1e-9))
+        records = math.floor(task.enrolment.max_expected_records / rate * (1 + 1e-9))
     records = max(1, records)
-    sampled = most_records(records, privacy.record_rate)
-    longest, usual = (
-        privacy.record_clip * each for each in (sampled, privacy.record_rate * records)
-    )
+    sampled, record_clip = most_records(records, rate), task.privacy.record_clip
+    longest, usual = record_clip * sampled, record_clip * (rate * records)
     owner = f"an owner of {records:,} record{'' if records == 1 else 's'}"
-    weight = f"one bad owner weighs as much as {privacy.client_clip / usual:.3g} honest ones"
-    if privacy.client_clip > longest:
+    weight = f"one bad owner weighs as much as {clip / usual:.3g} honest ones"
+    if clip > longest:
         return (
-            f"privacy.client_clip = {privacy.client_clip:g} arms attackers alone: {owner} can "
-            f"sample {sampled:,} at most, and no honest update is longer than {longest:g}. So "
-            f"{weight}; make it {longest:g} or less"
+            f"privacy.client_clip = {clip:g} arms attackers alone: {owner} can sample {sampled:,} "
+            f"at most, and no honest update is longer than {longest:g}. So {weight}; make it "
+            f"{longest:g} or less"
         )
-    if privacy.client_clip <= _HEAVY * usual * (1 + 1e-9):
+    if clip <= _HEAVY * usual * (1 + 1e-9):
         return None
     less = f"make it {_HEAVY * usual:g} or less"
-    if usual < privacy.record_clip:
+    if usual < record_clip:
         less = f"raise record_rate towards {1 / records:.2g}, with the noise that keeps ε"
     return (
-        f"privacy.client_clip = {privacy.client_clip:g} lets bad owners weigh more: they send it "
-        f"in every round, and {owner} samples {privacy.record_rate * records:.3g} on average. So "
-        f"{weight}; {less}"
+        f"privacy.client_clip = {clip:g} lets bad owners weigh more: they send it in every round, "
+        f"and {owner} samples {rate * records:.3g} on average. So {weight}; {less}"
     )
 
 

@@ -62,7 +62,7 @@ class Task(schema.Section):
 
     @classmethod
     def parse(cls, data: dict[str, object]) -> Self:
-        """From plain values. Raises Misconfiguration: the field, the value and what would fit."""
+        """From plain values. Raises Misconfiguration."""
         return parsed(cls, data, _REMEDIES)
 
     @classmethod
@@ -77,16 +77,11 @@ class Task(schema.Section):
     @model_validator(mode="before")
     @classmethod
     def _by_check(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            if data.get("validation") == "fss":
-                raise Misconfiguration(
-                    "validation",
-                    "fss",
-                    'is no more: write "proof", which gives the same and needs no dealer',
-                )
-            if data.get("validation") == "proof":
-                return {"projections": LEAST_ROWS} | data
-        return data
+        check = data.get("validation") if isinstance(data, dict) else None
+        if check == "fss":
+            remedy = 'is no more: write "proof", which gives the same and needs no dealer'
+            raise Misconfiguration("validation", check, remedy)
+        return {"projections": LEAST_ROWS} | data if check == "proof" else data
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -103,11 +98,10 @@ class Task(schema.Section):
         for later in ("data", "objective"):
             if values[later] is None:
                 del values[later]
-        model = values["model"]
-        del model["initial_file"]  # each party's own
+        del values["model"]["initial_file"]  # each party's own
         for later in ("initial_digest", "buffers"):
-            if not model[later]:
-                del model[later]
+            if not values["model"][later]:
+                del values["model"][later]
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @cached_property
@@ -161,17 +155,13 @@ class Task(schema.Section):
 
 
 def require_dealer(task: Task, address: str | None) -> None:
-    """Refuse settings that name a dealer for a task without one, or none for one with.
-
-    Raises Misconfiguration.
-    """
-    if task.has_dealer and address is None:
-        remedy = 'give its HOST:PORT, or take a task with validation = "proof", which needs none'
-        raise Misconfiguration("dealer", None, remedy)
-    if address is not None and not task.has_dealer:
-        raise Misconfiguration(
-            "dealer", address, 'remove it: a task with validation = "proof" has no dealer'
-        )
+    """Raise Misconfiguration: no dealer for a task with one, or one for a task without."""
+    if task.has_dealer is not (address is None):
+        return
+    remedy = 'give its HOST:PORT, or take a task with validation = "proof", which needs none'
+    if address is not None:
+        remedy = 'remove it: a task with validation = "proof" has no dealer'
+    raise Misconfiguration("dealer", address, remedy)
 
 
 def with_objective(task: Task, objective: schema.ObjectiveSection | str) -> Task:

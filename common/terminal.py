@@ -55,10 +55,8 @@ def plain(text: str, style: str = "") -> Text:
 def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -> None:
     """Print lines, broken between words where a terminal is too narrow.
 
-    Args:
-        out: a terminal gets colours, anything else plain text; a bar's console, while it lasts.
-        parts: of the text, each alone or with rich's style.
-        style: of all of it.
+    A terminal gets colours, anything else plain text; ``out`` is a bar's console, while it lasts.
+    Parts stand alone or with rich's style; ``style`` is of all.
     """
     texts = [plain(part) if isinstance(part, str) else plain(*part) for part in parts]
     console = out if isinstance(out, Console) else console_of(out)
@@ -66,12 +64,9 @@ def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -
 
 
 class Table:
-    """Aligned columns under their headings.
+    """Aligned columns under their headings, and a title above.
 
-    Args:
-        headings: one a column; ``>`` before it sets a column of numbers to the right. Where all
-            are empty there is no line of them.
-        title: above it.
+    ``>`` before a heading sets a column of numbers to the right; all empty make no line.
     """
 
     def __init__(self, *headings: str, title: str = "") -> None:
@@ -106,11 +101,8 @@ class Bar(progress.Progress):
     """A bar while its block lasts, and what stands beneath it; nothing where nothing is redrawn.
 
     What others print meanwhile goes above, and at the end bar and lines are gone. It lasts once.
-
-    Args:
-        total: of its steps; None where nobody knows.
-        done: steps that are done before.
-        beneath: what stands there now; asked again and again.
+    ``total`` steps, None where nobody knows, of which ``done`` are done before. What stands beneath
+    is asked again and again.
     """
 
     def __init__(

@@ -44,21 +44,16 @@ class _Half:
     deliver: Deliver
 
     def opens(self) -> bool:
-        it = self.request
-        own = it.commitment_a if self.role is Role.SERVER_A else it.commitment_b
-        return opens(Digest(own), self.role, Digest(it.context), it.salt, it.seed)
+        ctx, *commitments = self.request.names
+        own = commitments[SERVERS.index(self.role)]
+        return opens(own, self.role, ctx, self.request.salt, self.request.seed)
 
 
 class DealerRole:
     """Deals to one task's two servers; sees the seeds of clients' masks, never what they mask.
 
-    Safe to call from several threads.
-
-    Args:
-        task: its digest.
-        dimension: d, the length of masks.
-        keys: 32 secret bytes shared with each server, and with it alone; fresh ones from the
-            operating system's CSPRNG but in tests.
+    Safe to call from several threads. ``keys`` are 32 secret bytes shared with each server, and
+    with it alone; fresh ones from the operating system's CSPRNG but in tests.
     """
 
     def __init__(
@@ -97,14 +92,12 @@ class DealerRole:
     def corrections(self, role: Role, request: DealRequest) -> RingVector:
         """The correction words of a request, once to each server.
 
-        Returns:
-            ``[request.correction_words] int64`` for server B: for each binary triple
-            (a & b) ⊕ c_A. Empty for server A, whose part is all expanded from its key.
+        ``[request.correction_words] int64`` for server B: for each binary triple (a & b) ⊕ c_A.
+        Empty for server A, whose part is all expanded from its key.
 
-        Raises:
-            PeerViolation: the role isn't a server, or this batch was asked with another shape.
-            PeerUnavailable: it was dealt to this server before, or a newer attempt has begun.
-            TaskMismatch: the request is for another task.
+        Raises PeerViolation: the role isn't a server, or this batch was asked with another shape;
+        PeerUnavailable: it was dealt to this server before, or a newer attempt has begun;
+        TaskMismatch.
         """
         self.key_for(role)
         with self._lock:
@@ -196,10 +189,8 @@ def _square(one: _Half, other: _Half, dimension: int) -> None:
 
 def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVector]:
     """A = a_A + a_B, in pieces; each is good until the next one is asked for."""
-    streams = [
-        mask_stream(each.request.seed, each.role, *each.request.names)
-        for each in (of_one, of_other)
-    ]
+    halves = of_one, of_other
+    streams = [mask_stream(each.request.seed, each.role, *each.request.names) for each in halves]
     # Two buffers: one of a MiB would be fetched from the system anew for each submission.
     one, other = (np.empty(min(_PIECE, dimension), dtype=np.int64) for _ in streams)
     for start in range(0, dimension, _PIECE):
@@ -210,10 +201,7 @@ def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVecto
 
 
 class LocalDealing:
-    """A server's way to a dealer in its own process, shared with the other server's thread.
-
-    For tests, and for the protocol played on one page.
-    """
+    """A server's way to a dealer in its own process, as on the page that plays the protocol."""
 
     epoch = b""
 
@@ -230,15 +218,12 @@ class LocalDealing:
         return self._dealer.key_for(self._role)
 
     def deal(self, request: DealRequest) -> RingVector:
-        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+        """As ``Dealing``'s."""
         return self._dealer.corrections(self._role, request)
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
-        """A conversation for one attempt.
-
-        The second of two servers squares in its own thread: there is no other here.
-        """
+        """As ``Dealing``'s: the second of two servers squares in its own thread."""
 
         def send(request: SquareRequest) -> None:
             try:
@@ -252,5 +237,4 @@ class LocalDealing:
             yield conversation
         finally:
             self._dealer.forget(conversation.put)
-            why = "this server ended its conversation with the dealer"
-            conversation.end(PeerUnavailable(why))
+            conversation.end(PeerUnavailable("this server ended its conversation with the dealer"))

@@ -139,8 +139,7 @@ class DealingService(DealingServicer):
         async with Refusing(context):
             role = self._server(context, request.role)
             self._check(request)
-            most = self._task.enrolment.clients
-            each = 2 * self._task.projections + 1
+            most, each = self._task.enrolment.clients, 2 * self._task.projections + 1
             asked = (request.clients, request.comparisons)
             if asked[0] > most or asked[1] != asked[0] * each:
                 why = f"this task has at most {most} clients, with {each} comparisons each"

@@ -68,19 +68,16 @@ def connections_for(clients: int) -> int:
     """Let this process open as many files as the system allows; half of them for callers at most.
 
     Where the system allows little, files come first: whoever isn't let in now comes again, and a
-    journal that can't be opened stops a training.
-
-    Returns:
-        How many connections a server of a task with so many clients takes; where that is less than
-        it would, a warning says so.
+    journal that can't be opened stops a training. How many connections a server of a task with so
+    many clients takes comes back; where that is less than it would, a warning says so.
     """
+    wanted = STRANGERS + PER_CLIENT * clients
     if sys.platform == "win32":
         # No party's port is served there: only owners run on it.
-        return STRANGERS + PER_CLIENT * clients
+        return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = STRANGERS + PER_CLIENT * clients
     # The other half is for uploads, the database and the links to the other parties. Whoever isn't
     # connected uploads nothing: of fewer connections than clients each counts with its files.
     left = hard - OWN_FILES

@@ -53,11 +53,9 @@ class CallRate:
         """How many calls a caller has begun that aren't forgiven yet, and when it was so."""
 
     def begin(self, caller: Caller) -> float:
-        """One more call begins, of whatever kind.
+        """One more call begins: return how many are beyond the caller's rate.
 
-        Returns:
-            How many calls are beyond the caller's rate: those that are refused count too, up to
-            ``REFUSED``.
+        Those that are refused count too, up to ``REFUSED``.
         """
         now = self._clock.now()
         begun, at = self._begun.get(caller, (0.0, now))
@@ -89,9 +87,8 @@ class Guard(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             handler = grpc.stream_unary_rpc_method_handler(_unknown)
-        kind = ("stream" if handler.request_streaming else "unary") + (
-            "_stream" if handler.response_streaming else "_unary"
-        )
+        shapes = handler.request_streaming, handler.response_streaming
+        kind = "_".join("stream" if streams else "unary" for streams in shapes)
         behaviour = getattr(handler, kind)
 
         async def begin(requests: AsyncIterator[Any], context: Any) -> Any:
@@ -111,15 +108,12 @@ class Guard(grpc.aio.ServerInterceptor):
                 async for message in messages:
                     yield message
 
-        begins = (
-            {"stream_stream": stream} if handler.response_streaming else {"stream_unary": answer}
-        )
+        begins = {"stream_stream": stream} if shapes[1] else {"stream_unary": answer}
         return handler._replace(**{"request_streaming": True, kind: None} | begins)
 
     async def _in_its_rate(self, caller: Caller | None, context: Any) -> None:
-        if caller is None or (isinstance(caller, Principal) and caller.role in SERVING_ROLES):
-            return
-        if not (beyond := self._rate.begin(caller)):
+        served = isinstance(caller, Principal) and caller.role in SERVING_ROLES
+        if caller is None or served or not (beyond := self._rate.begin(caller)):
             return
         if beyond >= REFUSED:
             self._connections.end(context)
@@ -166,10 +160,8 @@ class RefusingOtherVersions(grpc.aio.ServerInterceptor):
         if theirs == WIRE_VERSION or health:
             return await continuation(handler_call_details)
         behind = "the caller" if theirs < WIRE_VERSION else self._who
-        text = (
-            f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}: upgrade precad "
-            f"at {behind}"
-        )
+        versions = f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}"
+        text = f"{versions}: upgrade precad at {behind}"
 
         async def refuse(_requests: object, context: Any) -> None:
             log.warning("a call from %s was refused: %s", context.peer(), text)
@@ -183,9 +175,9 @@ async def _unknown(_requests: object, context: Any) -> None:
 
 
 class GuardedPort:
-    """One port of ``who``, such as "server B": services are added to ``server``, then it listens.
+    """One port of ``who``, such as "server B", where so many clients have business.
 
-    So many ``clients`` have business there.
+    Services are added to ``server``, then it listens.
     """
 
     def __init__(

@@ -33,12 +33,12 @@ Values = float | Mapping[str, float]
 
 def gauge(name: str, says: str, values: Values, label: str = "") -> Metric:
     """Return what goes up and down, as it is now; ``precad_`` goes before its name."""
-    return _with(GaugeMetricFamily(PREFIX + name, says, labels=[label] if label else []), values)
+    return _filled(GaugeMetricFamily, name, says, values, label)
 
 
 def counter(name: str, says: str, values: Values, label: str = "") -> Metric:
     """Return what only grows; its name ends with ``_total``."""
-    return _with(CounterMetricFamily(PREFIX + name, says, labels=[label] if label else []), values)
+    return _filled(CounterMetricFamily, name, says, values, label)
 
 
 def about(role: str, task: str) -> Metric:
@@ -49,10 +49,11 @@ def about(role: str, task: str) -> Metric:
     return family
 
 
-def _with(family: Any, values: Values) -> Metric:
+def _filled(kind: Any, name: str, says: str, values: Values, label: str) -> Metric:
+    family = kind(PREFIX + name, says, labels=[label] if label else [])
     if isinstance(values, Mapping):
-        for label, value in sorted(values.items()):
-            family.add_metric([label], value)
+        for each, value in sorted(values.items()):
+            family.add_metric([each], value)
     else:
         family.add_metric([], values)
     made: Metric = family
@@ -145,9 +146,7 @@ def metrics_page(
 ) -> Iterator[None]:
     """Show metrics at ``http://address/metrics`` until the block ends; port 0 takes a free one.
 
-    ``collect`` gives the present values, in threads.
-
-    Raises Misconfiguration: nothing can listen there.
+    ``collect`` gives the present values, in threads. Raises Misconfiguration: nothing can listen.
     """
     host, port = split_address(address)
     registry = CollectorRegistry()

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from precad.common.errors import PeerViolation, one_line
@@ -93,7 +94,7 @@ class OperatorConnection:
 
     def __init__(self, address: str, role: Role, identity: Identity) -> None:
         self._who = role.title
-        self._address = address
+        self._errors = partial(errors_of, role.title, address)
         self._channel = open_channel(address, identity, role)
         self._operation = OperationStub(self._channel)
         self._aggregation = AggregationStub(self._channel)
@@ -104,10 +105,9 @@ class OperatorConnection:
 
     def status(self, timeout_s: float = CALL_TIMEOUT_S, *, wait: bool = False) -> ServerStatus:
         """Where the training stands."""
-        with errors_of(self._who, self._address):
-            reply = self._operation.Status(
-                pb.StatusRequest(), timeout=timeout_s, wait_for_ready=wait
-            )
+        with self._errors():
+            request = pb.StatusRequest()
+            reply = self._operation.Status(request, timeout=timeout_s, wait_for_ready=wait)
         check_version(self._who, reply.wire_version)
         return ServerStatus(**_shown(values_of(reply)))
 
@@ -118,12 +118,12 @@ class OperatorConnection:
         """
         task = self.status().task_digest
         request = pb.AllowRequest(task_digest=task, word=word, version=version)
-        with errors_of(self._who, self._address):
+        with self._errors():
             return self._operation.Allow(request, timeout=CALL_TIMEOUT_S).until
 
     def reports(self) -> Generator[RoundReport]:
         """One report per finished round, until the training ends."""
-        with errors_of(self._who, self._address):
+        with self._errors():
             for report in self._operation.Reports(pb.StatusRequest(), wait_for_ready=True):
                 values = _shown(values_of(report))
                 steps = tuple(StepCost(**each) for each in values.pop("steps"))
@@ -133,7 +133,7 @@ class OperatorConnection:
         """The model that round ``version`` starts from, ``[d]``; server A only."""
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
         timeout_s, data = max(CALL_TIMEOUT_S, task.deadlines.collect), bytearray()
-        with errors_of(self._who, self._address):
+        with self._errors():
             for piece in self._aggregation.FetchModel(request, timeout=timeout_s):
                 data += piece.data
                 if len(data) > most_bytes(task.dimension):
@@ -143,6 +143,6 @@ class OperatorConnection:
     def model_digest(self, task: Task, version: int) -> Digest:
         """Digest of the model that round ``version`` starts from."""
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
-        with errors_of(self._who, self._address):
+        with self._errors():
             reply = self._aggregation.ModelDigest(request, timeout=CALL_TIMEOUT_S)
         return Digest(reply.model_digest)
