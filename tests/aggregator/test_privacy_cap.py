@@ -210,16 +210,12 @@ def test_a_version_that_is_released_again_costs_a_round_no_account(
     assert len(set(asked)) == 1
 
 
-def test_without_a_limit_everybody_may(make_task: TaskMaker) -> None:
-    task = limited(make_task, None)
-    assert PrivacyCap(task).most(0.2) is None
-    assert PrivacyCap(task).admits(0.2, 10**6, {}, 0)
-
-
-def test_a_limit_of_less_than_one_round_lets_nobody_in(make_task: TaskMaker) -> None:
-    task = limited(make_task, 1e-6)
-    assert PrivacyCap(task).most(0.2) == 0
-    assert not PrivacyCap(task).admits(0.2, 0, {}, 0)
+def test_without_a_limit_everybody_may_and_under_one_of_less_than_a_round_nobody(
+    make_task: TaskMaker,
+) -> None:
+    free, tight = (PrivacyCap(limited(make_task, limit)) for limit in (None, 1e-6))
+    assert (free.most(0.2), free.admits(0.2, 10**6, {}, 0)) == (None, True)
+    assert (tight.most(0.2), tight.admits(0.2, 0, {}, 0)) == (0, False)
 
 
 def test_more_charges_than_rounds_are_judged_by_epsilon_alone(make_task: TaskMaker) -> None:

@@ -190,6 +190,13 @@ def type_in(agreed: Path, *commands: str) -> None:
         subprocess.run(command, cwd=agreed, shell=True, check=True)
 
 
+def further_unpacked(agreed: Path, name: str) -> Path:
+    """Beside the first task's kit."""
+    assert further(agreed, name).exit_code == 0
+    type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
+    return agreed / name / "clinics"
+
+
 def next_steps(folder: Path) -> list[str]:
     """The commands in it."""
     text = (folder / "NEXT.txt").read_text()
@@ -202,8 +209,7 @@ def test_a_further_task_s_kit_leaves_the_first_as_it_was(name: str, agreed: Path
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     kind = SETTINGS[name]
     mode = (folder / "keys").stat().st_mode
-    assert further(agreed, name).exit_code == 0
-    type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
+    further_unpacked(agreed, name)
     assert {path: path.read_bytes() for path in before} == before
     assert (folder / "keys").stat().st_mode == mode
     unit = f"precad-{name}-clinics.service"
@@ -220,8 +226,7 @@ def test_a_further_task_s_kit_leaves_the_first_as_it_was(name: str, agreed: Path
 
 def test_an_owner_s_further_task_has_the_first_one_s_records_and_account(agreed: Path) -> None:
     folder = unpacked(agreed, "ward-3")
-    assert further(agreed, "ward-3").exit_code == 0
-    type_in(agreed, "tar -xzf ward-3-clinics-kit.tar.gz")
+    further_unpacked(agreed, "ward-3")
     first = JoinSettings.load(folder / "settings.toml")
     own = JoinSettings.load(folder / "clinics" / "settings.toml")
 
@@ -269,8 +274,7 @@ def test_a_further_task_s_piece_of_the_compose_file_goes_with_the_first(
     name: str, agreed: Path
 ) -> None:
     folder = unpacked(agreed, name)
-    assert further(agreed, name).exit_code == 0
-    type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
+    further_unpacked(agreed, name)
     whole = (folder / "compose.yml").read_text()
     more = (folder / "clinics" / "compose.yml").read_text()
     mounts = [line.split(":") for line in re.findall(r"^      - (\S+:/\S+)$", more, re.MULTILINE)]
@@ -301,8 +305,7 @@ def test_weights_travel_with_the_task_to_whom_starts_from_them(name: str, agreed
     made = run("task", "new", agreed / "task.toml", "--architecture", "logistic", *wishes, *start)
     assert made.exit_code == 0, made.output
     folder = unpacked(agreed, name)
-    assert further(agreed, name).exit_code == 0
-    type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
+    further_unpacked(agreed, name)
     for place, within in ((folder, ""), (folder / "clinics", "clinics/")):
         if name == "dealer":
             assert not (place / "start.safetensors").exists()

@@ -122,26 +122,3 @@ def test_without_a_shape_such_as_the_first_layer_takes_is_tried() -> None:
     assert try_model(strange, task_of(strange, "uniform")) is None
     with pytest.raises(Misconfiguration, match=r"takes no record of shape \[2, 8, 8\]"):
         try_model(strange, task_of(strange, "uniform"), P.shape[1:])
-
-
-def written() -> str:
-    """The page's tables, for whoever changes the corpus; tests/transformers has rows besides."""
-    tables: list[dict[str, list[str]]] = [{}, {}]
-    for name, (make, x) in {**TRAINED, **REFUSED}.items():
-        torch.manual_seed(2)
-        model = make()
-        y = targets_for(model(torch.from_numpy(x))) if name in TRAINED else Y
-        said = outcome(model, functional.cross_entropy, x, y)
-        tables[0].setdefault(said, []).append(name)
-    for name, (loss, columns, y) in {**LOSSES, **REFUSED_LOSSES}.items():
-        said = outcome(nn.Linear(6, columns), loss, X, y)
-        table = next((each for each in tables if said in each and said != "trains"), tables[1])
-        table.setdefault(said, []).append(name if name in LOSSES else f"{name} (loss)")
-    lines = []
-    for title, table in zip(("model", "loss"), tables, strict=True):
-        lines += [f"| {title} | |", "| --- | --- |"]
-        for said, names in table.items():
-            shown = names if said == "trains" else ["; ".join(names)]
-            lines += [f"| {each} | {said} |" for each in shown]
-        lines.append("")
-    return "\n".join(lines)

@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -67,6 +67,11 @@ def npy(array: Any) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+def damaged(data: bytes) -> bytes:
+    """The deflate stream of an archive."""
+    return data[:40] + b"\xff" * 20 + data[60:]
 
 
 def packed(**members: bytes) -> bytes:
@@ -145,35 +150,32 @@ def test_an_announced_deadline_that_is_no_number_of_seconds(seconds: float) -> N
         pytest.param(RECORDS.replace(b"\x08\x00", b"\x63\x00"), id="an unknown compression"),
         pytest.param(RECORDS.replace(b"\x14\x00\x00\x00", b"\x14\x00\x01\x00"), id="encrypted"),
         pytest.param(RECORDS.replace(b"\x14\x00", b"\x94\x00"), id="of a later version"),
+        pytest.param(damaged(RECORDS), id="a damaged deflate stream"),
     ],
 )
 def test_records_that_are_no_records(data: bytes) -> None:
     refused("client-data", data)
 
 
-def test_a_damaged_deflate_stream() -> None:
-    data = bytearray(RECORDS)
-    data[40:60] = b"\xff" * 20
-    refused("client-data", bytes(data))
+NO_NUMBERS = (np.array(["a", "b"]), np.zeros((0, 2)), np.zeros((2, 0)), np.array([1j]))
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_arrays_of_words_or_of_nothing(number: int) -> None:
-    for array in (np.array(["a", "b"]), np.zeros((0, 2)), np.zeros((2, 0)), np.array([1j])):
-        refused("certify-npy", bytes([number]) + npy(array))
-    refused("certify-npy", bytes([number]) + packed(x=npy(np.ones(3))))
-    refused("certify-npy", bytes([number]) + npy(np.ones(3)).replace(b"}", b"(", 1))
-
-
-@pytest.mark.parametrize("label", [2**40, 2**62, 2**63 - 1])
-def test_a_label_that_would_fill_the_memory(label: int) -> None:
-    refused("certify-npy", b"\1" + npy(np.array([[0, 1], [label, 0]])))
-
-
-def test_counts_beyond_all_votes() -> None:
-    refused("certify-npy", b"\0" + npy(np.array([[2**64 - 1, 0]], dtype=np.uint64)))
-    refused("certify-npy", b"\0" + npy(np.array([[2**62, 2**62], [2**62, 2**62]])))
-    refused("certify-npy", b"\0" + npy(np.array([[1e300, 0.0]])))
+@pytest.mark.parametrize(
+    ("numbers", "data"),
+    [
+        *((range(5), npy(array)) for array in NO_NUMBERS),
+        (range(5), packed(x=npy(np.ones(3)))),
+        (range(5), npy(np.ones(3)).replace(b"}", b"(", 1)),
+        # Labels that would fill the memory, and counts beyond all votes.
+        *(([1], npy(np.array([[0, 1], [label, 0]]))) for label in (2**40, 2**62, 2**63 - 1)),
+        ([0], npy(np.array([[2**64 - 1, 0]], dtype=np.uint64))),
+        ([0], npy(np.array([[2**62, 2**62], [2**62, 2**62]]))),
+        ([0], npy(np.array([[1e300, 0.0]]))),
+    ],
+)
+def test_arrays_that_are_no_votes_labels_or_scores(numbers: Iterable[int], data: bytes) -> None:
+    for number in numbers:
+        refused("certify-npy", bytes([number]) + data)
 
 
 def change(**changes: object) -> bytes:

@@ -13,7 +13,7 @@ from tests.conftest import task_values
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from precad.client.gradients.local_update import local_update, sum_encoded
+from precad.client.gradients.local_update import local_update
 from precad.client.gradients.torch_models import model_section
 from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Misconfiguration
@@ -88,19 +88,6 @@ def test_one_record_moves_the_sum_by_at_most_its_clip(
     difference = update(task, indices, scale=scale) - update(task, neighbour, scale=scale)
     limit = record_clip * 2.0**19
     assert squared_norm(difference) <= limit * limit
-
-
-@settings(max_examples=50)
-@given(st.integers(0, 2**32), st.integers(1, 30), st.floats(0.01, 1e6))
-def test_one_gradient_moves_the_encoded_sum_by_at_most_its_clip(
-    seed: int, count: int, size: float
-) -> None:
-    task = task_of(1.0)
-    generator = np.random.default_rng(seed)
-    gradients = generator.normal(0, size, (count, task.dimension))
-    whole = sum_encoded([gradients], task)
-    without = sum_encoded([gradients[: count // 2], gradients[count // 2 + 1 :]], task)
-    assert squared_norm(whole - without) <= (2**20) ** 2
 
 
 def test_no_records_give_the_zero_vector() -> None:
