@@ -80,10 +80,6 @@ def client_of(part: ProofSubmission) -> ClientId:
     return part.context.client
 
 
-def other_check() -> ByProof:
-    return ByProof(servers(TASK)[A], 3, NAMES)
-
-
 @pytest.mark.parametrize(
     "batches", [(slice(None),), (slice(2), slice(2, 2), slice(2, None))], ids=["one", "two"]
 )
@@ -149,7 +145,7 @@ def test_no_header_is_answered_twice(
 
 
 def test_of_another_check_nothing_is_taken(held: Held) -> None:
-    check = other_check()
+    check = ByProof(servers(TASK)[A], 3, NAMES)
     with pytest.raises(AssertionError, match="without a proof"):
         check.take([held[A][0], object()])  # type: ignore[list-item]
 
@@ -225,12 +221,8 @@ def flipped(data: bytes, at: int) -> bytes:
     return bytes(found)
 
 
-def word_at(data: bytes, at: int, word: int) -> bytes:
-    return data[:at] + word.to_bytes(8, "little") + data[at + 8 :]
-
-
 def beyond(at: int, word: int) -> Callable[[bytes], bytes]:
-    return lambda data: word_at(data, at, word)
+    return lambda data: data[:at] + word.to_bytes(8, "little") + data[at + 8 :]
 
 
 Lie = Callable[[bytes], bytes]

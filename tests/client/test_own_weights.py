@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,10 @@ def test_chosen_weights_are_refused_with_both_ways_out() -> None:
     hand_over(load_initial(module, task), task)
 
 
-def scaled(factor: float) -> Callable[[nn.Module], None]:
+def scaled(factor: float, layer: int = 0) -> Callable[[nn.Module], None]:
     def change(module: nn.Module) -> None:
         with torch.no_grad():
-            module[0].weight.mul_(factor)  # type: ignore[index]
+            module[layer].weight.mul_(factor)  # type: ignore[index]
 
     return change
 
@@ -81,11 +82,7 @@ def normal(module: nn.Module) -> None:
     nn.init.normal_(module[3].weight, std=1.0)  # type: ignore[index]
 
 
-def norm_scale(module: nn.Module) -> None:
-    nn.init.constant_(module[1].weight, 0.9)  # type: ignore[index]
-
-
-@pytest.mark.parametrize("change", [scaled(3.0), scaled(0.3), scaled(0.0), normal, norm_scale])
+@pytest.mark.parametrize("change", [scaled(3.0), scaled(0.3), scaled(0.0), normal, scaled(0.9, 1)])
 def test_other_weights_than_layers_draw_are_chosen(change: Callable[[nn.Module], None]) -> None:
     module = fresh()
     change(module)
@@ -252,7 +249,7 @@ def test_a_task_is_made_from_weights(
     result = run("task", "new", "t.toml", *NEW, "--from", "public/start.safetensors")
     if said:
         assert result.exit_code == 2, result.exception
-        assert_matches(said, result.stderr)
+        assert re.search(said, result.stderr)
         assert not (wards / "start.safetensors").exists()
         return
     assert result.exit_code == 0, result.stderr
@@ -283,11 +280,6 @@ def test_a_trained_model_is_applied_with_the_task_s_buffers(wards: Path) -> None
     other = run(*predict, "--model", "wards_with_weights:Other")
     assert other.exit_code == 2
     assert "buffer scale" in other.stderr
-
-
-def assert_matches(pattern: str, text: str) -> None:
-    with pytest.raises(ValueError, match=pattern):
-        raise ValueError(text)
 
 
 @pytest.mark.parametrize(

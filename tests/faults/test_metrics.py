@@ -58,11 +58,6 @@ def spent(task: Task, participations: int, rounds: int | None = None) -> dict[st
     return {each.adversary.value: each.epsilon for each in stated}
 
 
-def task_end(task: Task) -> dict[str, float]:
-    """With everybody in every round."""
-    return spent(task, task.training.rounds)
-
-
 def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
     deployment: FaultyDeployment,
 ) -> None:
@@ -82,7 +77,7 @@ def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
         for step in ("collect", "validate", "release"):
             assert seen["precad_step_seconds_total", step] > 0
         assert any(n for (metric, _), n in seen.items() if metric == "precad_link_bytes_total")
-        task, most = deployment.task, task_end(deployment.task)
+        task, most = deployment.task, spent(deployment.task, deployment.task.training.rounds)
         least = spent(task, int(done) - 1)
         for who, so_far in spent(task, int(done) + 2).items():
             now, left = seen["precad_epsilon", who], seen["precad_epsilon_left", who]
