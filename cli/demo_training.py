@@ -29,8 +29,7 @@ from precad.cli.demo import DemoRequest
 from precad.cli.local_deployment import Data
 from precad.client.gradients.local_update import padded_work_s
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
-from precad.client.gradients.torch_models import Applied, build
-from precad.client.trained_model import load_vector
+from precad.client.gradients.torch_models import Applied, build, load_vector
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.model import ModelVector

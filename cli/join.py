@@ -182,7 +182,7 @@ ENDED_BY_LIMIT = 3
 
 def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -> int:
     """Until the training ends; return the exit status."""
-    from precad.client.display import somebody_looks  # noqa: PLC0415 -- no server needs it
+    from precad.client.reporter import somebody_looks  # noqa: PLC0415 -- no server needs it
 
     level = logging.WARNING if quiet else logging.INFO
     start_log(level, _StandardError())
@@ -194,8 +194,8 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
         log.info("loading torch and the records")
     from precad.client.check_before_enrolling import covered  # noqa: PLC0415
     from precad.client.owner_settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
+    from precad.client.participation import MODEL_FILE  # noqa: PLC0415
     from precad.client.reporter import HISTORY_FILE  # noqa: PLC0415
-    from precad.client.trained_model import MODEL_FILE  # noqa: PLC0415
 
     settings = JoinSettings.load(config)
     owner = settings.data_owner(raise_limit=raise_limit)

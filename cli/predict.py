@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from precad.client.owner_settings import JoinSettings
-    from precad.client.trained_model import TrainedModel
+    from precad.client.participation import TrainedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]"
     from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
     from precad.client.owner_settings import JoinSettings, own_model  # noqa: PLC0415
-    from precad.client.trained_model import MODEL_FILE, TrainedModel  # noqa: PLC0415
+    from precad.client.participation import MODEL_FILE, TrainedModel  # noqa: PLC0415
 
     task, model_file = request.task, request.model_file
     settings = None if request.config is None else JoinSettings.load(request.config)

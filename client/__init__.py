@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precad.client.data_owner import DataOwner
-    from precad.client.gradients.torch_models import load_initial, model_section
-    from precad.client.participation import Evaluation, Participation, RoundInfo
+    from precad.client.gradients.torch_models import load_initial, load_vector, model_section
+    from precad.client.participation import Evaluation, Participation, RoundInfo, TrainedModel
     from precad.client.records.columns import Columns
-    from precad.client.trained_model import TrainedModel, load_vector
 
 __all__ = [
     "Columns",
@@ -33,9 +32,9 @@ _HOMES = {
     "Evaluation": "participation",
     "Participation": "participation",
     "RoundInfo": "participation",
-    "TrainedModel": "trained_model",
+    "TrainedModel": "participation",
     "load_initial": "gradients.torch_models",
-    "load_vector": "trained_model",
+    "load_vector": "gradients.torch_models",
     "model_section": "gradients.torch_models",
 }
 

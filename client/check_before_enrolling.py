@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from precad.client.connection import ServerState, ask_for_state
 from precad.client.own_account import OwnAccount
-from precad.client.trained_model import MODEL_FILE
+from precad.client.participation import MODEL_FILE
 from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role, Secret
@@ -232,16 +232,9 @@ def look_at_servers(
 ) -> Callable[[], Findings]:
     """Begin to look at both servers, each in a thread of its own.
 
-    Args:
-        task: the owner's; None where it couldn't be read, and then it isn't compared.
-        client: the owner.
-        identity: the owner's certificate.
-        addresses: of both servers.
-        within_s: for all of it.
-        token: the enrolment token, for the servers to look at; it stays unused.
-
-    Returns:
-        A function that waits for the servers and gives what was found.
+    What comes back waits for the servers, ``within_s`` for all of it, and gives what was found.
+    Without ``task``, which couldn't be read, theirs isn't compared. The servers look at ``token``,
+    which stays unused.
     """
     until = time.monotonic() + within_s
     answers: dict[Role, Future[tuple[ServerState, float]]] = {role: Future() for role in addresses}
@@ -290,35 +283,28 @@ def look_at_servers(
 
 def _standing(about: str, address: str, client: ClientId, reply: ServerState) -> Finding:
     """What it means for this owner where the server's training stands."""
+    kind, why = Kind.BAD, one_line(reply.refusal[:_LONGEST])
     if reply.finished and reply.enrolled:
-        text = (
-            f"the training at {address} is finished: nothing is left to take part in, and precad "
-            "join fetches its final model as long as the servers are there"
+        kind, text = (
+            Kind.NOTE,
+            f"the training at {address} is finished: nothing is left to take part",
         )
-        return Finding(about, Kind.NOTE, text)
-    if reply.finished:
-        text = (
-            f"the training at {address} is finished, without client {client}: ask the operator for "
-            "the next task"
-        )
+        text += " in, and precad join fetches its final model as long as the servers are there"
+    elif reply.finished:
+        text = f"the training at {address} is finished, without client {client}: ask the operator"
+        text += " for the next task"
     elif reply.present:
-        text = (
-            f"another process takes part as client {client} now: end one of the two, or ask the "
-            "operator for a certificate with a name of its own"
-        )
+        text = f"another process takes part as client {client} now: end one of the two, or ask the"
+        text += " operator for a certificate with a name of its own"
     elif not reply.enrolling and not reply.enrolled:
-        text = (
-            f"enrolment at {address} is over and client {client} isn't enrolled: it is too late "
-            "for this task; ask the operator for the next"
-        )
+        text = f"enrolment at {address} is over and client {client} isn't enrolled: it is too late"
+        text += " for this task; ask the operator for the next"
     elif reply.refusal:
-        text = (
-            f"{about} at {address} wouldn't enrol this client: {one_line(reply.refusal[:_LONGEST])}"
-        )
+        text = f"{about} at {address} wouldn't enrol this client: {why}"
     else:
         where = "this client is enrolled" if reply.enrolled else "enrolment is open"
-        return Finding(about, Kind.GOOD, f"answers at {address} with the same task; {where}")
-    return Finding(about, Kind.BAD, text)
+        kind, text = Kind.GOOD, f"answers at {address} with the same task; {where}"
+    return Finding(about, kind, text)
 
 
 def _clocks(ahead: Mapping[Role, float]) -> Findings:

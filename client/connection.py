@@ -6,19 +6,19 @@ Nothing here needs torch: the lowest level submits any vector.
 import json
 import logging
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 import numpy as np
 
-from precad.client.fetched_model import fetched_model, gathered
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
-from precad.client.server_statements import for_proof
+from precad.client.server_statements import fetched_model, for_proof
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
     MAX_TEXT,
@@ -35,7 +35,7 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, open_channel, why_unreachable
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.model import ModelVector
+from precad.common.model import ModelVector, most_bytes
 from precad.common.process import let_go_of_loaded
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
@@ -105,8 +105,7 @@ def ask_for_state(
 ) -> ServerState:
     """Return what a server says over a connection of its own; with ``task``, that it runs this one.
 
-    The enrolment token is for the server to look at; it stays unused. Raises as
-    ``Servers.check_task``.
+    The server looks at ``token``, which stays unused. Raises as ``Servers.check_task``.
     """
     request = pb.DescribeRequest(token=_text(token))
     with open_channel(address, identity, role) as channel:
@@ -126,15 +125,8 @@ def _state(task: Task | None, role: Role, reply: pb.DescribeReply) -> ServerStat
     if task is not None and reply.task_digest != task.digest.value:
         also = differences(task, reply.canonical_task)
         raise TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
-    return ServerState(
-        reply.role,
-        reply.clock_ms / 1000,
-        reply.enrolling,
-        reply.finished,
-        reply.enrolled,
-        reply.present,
-        reply.refusal,
-    )
+    said = reply.enrolling, reply.finished, reply.enrolled, reply.present, reply.refusal
+    return ServerState(reply.role, reply.clock_ms / 1000, *said)
 
 
 def _text(token: Secret | None) -> str:
@@ -144,15 +136,9 @@ def _text(token: Secret | None) -> str:
 class Servers:
     """Channels to server A and server B for one client and one task.
 
-    Args:
-        task: the owner's own copy; servers with another task are refused.
-        client: this client's name.
-        server_a: ``host:port``.
-        server_b: ``host:port``.
-        identity: certificate and key.
-        patience_s: how long to wait for a server that doesn't answer yet.
-        clock: passes the time.
-        observer: is told whom it waits for.
+    ``task`` is the owner's own copy: servers with another one are refused. Addresses are
+    ``host:port``. A server that doesn't answer yet is waited for ``patience_s``, the task's
+    enrolment deadline unless given.
     """
 
     def __init__(
@@ -217,9 +203,8 @@ class Servers:
     def enrol(self, records: int, record_rate: float, token: Secret | None = None) -> None:
         """Take part, at both servers, with |D_i| records at p_i. A claim may be repeated.
 
-        Raises:
-            Misconfiguration: the claim passes a cap of the task.
-            PeerUnavailable, PeerViolation, AccessDenied: a server refuses.
+        Raises Misconfiguration: the claim passes a cap of the task; and PeerUnavailable,
+        PeerViolation, AccessDenied: a server refuses.
         """
         Enrolment(self.client, records, record_rate).check(self.task)
         request = pb.EnrolRequest(
@@ -236,9 +221,8 @@ class Servers:
     def watch(self) -> Iterator[Notice]:
         """Server A's notices, from the current round on.
 
-        Raises:
-            PeerUnavailable, PeerViolation, AccessDenied: as server A says.
-            NameInUse: another process takes part as this client, and didn't end.
+        Raises NameInUse: another process takes part as this client, and didn't end; and
+        PeerUnavailable, PeerViolation, AccessDenied as server A says.
         """
         request = pb.WatchRequest(
             task_digest=self.task.digest.value, client=self.client.name, instance=self._instance
@@ -265,9 +249,8 @@ class Servers:
 
         Where both have ``signed`` that it is this one, the other isn't asked for its digest.
 
-        Raises:
-            PeerViolation: the servers show different models, or no bytes fit the digest.
-            PeerUnavailable: a server isn't there.
+        Raises PeerViolation: the servers show different models, or no bytes fit the digest;
+        PeerUnavailable: a server isn't there.
         """
         return fetched_model(
             self.task,
@@ -290,20 +273,43 @@ class Servers:
     def model_bytes(self, role: Role, version: int, *, patient: bool = True) -> bytearray:
         """What ``role`` serves as θ_t; unless ``patient``, as long as some of it keeps coming.
 
-        Raises:
-            PeerViolation: it is longer than any model of the task.
-            PeerUnavailable: the server isn't there, or nothing came within ``deadlines.peer``.
+        Raises PeerViolation: it is longer than any model of the task. PeerUnavailable: the server
+        isn't there, or nothing came within ``deadlines.peer``.
         """
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
         deadlines = self.task.deadlines
         # A long model on a slow line, or one of a thousand that fetch it at once, takes longer
         # than one message may.
         timeout_s = max(CALL_TIMEOUT_S, deadlines.collect)
-        pieces = self._stubs[role].FetchModel(request, timeout=timeout_s)
+        pieces: Any = self._stubs[role].FetchModel(request, timeout=timeout_s)
+        idle_s = None if patient else deadlines.peer
+        data, most = bytearray(), most_bytes(self.task.dimension)
+        over, idle = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            came = 0
+            while not over.wait(idle_s):
+                if len(data) == came:
+                    idle.set()
+                    pieces.cancel()
+                    return
+                came = len(data)
+
+        if idle_s is not None:
+            threading.Thread(target=watch, name="fetch", daemon=True).start()
         try:
-            return gathered(pieces, role, self.task.dimension, None if patient else deadlines.peer)
+            for piece in pieces:
+                data += piece.data
+                if len(data) > most:
+                    pieces.cancel()
+                    raise PeerViolation(f"{role.title} served a model longer than {most} bytes")
         except grpc.RpcError as error:
+            if idle.is_set():
+                raise PeerUnavailable(f"{role.title} served nothing for {idle_s:g} s") from None
             raise self._error(role, error) from None
+        finally:
+            over.set()
+        return data
 
     def opening(self, role: Role, attempt: int) -> bytes:
         """What ``role`` signs before anything is shared for an attempt.
@@ -324,13 +330,9 @@ class Servers:
         """
         if self.task.proof is None:
             return None
-        signed = (
-            of_a or self.opening(Role.SERVER_A, attempt),
-            self.opening(Role.SERVER_B, attempt),
-        )
-        return for_proof(
-            *(check_opening(self.verifier, *each) for each in zip(SERVERS, signed, strict=True))
-        )
+        of_a = of_a or self.opening(Role.SERVER_A, attempt)
+        signed = zip(SERVERS, (of_a, self.opening(Role.SERVER_B, attempt)), strict=True)
+        return for_proof(*(check_opening(self.verifier, *each) for each in signed))
 
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """The newest statement of ``role`` on this owner's account. Raises PeerUnavailable.
@@ -374,12 +376,8 @@ class Servers:
     ) -> Pair:
         """Share ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries.
 
-        Args:
-            version: t of the model that x was computed at.
-            attempt: what it is shared for.
-            model: the digest of θ_t.
-            x: the update.
-            proof: what both servers stated for this attempt, where norms are proved.
+        It was computed at θ_t of ``version`` t and digest ``model``. ``proof`` is what both servers
+        stated for this attempt, where norms are proved.
         """
         if x.shape != (self.task.dimension,) or x.dtype != np.int64:
             raise RejectedSubmission(
@@ -466,11 +464,7 @@ _NAMED = ("name", "validation", "projections", "fractional_bits")
 
 
 def differences(ours: Task, canonical: bytes) -> str:
-    """Fields of ours and of the task with these canonical bytes, of whoever, that differ.
-
-    Returns:
-        Names and both values, for an error; empty where the bytes are no task's.
-    """
+    """Fields of ours and of the task with these bytes that differ; empty if there is none."""
     try:
         theirs = Task.parse(json.loads(canonical))
     except (ValueError, RecursionError, Misconfiguration):

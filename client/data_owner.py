@@ -10,20 +10,24 @@ from typing import Any
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
-from precad.client.display import display_for
 from precad.client.gradients.local_update import local_update, poisson_sample
 from precad.client.gradients.rehearsal import check_processor, rehearse
 from precad.client.gradients.torch_models import Applied, build
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
-from precad.client.participation import Evaluation, Observer, Participation
+from precad.client.participation import (
+    MODEL_FILE,
+    Evaluation,
+    Observer,
+    Participation,
+    TrainedModel,
+)
 from precad.client.pending_update import Pending
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.read_records import read_records
 from precad.client.records.torch_records import Records, as_records
-from precad.client.reporter import OnRound, Reporter, note_privately
+from precad.client.reporter import OnRound, Reporter, display_for, note_privately
 from precad.client.server_statements import ServerStatements
-from precad.client.trained_model import MODEL_FILE, TrainedModel
 from precad.common.errors import Misconfiguration
 from precad.common.files import make_folder, state_lock
 from precad.common.identifiers import ClientId, Role, Secret
@@ -46,19 +50,17 @@ class DataOwner:
     )
     result = owner.run()
     ```
+    ``client``, as in the certificate, takes part in ``task``, or the task of that file, over
+    ``server_a`` and ``server_b``, each ``host:port``; ``identity`` is the folder with ca.pem,
+    cert.pem and key.pem, or what was loaded from it.
 
     Args:
-        client: this client's name, as in its certificate.
-        task: the task, or its file.
         data: a pair of arrays, tensors or frames of numbers ``(inputs, targets)`` with one row a
             record; a torch Dataset of such pairs that has a length; a frame of pandas or Polars,
             or the path of a .csv, .parquet or .npz file, with ``columns`` or by the task's
             ``data``. Copied, and a Dataset or a file read once, here: what changes later, such as
             a random augmentation, doesn't count. Scalers, vocabularies and the like must come
             from public data: what is fitted on the records isn't protected.
-        server_a: address of server A, ``host:port``.
-        server_b: address of server B.
-        identity: folder with ca.pem, cert.pem and key.pem, or what was loaded from it.
         model: torch module whose named parameters and buffers are the task's; built from the task's
             architecture (logistic, mlp) unless given. Training starts where the task says: other
             weights that somebody chose are refused (docs/own-model.md).
@@ -66,9 +68,9 @@ class DataOwner:
             cross-entropy unless given.
         epsilon_limit: the owner's own limit of record-level ε against one corrupted server, over
             all tasks of the account; nothing of the records is shared beyond it. Fixed with the
-            account's first charge, until ``raise_limit``. Neighbours differ in one record,
-            replaced by one whose gradient is zero; how many records there are is public.
-        raise_limit: whether an ``epsilon_limit`` above the account's takes its place.
+            account's first charge, until ``raise_limit`` lets a higher one take its place.
+            Neighbours differ in one record, replaced by one whose gradient is zero; how many
+            records there are is public.
         record_rate: p_i; the task's unless given. Lowered to the next rate that the servers
             take (docs/enrolment.md).
         state: folder where the open version's update, what the servers signed and the account
@@ -84,8 +86,7 @@ class DataOwner:
         proxy: ``http://[user:password@]host:port`` of an HTTP proxy that leads to the servers; the
             environment's isn't used.
 
-    Raises:
-        Misconfiguration: task, data, model or limit can't be used; says which and what would do.
+    Raises Misconfiguration: task, data, model or limit can't be used; says which and what would do.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class DataOwner:
         self._loss = functional.cross_entropy if loss is None else loss
         self._addresses = (by_proxy(server_a, proxy), by_proxy(server_b, proxy))
         self._identity = (
-            Identity.load(Path(identity)) if isinstance(identity, str | Path) else identity
+            identity if isinstance(identity, Identity) else Identity.load(Path(identity))
         )
         self._token = None if token is None else Secret(token.encode())
         folder = self._folder = _folder(state)
@@ -140,10 +141,8 @@ class DataOwner:
         self.budget = OwnAccount(
             self.task, self._record_rate, epsilon_limit, log, self.client, raise_limit=raise_limit
         )
-        failed = None if folder is None else folder / "failed-records.log"
-        self._note = partial(note_privately, failed)
-        kept = None if folder is None else folder / "pending.bin"
-        self.pending = Pending(self.task, self.client, kept)
+        self._note = partial(note_privately, folder and folder / "failed-records.log")
+        self.pending = Pending(self.task, self.client, folder and folder / "pending.bin")
         self.statements = ServerStatements(self.task, self.client, folder)
 
     def check(self, wait_s: float = before.WITHIN_S) -> before.Findings:
@@ -182,12 +181,11 @@ class DataOwner:
         however the training ended, and the rounds in ``history.csv``. Where the final model lies
         there already, no server is asked for anything.
 
-        Args:
-            on_round: told each round as a ``RoundInfo``, in order, in a thread of its own that
-                waits while an upload is due. What it raises stops nothing and shows nowhere
-                outside: the log says that it did, the result what.
-            progress: whether to show it; unless given on a terminal and in a notebook only.
-            wait_s: how long the servers may be away; the task's deadlines unless given.
+        ``on_round`` is told each round as a ``RoundInfo``, in order, in a thread of its own that
+        waits while an upload is due. What it raises stops nothing and shows nowhere outside: the
+        log says that it did, the result what. ``progress`` is shown on a terminal and in a notebook
+        only, unless given. The servers may be away for ``wait_s``, the task's deadlines unless
+        given.
 
         Raises:
             Misconfiguration: model, loss and records don't go together (see `rehearse`), or another
@@ -215,7 +213,13 @@ class DataOwner:
         with state_lock(self._folder):
             try:
                 with reporter:
-                    self._rehearse(reporter)
+                    reporter.doing(
+                        f"trying {len(self._records)} records with the model and its loss"
+                    )
+                    rehearse(self._model, self._loss, self._records, self.task, self._most)
+                    if self._held_out is not None:
+                        used = self._model, self._loss, self._held_out, self.task
+                        _named("held_out", rehearse, *used)
                     result = self._take_part(reporter, wait_s=wait_s)
             finally:
                 model_file = self._keep_model(reporter.newest)
@@ -224,12 +228,6 @@ class DataOwner:
         result.callback_failures = reporter.failures
         result.callback_error = reporter.first_failure
         return result
-
-    def _rehearse(self, reporter: Reporter) -> None:
-        reporter.doing(f"trying {len(self._records)} records with the model and its loss")
-        rehearse(self._model, self._loss, self._records, self.task, self._most)
-        if self._held_out is not None:
-            _named("held_out", rehearse, self._model, self._loss, self._held_out, self.task)
 
     def _take_part(
         self,
@@ -245,14 +243,9 @@ class DataOwner:
             servers.check_task()
             observer.doing("enrolling")
             servers.enrol(len(self._records), self._record_rate, self._token)
+            used = self.budget, self.pending, compute or self.update
             return take_part(
-                servers,
-                self.budget,
-                self.pending,
-                compute or self.update,
-                statements=self.statements,
-                observer=observer,
-                wait_s=wait_s,
+                servers, *used, statements=self.statements, observer=observer, wait_s=wait_s
             )
 
     def _validation(self) -> Callable[[TrainedModel, Callable[[], object]], Evaluation] | None:
@@ -287,16 +280,8 @@ class DataOwner:
         if view.covering:
             indices = indices[:0]
         failed: list[int] = []
-        update = local_update(
-            self._model,
-            self._loss,
-            self._records,
-            indices,
-            view.theta,
-            self.task,
-            most=self._most,
-            on_failure=failed.append,
-        )
+        used = self._model, self._loss, self._records, indices, view.theta, self.task
+        update = local_update(*used, most=self._most, on_failure=failed.append)
         self._note(f"attempt {view.attempt}: {len(failed)} records without a gradient {failed}")
         late = time.perf_counter() - began - view.left_s
         if late > 0:
@@ -317,7 +302,6 @@ def _named(field: str, check: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _folder(path: str | Path | None) -> Path | None:
-    if path is None:
-        return None
-    make_folder(Path(path))
-    return Path(path)
+    if path is not None:
+        make_folder(Path(path))
+    return None if path is None else Path(path)

@@ -84,11 +84,8 @@ def records_of(batches: Iterable[Any], inputs: Any = 0, target: Any = 1) -> Reco
         try:
             read.append((torch.as_tensor(batch[inputs]), torch.as_tensor(batch[target])))
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise Misconfiguration(
-                f"batch {number}",
-                type(batch).__name__,
-                f"must have {inputs!r} and {target!r}: name the batches' own keys ({error})",
-            ) from None
+            remedy = f"must have {inputs!r} and {target!r}: name the batches' own keys ({error})"
+            raise Misconfiguration(f"batch {number}", type(batch).__name__, remedy) from None
     if not read:
         raise Misconfiguration("batches", "none", "give a loader that has records")
     return Records(torch.cat([x for x, _ in read]), torch.cat([y for _, y in read]))
@@ -98,9 +95,6 @@ def _settings_file(context: "Context") -> Path:
     # Never the run's configuration: whoever starts a Flower run writes that one.
     given = context.node_config.get(SETTINGS)
     if not isinstance(given, str):
-        raise Misconfiguration(
-            f"node_config.{SETTINGS}",
-            given,
-            "name the owner's settings file when the SuperNode is started",
-        )
+        remedy = "name the owner's settings file when the SuperNode is started"
+        raise Misconfiguration(f"node_config.{SETTINGS}", given, remedy)
     return Path(given)

@@ -89,15 +89,16 @@ class Account:
             return True
         if self.filter is None or not _covers(self.limit, charge):
             return False
+        return self.filter.allows(charge.event, instead_of=self._earlier(charge))
+
+    def _earlier(self, charge: Charge) -> SampledGaussian | None:
         earlier = self.charges.get(charge.step)
-        instead_of = None if earlier is None else earlier.event
-        return self.filter.allows(charge.event, instead_of=instead_of)
+        return None if earlier is None else earlier.event
 
     def add(self, charge: Charge) -> None:
         """Count ``charge``, durably, before this returns.
 
-        Raises BudgetExceeded: it passes the limit, perhaps because of another task's at this
-        moment.
+        Raises BudgetExceeded: it passes the limit, perhaps because of another task's just now.
         """
         if self.admits(charge) and not self.holds(charge):
             self._file.append(charge)
@@ -128,8 +129,7 @@ class Account:
     def _count(self, charge: Charge) -> None:
         if self.holds(charge):
             return
-        earlier = self.charges.get(charge.step)
-        instead_of = None if earlier is None else earlier.event
+        instead_of = self._earlier(charge)
         if self.filter is not None:
             self.filter.charge(charge.event, instead_of=instead_of)
         if instead_of is not None:
@@ -159,14 +159,11 @@ class Account:
 class OwnAccount:
     """One task's part in the data set's account, and the owner's limit over all of them.
 
-    Args:
-        task: gives σ, δ and T.
-        record_rate: p_i.
-        epsilon_limit: of record-level ε with one server corrupted, for the sum over all tasks;
-            None for the account's own, if it has one.
-        path: the account's file; None counts in memory.
-        client: who takes part; may be left out where these records do so under one name.
-        raise_limit: whether a limit above the account's takes its place, with the next charge.
+    ``task`` gives σ, δ and T; p_i is ``record_rate``. ``epsilon_limit`` is of record-level ε with
+    one server corrupted, for the sum over all tasks; None for the account's own, if it has one.
+    With ``raise_limit`` one above the account's takes its place, with the next charge. ``path`` is
+    the account's file; None counts in memory. ``client`` may be left out where these records take
+    part under one name.
 
     Raises Misconfiguration: the limit doesn't allow a single round, or isn't the account's own, or
     the file can't be read.
@@ -222,9 +219,8 @@ class OwnAccount:
         ``re_releases`` is m, the largest that a server signs for this attempt. What was counted
         with a smaller one is counted with this one from now on.
 
-        Raises:
-            BudgetExceeded: the limit would be passed; nothing changed.
-            StorageFailure: the account can't be written.
+        Raises BudgetExceeded: the limit would be passed; nothing changed. StorageFailure: the
+        account can't be written.
         """
         self._account.catch_up()
         if self.limit is not None:
@@ -238,7 +234,7 @@ class OwnAccount:
         self._account.add(charge)
 
     def cover(self, version: int) -> None:
-        """Keep, durably, that servers may charge this version and nothing of the records is in it.
+        """Keep, durably, that servers may charge this version, which has nothing of the records.
 
         Raises StorageFailure.
         """
@@ -255,9 +251,8 @@ class OwnAccount:
         It is an older copy then, or there is another one. Which versions they were isn't said, nor
         does it matter: those that aren't charged are over, and nothing is shared for them any more.
 
-        Raises:
-            Misconfiguration: the account's limit has no room for them.
-            StorageFailure: the account can't be written.
+        Raises Misconfiguration: the account's limit has no room for them. StorageFailure: the
+        account can't be written.
         """
         known = self._known()
         for m in reversed(range(len(counts))):

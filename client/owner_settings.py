@@ -103,8 +103,7 @@ class JoinSettings(DiallingSettings):
 def own_object(field: str, place: str, folder: Path | None = None) -> Any:
     """What MODULE:NAME names, looked for in ``folder``, once it is allowed, and in the current one.
 
-    Raises Misconfiguration: of ``field``: there is no such module, or no such name in it; or it
-    lies in ``folder`` and isn't allowed.
+    Raises Misconfiguration, of ``field``: it isn't there, or lies in ``folder`` and isn't allowed.
     """
     module, _, attribute = place.partition(":")
     with code_from(field, place, folder):
@@ -142,11 +141,8 @@ def own_model(place: str, folder: Path | None = None) -> Any:
                 "without arguments",
             ) from error
     if not isinstance(made, nn.Module):
-        raise Misconfiguration(
-            "model",
-            place,
-            f"gives a {type(made).__name__}: give a torch.nn.Module, or what makes one",
-        )
+        remedy = f"gives a {type(made).__name__}: give a torch.nn.Module, or what makes one"
+        raise Misconfiguration("model", place, remedy)
     check_processor(made)
     return made
 
@@ -175,9 +171,8 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
     servers = None
     if identity is not None and client is not None:
         addresses = {Role.SERVER_A: settings.server_a, Role.SERVER_B: settings.server_b}
-        token = (
-            None if settings.token is None else Secret(settings.token.get_secret_value().encode())
-        )
+        given = settings.token
+        token = None if given is None else Secret(given.get_secret_value().encode())
         servers = before.look_at_servers(task, client, identity, addresses, within_s, token)
         about = "identity"
         if findings.passes(about, lambda: before.check_name(client, identity)):
@@ -218,12 +213,9 @@ def _look_at_training(
     def records(path: Path, notes: list[ColumnNotes] | None = None) -> Any:
         return as_records(read_records(path, task.data, settings.columns, notes))
 
-    def model() -> Any:
-        return settings.own_model() or build(task.model)
-
     found = findings.attempt("data", lambda: records(settings.data, notes))
     findings.extend(before.look_at_columns(notes))
-    module = findings.attempt("model", model)
+    module = findings.attempt("model", lambda: settings.own_model() or build(task.model))
     loss = findings.attempt("loss", lambda: settings.own_loss() or functional.cross_entropy)
     rate = findings.attempt("settings", lambda: _rate(settings, task))
     if found is None or module is None or loss is None or rate is None:

@@ -4,8 +4,7 @@ One version gets one update, and one attempt one submission, whatever breaks. Th
 then counted on the owner's account, then shared; for a further attempt it is shared afresh, and
 within an attempt the same bytes are sent again. An update that was lost is not replaced: a second
 sample of records would cost privacy that nobody counts. What others see of this depends on no
-record: uploads begin at a public time, and under ``cover_uploads`` whoever isn't drawn sends
-zeros.
+record: uploads begin at a public time, and under ``cover_uploads`` whoever isn't drawn sends zeros.
 """
 
 import logging
@@ -18,10 +17,9 @@ import numpy as np
 
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participation import Observer, Participation, VersionOver
+from precad.client.participation import Observer, Participation, TrainedModel, VersionOver
 from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import Opened, ServerStatements
-from precad.client.trained_model import TrainedModel
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import (
     BudgetExceeded,
@@ -82,15 +80,10 @@ def take_part(
 ) -> Participation:
     """Take part until the training is over or, without ``cover_uploads``, the owner's budget is.
 
-    Args:
-        servers: enrolled already.
-        budget: charged before a version's update is first shared.
-        pending: keeps the open version's update, and the open attempt's pair for retries.
-        compute: called once for each version that this client is drawn for.
-        clock: passes the time.
-        statements: keeps what the servers sign; in memory unless given.
-        observer: is told how it goes, and when whatever is slow has to wait.
-        wait_s: how long the servers may be away; the task's outage unless given.
+    The client is enrolled with ``servers``. ``budget`` is charged before a version's update is
+    first shared; ``pending`` keeps that update, and the open attempt's pair for retries. What the
+    servers sign is kept in memory without ``statements``. They may be away for ``wait_s``, the
+    task's outage unless given.
 
     Raises:
         PeerViolation: the servers disagree about the model, a signature is wrong, or a server has
@@ -108,8 +101,6 @@ def take_part(
 
 @dataclass(slots=True)
 class _Participant:
-    """One client's training."""
-
     servers: Servers
     budget: OwnAccount
     pending: Pending
@@ -228,14 +219,11 @@ class _Participant:
         return came + min(self.task.deadlines.collect, event.collect_seconds)
 
     def _say_open(self, event: RoundOpen, came: float) -> None:
-        if self.result.ended:
-            return
-        if self.answered == event.attempt:
-            what = "update sent"
-        else:
+        if not self.result.ended:
             what = "sitting it out" if event.selected else "not drawn"
-        text = f"round {event.version + 1}: {what}; waiting for the others"
-        self.observer.doing(text, self._closes(event, came))
+            what = "update sent" if self.answered == event.attempt else what
+            text = f"round {event.version + 1}: {what}; waiting for the others"
+            self.observer.doing(text, self._closes(event, came))
 
     def _saw(self, version: int, model: Digest, theta: ModelVector) -> None:
         """Both servers name this model: the newest that this owner has."""
@@ -285,12 +273,9 @@ class _Participant:
                 "both servers took the submission and state that it doesn't count; an honest one "
                 "always does: one of them may be bad",
             )
-        self._keep_model(over.version + 1)
-
-    def _keep_model(self, version: int) -> None:
-        """Have the model that this owner helped to make, in case both servers lose it."""
-        model = self.statements.stated(version)
-        if model is not None:
+        # The model that this owner helped to make, in case both servers lose it.
+        version = over.version + 1
+        if (model := self.statements.stated(version)) is not None:
             with suppress(PeerUnavailable):
                 theta = self.servers.fetch_model(version, model, signed=True)
                 self._saw(version, model, theta)
@@ -308,7 +293,10 @@ class _Participant:
         if kept is None:
             self.answered = event.attempt
             return
-        self._count(event.attempt, kept)
+        if self.sent != event.attempt:
+            self.sent = event.attempt
+            self.result.submitted += kept.re_releases is not None
+            self.result.covered += kept.re_releases is None
         # Not before a time that everybody knows: how long the work took is nobody's business.
         early = came + self.task.deadlines.work - self.clock.now()
         if early > 0:
@@ -396,14 +384,9 @@ class _Participant:
         """
         update = self.pending.update(event.version)
         fresh = records and update is None
-        view = RoundView(
-            event.attempt,
-            theta,
-            event.model,
-            event.version,
-            covering=not fresh,
-            left_s=came + self.task.deadlines.work - self.clock.now(),
-        )
+        left_s = came + self.task.deadlines.work - self.clock.now()
+        about = event.attempt, theta, event.model, event.version
+        view = RoundView(*about, covering=not fresh, left_s=left_s)
         if fresh:
             return self.compute(view)
         if self.cover:
@@ -413,12 +396,10 @@ class _Participant:
     def _may_share(self, event: RoundOpen, re_releases: int) -> bool:
         """Whether this version's update may be shared for this attempt."""
         version, model = event.version, event.model
+        kept_of = self.pending.model(version)
         if self.statements.released(version):
             why = "a server has stated that this version is over"
-        elif self.statements.changed(version, model) or self.pending.model(version) not in (
-            None,
-            model,
-        ):
+        elif self.statements.changed(version, model) or kept_of not in (None, model):
             why = "this version had another model before"
         elif self.budget.charged(version) and self.pending.update(version) is None:
             why = "what was shared before the restart is lost"
@@ -437,15 +418,6 @@ class _Participant:
         log.warning("the owner's privacy limit is reached; leaving the training")
         self.result.ended = "budget"
 
-    def _count(self, attempt: int, kept: Kept) -> None:
-        if self.sent == attempt:
-            return
-        self.sent = attempt
-        if kept.re_releases is None:
-            self.result.covered += 1
-        else:
-            self.result.submitted += 1
-
     def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
         try:
             receipts = self.servers.submit(kept.pair, max(1.0, deadline - self.clock.now()))
@@ -454,13 +426,9 @@ class _Participant:
             log.warning("attempt %d: %s", attempt, error)
             return
         self.answered = attempt
-        for receipt in receipts:
-            if receipt.rejection is not None:
-                log.warning(
-                    "attempt %d: %s rejected the upload: %s",
-                    attempt,
-                    receipt.role.value,
-                    receipt.detail,
-                )
-        if all(each.rejection is None for each in receipts):
+        refused = [each for each in receipts if each.rejection is not None]
+        for each in refused:
+            said = attempt, each.role.value, each.detail
+            log.warning("attempt %d: %s rejected the upload: %s", *said)
+        if not refused:
             self.taken = attempt, kept

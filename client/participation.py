@@ -1,30 +1,118 @@
-"""What an owner's training tells as it goes and once it is over; nothing of the wire."""
+"""What an owner's training tells as it goes, and the model that comes home; nothing of the wire."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from precad.client.trained_model import Net, TrainedModel
+import numpy as np
+from numpy.typing import NDArray
+
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
+from precad.common.model import ModelVector, load_model, save_model, tensors
+from precad.common.task import Task
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from precad.accounting.events import SampledGaussian
+
+Net = TypeVar("Net", bound="nn.Module")
+MODEL_FILE = "model.safetensors"
+"""In an owner's state folder, once its training has ended."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainedModel:
+    """A model that both servers agree on, after ``version`` t rounds of ``task``."""
+
+    task: Task
+    version: int
+    theta: ModelVector = field(compare=False)
+    """θ_t, ``[d] float32``, the parameters one after the other in the task's order."""
+    digest: Digest
+    """What both servers call it."""
+
+    @classmethod
+    def load(cls, path: str | Path, task: Task | str | Path) -> Self:
+        """Read what ``save`` wrote, or a server's ``model.safetensors``, of this task or its file.
+
+        Raises Misconfiguration: a file can't be read, or the model's content isn't what it states.
+        TaskMismatch: it is another task's.
+        """
+        task = task if isinstance(task, Task) else Task.load(Path(task))
+        saved = load_model(Path(path), task)
+        return cls(task, saved.version, saved.theta, saved.digest)
+
+    @property
+    def weights(self) -> dict[str, NDArray[np.floating[Any]]]:
+        """θ_t by the parameters' names, in the task's shapes; views."""
+        return tensors(self.theta, self.task.model.parameters)
+
+    def load_into(self, module: Net) -> Net:
+        """Copies θ_t into a module's parameters, cast to their own dtype, and returns it.
+
+        Buffers (a fixed scaler's numbers) aren't trained and stay as they are.
+
+        Raises Misconfiguration: its parameters aren't the task's, in names, shapes and order.
+        """
+        from precad.client.gradients import torch_models  # noqa: PLC0415 -- seconds to import
+
+        torch_models.check_parameters(module, self.task.model.parameters)
+        torch_models.load_vector(module, self.theta)
+        return module
+
+    def save(self, path: str | Path) -> None:
+        """Write safetensors: named float32 tensors; in the metadata task, version and privacy.
+
+        The file appears whole or not at all, and only this user may read it.
+
+        Raises Misconfiguration: the file can't be written there.
+        """
+        facts = self._guarantee() if self.version else {}
+        try:
+            save_model(Path(path), self.task, self.version, self.theta, self.digest, facts)
+        except OSError as error:
+            raise Misconfiguration(
+                "model file", str(path), f"can't be written ({error}); give another place"
+            ) from None
+
+    def _guarantee(self) -> dict[str, str]:
+        """The most that it may tell of a record of an owner at the task's rate."""
+        from precad.accounting.exact import record_epsilon  # noqa: PLC0415 -- SciPy
+
+        privacy = self.task.privacy
+        epsilon = record_epsilon(
+            record_rate=privacy.record_rate,
+            noise_multiplier=privacy.noise_multiplier,
+            delta=privacy.delta,
+            participations=self.version,
+        )
+        text = (
+            f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ = {privacy.delta:g})-differential "
+            "privacy of one record (zero-out) against one curious server, exact accountant, "
+            f"for an owner that was counted in all {self.version} rounds, each released once"
+        )
+        return {"guarantee": text}
+
+    def __str__(self) -> str:
+        return f"{self.digest} (round {self.version} of {self.task.name})"
+
+    def __repr__(self) -> str:
+        return f"TrainedModel({self})"
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model on some records.
-
-    Attributes:
-        records: how many.
-        loss: the mean of the owner's own loss.
-        accuracy: share of right labels; None where the model has no column a class.
-    """
+    """A model on so many ``records``."""
 
     records: int
     loss: float
+    """The mean of the owner's own loss."""
     accuracy: float | None
+    """Share of right labels; None where the model has no column a class."""
 
     def __str__(self) -> str:
         right = "" if self.accuracy is None else f", {self.accuracy:.1%} right"
@@ -33,35 +121,31 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class RoundInfo:
-    """One round, as this owner knows it: for the owner alone, as its state folder is.
-
-    Attributes:
-        number: from 1.
-        rounds: T.
-        drawn: whether the coin drew this owner.
-        counted: whether its update went into the next model.
-        rejected: why it didn't, in the servers' word; empty if it did or none was sent.
-        epsilon: the records' account so far, over all tasks: exact, record level, one server
-            corrupted, at the task's δ. None where an account over hundreds of tasks would take
-            seconds to add up again; the result has it.
-        epsilon_limit: the owner's own limit; None without one.
-        seconds: from the round's announcement to its end; None if it wasn't heard.
-        model: the newest model that this owner has; None where it has none yet, or has a newer one
-            by now. In the history None throughout.
-        validation: that model on the owner's held-out records; None without them, or where a
-            newer model came first.
-    """
+    """One round, as this owner knows it: for the owner alone, as its state folder is."""
 
     number: int
+    """From 1 to ``rounds``, T."""
     rounds: int
     drawn: bool
+    """Whether the coin drew this owner."""
     counted: bool
+    """Whether its update went into the next model."""
     rejected: str
+    """Why it didn't, in the servers' word; empty if it did or none was sent."""
     epsilon: float | None
+    """The records' account so far, over all tasks: exact, record level, one server corrupted, at
+    the task's δ. None where an account over hundreds of tasks would take seconds to add up again;
+    the result has it."""
     epsilon_limit: float | None
+    """The owner's own; None without one."""
     seconds: float | None
+    """From the round's announcement to its end; None if it wasn't heard."""
     model: TrainedModel | None = field(default=None, repr=False, compare=False)
+    """The newest that this owner has; None where it has none yet, or has a newer one by now. In the
+    history None throughout."""
     validation: Evaluation | None = None
+    """``model`` on the owner's held-out records; None without them, or where a newer one came
+    first."""
 
     def to_row(self) -> dict[str, Any]:
         """One flat row: of ``history.csv``, of a frame."""

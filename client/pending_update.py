@@ -53,10 +53,7 @@ class Kept:
 
 
 class Pending:
-    """Keeps one version's update and one attempt's pair, in a file or in memory.
-
-    What is kept of other tasks and clients isn't given out.
-    """
+    """Keeps one version's update and one attempt's pair, in a file or in memory."""
 
     def __init__(self, task: Task, client: ClientId, path: Path | None = None) -> None:
         self._task = task
@@ -100,11 +97,7 @@ class Pending:
     ) -> None:
         """Keep this in place of an older attempt's; durably, before this returns.
 
-        Args:
-            version: t.
-            update: X, also where this attempt's pair shares zeros; None if there is none.
-            pair: what this attempt sends.
-            re_releases: m, which the version is counted with before the pair is sent; None: zeros.
+        ``update`` is X, also where this attempt's pair shares zeros; None if there is none.
 
         Raises StorageFailure: the file can't be written.
         """
@@ -126,9 +119,7 @@ class Pending:
         remove_drafts(path)
         try:
             kept = _decode(path.read_bytes(), self._task)
-        except FileNotFoundError:
-            return None
-        except (ValueError, OverflowError, struct.error, RejectedSubmission):
+        except (FileNotFoundError, ValueError, OverflowError, struct.error, RejectedSubmission):
             return None
         context = kept.pair[0].context
         mine = (context.task, context.client) == (self._task.digest, self._client)

@@ -6,22 +6,26 @@ goes on for as long as it takes once the servers are left.
 """
 
 import csv
+import html
 import logging
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
-from precad.client.display import OwnerProgress, outcome
+from rich.console import Group
+
 from precad.client.own_account import exact_epsilon
-from precad.client.participation import Evaluation, Observer, RoundInfo, VersionOver
-from precad.client.trained_model import TrainedModel
+from precad.client.participation import Evaluation, Observer, RoundInfo, TrainedModel, VersionOver
 from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
+from precad.common.terminal import Bar, plain, redraws, upper
 
 log = logging.getLogger("precad")
 rounds_log = logging.getLogger("precad.rounds")
@@ -49,7 +53,7 @@ class Reporter(Observer):
         on_round: OnRound | None = None,
         validate: Validate | None = None,
         folder: Path | None = None,
-        display: OwnerProgress | None = None,
+        display: "OwnerProgress | None" = None,
         note: Callable[[str], object] = private.debug,
     ) -> None:
         self._task = task
@@ -188,11 +192,10 @@ class Reporter(Observer):
             if self.first_failure is None:
                 self.first_failure = error
                 # Its text may say something of records; it stands in the result.
-                log.warning(
-                    "on_round raised %s after round %d; the training goes on, and so do its calls",
-                    type(error).__name__,
-                    info.number,
+                text = (
+                    "on_round raised %s after round %d; the training goes on, and so do its calls"
                 )
+                log.warning(text, type(error).__name__, info.number)
 
     def _write(self, info: RoundInfo) -> None:
         """Append a line to the history, after a head where there is none."""
@@ -231,3 +234,157 @@ def note_privately(path: Path | None, line: str) -> None:
         return
     with suppress(OSError), _to_append(path) as file:
         file.write(f"{line}\n")
+
+
+# --- what is shown -----------------------------------------------------------------------------
+
+_NOTEBOOK_S = 1.0
+_LONGEST = 100
+
+
+def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> "OwnerProgress | None":
+    """What fits where this process runs: unless ``wanted`` is False, one where somebody looks.
+
+    That is in a notebook, or on a terminal that can redraw a line; else the log says each round.
+    """
+    if wanted is False or not somebody_looks():
+        return None
+    if _in_notebook():
+        return NotebookDisplay(name, rounds)
+    return TerminalDisplay(name, rounds, sys.stderr)
+
+
+def somebody_looks() -> bool:
+    """Whether ``display_for`` shows something by itself."""
+    return _in_notebook() or redraws(sys.stderr)
+
+
+class OwnerProgress:
+    """What is to be seen of an owner's training at this moment; no call waits for anything."""
+
+    def __init__(self, name: str, rounds: int) -> None:
+        self.name = name
+        self.rounds = rounds
+        self.last: RoundInfo | None = None
+        self._doing: tuple[str, float | None] = "starting", None
+
+    def start(self) -> None:
+        """Begin to show it."""
+
+    def stop(self) -> None:
+        """Show it no more."""
+
+    def doing(self, what: str, until: float | None) -> None:
+        """What happens now, and until when on the monotonic clock."""
+        self._doing = what, until
+
+    def round(self, info: RoundInfo) -> None:
+        """A round is over."""
+        self.last = info
+
+    @property
+    def done(self) -> int:
+        """Rounds that are over."""
+        return 0 if self.last is None else self.last.number
+
+    def activity(self) -> str:
+        """With the seconds that are left."""
+        what, until = self._doing
+        if len(what) > _LONGEST:
+            what = what[: _LONGEST - 1] + "…"
+        left = None if until is None else until - time.monotonic()
+        return what if left is None else f"{what}, {max(0, round(left))} s left"
+
+    def result(self) -> str:
+        """Of the last round."""
+        if self.last is None:
+            return ""
+        if (found := self.last.validation) is None:
+            return outcome(self.last)
+        right = found.accuracy
+        well = f"loss {found.loss:.4g}" if right is None else f"{right:.1%} right"
+        return f"{outcome(self.last)}; {well} on own held-out records"
+
+
+def outcome(info: RoundInfo) -> str:
+    """What became of this owner's part, and what its records have spent, in a few words."""
+    if info.counted:
+        said = "counted"
+    elif info.rejected:
+        said = f"rejected ({info.rejected})"
+    else:
+        said = "sat out" if info.drawn else "not drawn"
+    if info.epsilon is None:
+        return said
+    limit = "" if info.epsilon_limit is None else f" of {info.epsilon_limit:g}"
+    return f"{said}; ε {upper(info.epsilon, 3)}{limit} spent"
+
+
+class TerminalDisplay(OwnerProgress):
+    """A bar and two lines that redraw themselves on a terminal, and go at the end."""
+
+    def __init__(self, name: str, rounds: int, out: TextIO) -> None:
+        super().__init__(name, rounds)
+        self._bar = Bar(f"{name}: round", rounds, out, beneath=self._beneath)
+
+    def start(self) -> None:
+        """Begin; what others print goes above."""
+        self._bar.start()
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        self._bar.stop()
+
+    def round(self, info: RoundInfo) -> None:
+        """A round is over."""
+        super().round(info)
+        self._bar.at(self.done)
+
+    def _beneath(self) -> Group:
+        last = [plain(f"round {self.done}: {self.result()}")] if self.done else []
+        return Group(*last, plain(self.activity(), "dim"))
+
+
+class NotebookDisplay(OwnerProgress):
+    """A bar in a notebook's output; needs no widgets."""
+
+    def __init__(self, name: str, rounds: int) -> None:
+        super().__init__(name, rounds)
+        self._over = threading.Event()
+        self._handle: Any = None
+        self._thread = threading.Thread(target=self._redraw, name="progress", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        from IPython.display import HTML, display  # noqa: PLC0415 -- a notebook has it
+
+        self._handle = display(HTML(self.markup()), display_id=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the last state."""
+        self._over.set()
+        self._thread.join()
+
+    def markup(self) -> str:
+        """The output as HTML."""
+        lines = (f"{self.name}: round {self.done}/{self.rounds}", self.result())
+        head = " · ".join(html.escape(line) for line in lines if line)
+        activity = "" if self._over.is_set() else html.escape(self.activity())
+        return (
+            f'<div><progress max="{self.rounds}" value="{self.done}" style="width: 20em">'
+            f'</progress> {head}<br><span style="opacity: 0.6">{activity}</span></div>'
+        )
+
+    def _redraw(self) -> None:
+        from IPython.display import HTML  # noqa: PLC0415
+
+        while not self._over.wait(_NOTEBOOK_S):
+            self._handle.update(HTML(self.markup()))
+        self._handle.update(HTML(self.markup()))
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

@@ -2,6 +2,10 @@
 
 A server that lost its database meets its own signature here. Nothing in these files is secret
 towards the servers; they say in which versions the owner was counted, so they stay with the owner.
+
+An owner computes only where the model's bytes, server A's announcement and the digest that both
+signed for the attempt are one, so which server the bytes come from changes nothing but whose line
+they take. At the end the other server is asked for its digest: both know who has the final model.
 """
 
 import logging
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
@@ -77,18 +81,14 @@ class ServerStatements:
     def opening(self, servers: "Servers", event: RoundOpen) -> "Opened":
         """Check what both servers sign for the open attempt, before anything is shared for it.
 
-        Raises:
-            PeerViolation: a signature or what it is over isn't right; nothing may be sent.
-            PeerUnavailable: a server isn't there; NotOnOffer: the attempt is over.
+        Raises PeerViolation: a signature or what it is over isn't right; nothing may be sent.
+        PeerUnavailable: a server isn't there. NotOnOffer: the attempt is over.
         """
+        came, bodies = {Role.SERVER_A: event.signed}, []
         with self._kept():
-            came = {Role.SERVER_A: event.signed}
-            bodies = [
-                self._opening(
-                    role, came.get(role) or servers.opening(role, event.attempt), servers, event
-                )
-                for role in SERVERS
-            ]
+            for role in SERVERS:
+                message = came.get(role) or servers.opening(role, event.attempt)
+                bodies.append(self._opening(role, message, servers, event))
         charges = max(body.charges for body in bodies)
         return Opened(charges, None if self._task.proof is None else for_proof(*bodies))
 
@@ -111,9 +111,8 @@ class ServerStatements:
         A's may have come with a notice (``signed``): that is enough while it doesn't say less than
         what this owner holds. A server that has forgotten is shown its own signature.
 
-        Raises:
-            PeerViolation: a signature isn't right, or a server counts less than it has signed.
-            PeerUnavailable: a server isn't there.
+        Raises PeerViolation: a signature isn't right, or a server counts less than it has signed.
+        PeerUnavailable: a server isn't there.
         """
         with self._kept():
             for role in SERVERS:
@@ -267,10 +266,7 @@ class Opened:
 
 
 def for_proof(of_a: Opening, of_b: Opening) -> ForProof:
-    """What both state for a proof.
-
-    Raises PeerViolation: they don't state what a proof is bound to, or not the same holder.
-    """
+    """What both state for a proof. Raises PeerViolation: nothing, or not the same holder."""
     holders = {role.value: role for role in SERVERS}
     if of_a.seed_holder != of_b.seed_holder or of_a.seed_holder not in holders:
         raise PeerViolation(
@@ -282,6 +278,64 @@ def for_proof(of_a: Opening, of_b: Opening) -> ForProof:
     except Misconfiguration:
         raise PeerViolation("a server signed no opening for a proof; nothing is sent") from None
     return ForProof(openings, holders[of_a.seed_holder])
+
+
+def fetched_model(
+    task: Task,
+    version: int,
+    announced: Digest,
+    first: Role,
+    bytes_of: Callable[[Role, bool], bytes | bytearray],
+    digest_of: Callable[[Role], Digest] | None,
+) -> ModelVector:
+    """θ_t, ``[d]``, of the digest that server A announced and both servers have.
+
+    ``first`` is whose line it is to take. ``bytes_of`` asks a server for the model's bytes, and is
+    told whether it is the last one that can be asked, which has all the time that there is.
+    ``digest_of`` asks one for its digest; None where both have signed it.
+
+    Raises PeerViolation: the servers have different models, or neither serves the announced one.
+    PeerUnavailable: a server isn't there.
+    """
+    wrong: list[str] = []
+    away: PeerUnavailable | None = None
+    second = next(role for role in SERVERS if role is not first)
+    for role, other in ((first, second), (second, first)):
+        last = role is second
+        try:
+            theta = _checked(task, version, announced, role, bytes_of(role, last))
+        except PeerUnavailable as error:
+            away, why = error, str(error)
+        except PeerViolation as error:
+            wrong.append(why := str(error))
+        else:
+            if digest_of is not None and (found := digest_of(other)) != announced:
+                raise PeerViolation(
+                    f"server A announced model {version} with digest {announced}, "
+                    f"{other.title} has {found}; nothing is sent"
+                )
+            return theta
+        if not last:
+            log.warning("%s; fetching model %d from %s", why, version, other.title)
+    # A server that is away may come back, with the right one.
+    raise away or PeerViolation(f"{'; '.join(wrong)}; nothing is sent")
+
+
+def _checked(
+    task: Task, version: int, announced: Digest, role: Role, data: bytes | bytearray
+) -> ModelVector:
+    """Raises PeerViolation: the bytes aren't the announced model's."""
+    try:
+        theta = from_bytes(data, task.dimension)
+    except Misconfiguration as error:
+        raise PeerViolation(f"{role.title} served as model {version}: {error}") from None
+    digest = model_digest(task.digest, version, task.model.parameters, theta)
+    if digest != announced:
+        raise PeerViolation(
+            f"{role.title} served model {version} with digest {digest}, server A announced "
+            f"{announced}"
+        )
+    return theta
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +350,9 @@ class KeptStatements:
 
     def served(self) -> dict[tuple[Digest, int], Digest]:
         """The same, and what the statements name beside it."""
-        found = {
-            (Digest(body.task_digest), body.version): Digest(body.model_digest)
-            for _, body in self.statements.values()
-        }
-        return found | self.models
+        bodies = [body for _, body in self.statements.values()]
+        named = {(Digest(b.task_digest), b.version): Digest(b.model_digest) for b in bodies}
+        return named | self.models
 
 
 def read_kept_statements(folder: Path) -> KeptStatements:

@@ -17,7 +17,7 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import PrivacyStatement, guarantees
-from precad.client.trained_model import load_vector
+from precad.client.gradients.torch_models import load_vector
 from precad.common.files import write_file
 from precad.common.model import tensors
 from precad.common.task import Task

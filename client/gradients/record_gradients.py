@@ -1,11 +1,10 @@
 """Per-record gradients in chunks of bounded memory (torch.func).
 
-The privacy proof needs each record's encoded gradient to be a function of that record and θ
-alone, to the last bit, and batched kernels don't give that: with shared parameters, or another
-batch size, the last bits differ. So every call has the same shape (short chunks are padded) and
-every record its own copy of the parameters. Where torch has several threads a convolution's last
-bits may depend on the record's slot; a neighbouring data set keeps the slots, with one gradient
-of zero in them.
+The privacy proof needs each record's encoded gradient to be a function of that record and θ alone,
+to the last bit, and batched kernels don't give that: with shared parameters, or another batch size,
+the last bits differ. So every call has the same shape (short chunks are padded) and every record
+its own copy of the parameters. Where torch has several threads a convolution's last bits may depend
+on the record's slot; a neighbouring data set keeps the slots, with one gradient of zero in them.
 
 Nor may a record make an owner fall silent, at any θ that a server may serve: labels that the loss
 can't take are masked, and a record without a finite gradient keeps its slot with a gradient of
@@ -33,8 +32,8 @@ from precad.client.gradients.objectives import (
     Objective,
     check_usable,
 )
+from precad.client.gradients.torch_models import check_parameters
 from precad.client.records.torch_records import Records
-from precad.client.trained_model import check_parameters
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
 from precad.common.model import ModelVector, tensors
@@ -296,9 +295,8 @@ class RecordGradients:
     ) -> Tensor:
         """Gradients ``[n, d] float32`` of any number of records; faster, to fewer bits.
 
-        All records share one copy of the parameters, so that a record's last bits may depend on
-        its neighbours: for simulations, never for an owner's update. Raises whatever the model
-        does.
+        All records share one copy of the parameters, so that a record's last bits may depend on its
+        neighbours: for simulations, never for an owner's update. Raises whatever the model does.
         """
         if noise is None:
             noise = inputs.new_zeros(len(inputs), self.objective.noisy, *inputs.shape[1:])

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from precad.client.gradients.hostile_models import refuse_what_may_raise
-from precad.client.gradients.model_constructs import check_layers, explained
+from precad.client.gradients.model_constructs import check_layers, explained, refuse_what_may_raise
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.own_weights import check_buffers, check_weights
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records, synthetic
+from precad.client.gradients.torch_models import load_vector
 from precad.client.records.torch_records import MEND, Records
-from precad.client.trained_model import load_vector
 from precad.common.errors import Misconfiguration
 from precad.common.model import ModelVector, initial_vector
 from precad.common.task import Task
@@ -104,11 +103,8 @@ def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
         return outputs
     if shape is None or fault is None:
         return None
-    raise Misconfiguration(
-        "model",
-        type(model).__name__,
-        f"takes no record of shape {list(shape)} ({type(fault).__name__}: {fault})",
-    ) from fault
+    remedy = f"takes no record of shape {list(shape)} ({type(fault).__name__}: {fault})"
+    raise Misconfiguration("model", type(model).__name__, remedy) from fault
 
 
 _TRIED = 4
@@ -232,11 +228,8 @@ def _check_losses(
             if not (np.isfinite(found).any() or np.isfinite(losses(inputs, targets)).any()):
                 raise Misconfiguration("model or loss", type(model).__name__, _NO_START)
             slot = int(np.argmin(np.isfinite(found)))
-            raise Misconfiguration(
-                f"data, loss of record {some[slot]}",
-                float(found[slot]),
-                f"must be finite at the task's initial model: {MEND}",
-            )
+            remedy = f"must be finite at the task's initial model: {MEND}"
+            raise Misconfiguration(f"data, loss of record {some[slot]}", float(found[slot]), remedy)
 
 
 def _name_the_record(

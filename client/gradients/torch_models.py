@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from torch.nn import functional
 from precad.client.gradients.model_constructs import NOT_BUILT, is_lazy
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.own_weights import buffers_of
-from precad.client.participation import Evaluation
+from precad.client.participation import Evaluation, Net
 from precad.client.records.torch_records import Records
-from precad.client.trained_model import Net, check_parameters, load_vector
 from precad.common.errors import Misconfiguration
-from precad.common.model import ModelVector, initial_vector, read_weights, weights_digest
+from precad.common.model import ModelVector, initial_vector, read_weights, tensors, weights_digest
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
 
@@ -71,11 +71,8 @@ def build(section: ModelSection) -> nn.Module:
                 "model.parameters", shapes, f"don't belong to {section.architecture}"
             )
         case _:
-            raise Misconfiguration(
-                "model.architecture",
-                section.architecture,
-                f"only {', '.join(BUILT_IN)} are built in; give the model yourself",
-            )
+            remedy = f"only {', '.join(BUILT_IN)} are built in; give the model yourself"
+            raise Misconfiguration("model.architecture", section.architecture, remedy)
     check_parameters(module, section.parameters)
     return module
 
@@ -131,6 +128,39 @@ def load_initial(module: Net, task: Task) -> Net:
     check_parameters(module, task.model.parameters)
     load_vector(module, initial_vector(task.model))
     return module
+
+
+def check_parameters(module: nn.Module, parameters: tuple[Parameter, ...]) -> None:
+    """Refuses a model whose parameters aren't the task's, in names, shapes and order.
+
+    Raises Misconfiguration: names the first difference.
+    """
+    found = [(name, tuple(tensor.shape)) for name, tensor in module.named_parameters()]
+    expected = [(parameter.name, parameter.shape) for parameter in parameters]
+    for position, (ours, task) in enumerate(zip_longest(found, expected)):
+        if ours != task:
+            raise Misconfiguration(
+                f"model parameter {position}",
+                "absent" if ours is None else f"{ours[0]}{list(ours[1])}",
+                "the task has none; remove it"
+                if task is None
+                else f"the task has {task[0]}{list(task[1])}; give the model that it describes",
+            )
+
+
+def load_vector(module: nn.Module, theta: ModelVector) -> None:
+    """Copy θ, ``[d]``, into a torch module's parameters, cast to their dtype; buffers stay.
+
+    The module's shapes are the task's, in its order; names aren't looked at
+    (``TrainedModel.load_into`` does).
+
+    Raises Misconfiguration: the vector's length isn't the module's number of parameters.
+    """
+    named = dict(module.named_parameters())
+    shapes = tuple(Parameter(name=n, shape=tuple(p.shape)) for n, p in named.items())
+    with torch.no_grad():
+        for name, values in tensors(theta, shapes).items():
+            named[name].copy_(torch.from_numpy(values))
 
 
 _ROWS = 64

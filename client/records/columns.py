@@ -11,17 +11,19 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.client.records.containers import Cell, exact, float_type, level_of
-from precad.client.records.table import Table, name_of
+from precad.client.records.containers import Cell, exact, float_type, level_of, name_of
 from precad.common.checks import refusal
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import Column, DataSection, level_text
+
+if TYPE_CHECKING:
+    from precad.client.records.read_records import Table
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 8
@@ -80,7 +82,7 @@ class ColumnNotes:
 
 
 def inputs_of(
-    table: Table,
+    table: "Table",
     section: DataSection,
     rename: dict[str, str],
     decimal: str = ".",
@@ -106,7 +108,7 @@ def inputs_of(
 
 
 def targets_of(
-    table: Table, section: DataSection, rename: dict[str, str], decimal: str = "."
+    table: "Table", section: DataSection, rename: dict[str, str], decimal: str = "."
 ) -> NDArray[np.int64] | NDArray[np.float32]:
     """All records' targets, ``[n]``: int64 classes of a categorical column, else float32.
 
@@ -123,7 +125,7 @@ class _Cells:
 
     def __init__(
         self,
-        table: Table,
+        table: "Table",
         column: Column,
         section: DataSection,
         rename: dict[str, str],
@@ -339,11 +341,8 @@ class Columns(BaseModel):
                     )
             return recipe
         if self.rename:
-            raise Misconfiguration(
-                "columns.rename",
-                dict(self.rename),
-                "the task has no [data] whose names could differ; give inputs and target",
-            )
+            remedy = "the task has no [data] whose names could differ; give inputs and target"
+            raise Misconfiguration("columns.rename", dict(self.rename), remedy)
         if not self.inputs or self.target is None:
             missing = "inputs" if not self.inputs else "target"
             raise Misconfiguration(

@@ -8,6 +8,7 @@ table means doesn't depend on what it lies in.
 import datetime as dt
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
@@ -66,8 +67,7 @@ def of_column(column: Any, name: str) -> Cells:
         column: an array, a series or a list of any of the libraries above.
         name: of the column, for errors.
 
-    Raises:
-        Misconfiguration: a cell is none that has a meaning here; names the record.
+    Raises Misconfiguration: a cell is none that has a meaning here; names the record.
     """
     if isinstance(column, str | bytes | Mapping | AbstractSet) or not hasattr(column, "__len__"):
         raise _refused(name, type(column).__name__, "a column is an array or a list of cells")
@@ -79,6 +79,11 @@ def of_column(column: Any, name: str) -> Cells:
     if numbers is not None:
         return np.array(numbers)
     return [_cell(value, name, record) for record, value in enumerate(_values(column))]
+
+
+def name_of(column: object) -> str:
+    """A column's name as it is compared: the same letters, however they are composed."""
+    return unicodedata.normalize("NFC", str(column)).strip()
 
 
 def level_of(cell: Cell) -> str:

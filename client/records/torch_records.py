@@ -58,11 +58,8 @@ def as_records(data: Any) -> Records:
     if isinstance(data, Records):
         return data
     if isinstance(data, DataLoader):
-        raise Misconfiguration(
-            "data",
-            type(data).__name__,
-            "its items are batches, and each record is drawn by itself: give its .dataset",
-        )
+        remedy = "its items are batches, and each record is drawn by itself: give its .dataset"
+        raise Misconfiguration("data", type(data).__name__, remedy)
     if isinstance(data, tuple | list) and len(data) == _PAIR:
         return Records(*data)
     return Records(*_decoded(data))
@@ -143,11 +140,8 @@ def _unreadable(index: int, error: Exception) -> Misconfiguration:
 
 
 def _wrong_length(dataset: Any, count: int, found: str) -> Misconfiguration:
-    return Misconfiguration(
-        "data",
-        type(dataset).__name__,
-        f"says that it has {count} records and {found}: its length must be theirs",
-    )
+    remedy = f"says that it has {count} records and {found}: its length must be theirs"
+    return Misconfiguration("data", type(dataset).__name__, remedy)
 
 
 def _parts(item: Any, index: int) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from precad.client.trained_model import load_vector
+from precad.client.gradients.torch_models import load_vector
 
 Reals = NDArray[np.float64]
 _TESTED_AT_ONCE = 2000

@@ -27,8 +27,7 @@ from precad.certify.intervals import (
     votes_of,
 )
 from precad.certify.prediction import certify_predictions
-from precad.client.gradients.torch_models import build, logistic, model_section
-from precad.client.trained_model import load_vector
+from precad.client.gradients.torch_models import build, load_vector, logistic, model_section
 from precad.common.encode import clip_update
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.client.gradients.torch_models import model_section
-from precad.client.trained_model import load_vector
+from precad.client.gradients.torch_models import load_vector, model_section
 from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
 from precad.simulation.datasets import DataSet
 from precad.simulation.simulate import simulate

@@ -16,9 +16,8 @@ from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import least_noise_multiplier
 from precad.client.gradients.objectives import Augmentation
 from precad.client.gradients.record_gradients import RecordGradients
-from precad.client.gradients.torch_models import model_section
+from precad.client.gradients.torch_models import load_vector, model_section
 from precad.client.records.torch_records import Records
-from precad.client.trained_model import load_vector
 from precad.common.identifiers import Secret
 from precad.common.model import tensors, unrounded_start
 from precad.common.ring import derive

@@ -21,8 +21,7 @@ from scipy import sparse
 from precad.client.check_before_enrolling import Kind, look_at_columns
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.containers import level_of, of_column
-from precad.client.records.read_records import read_records
-from precad.client.records.table import of_frame
+from precad.client.records.read_records import of_frame, read_records
 from precad.client.records.torch_records import as_records
 from precad.common import npy
 from precad.common.errors import Misconfiguration

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.rig.terminal import Terminal
 
-from precad.client import display as shown_by
-from precad.client.display import NotebookDisplay, OwnerProgress, TerminalDisplay, display_for
+from precad.client import reporter as shown_by
 from precad.client.participation import Evaluation, RoundInfo
+from precad.client.reporter import NotebookDisplay, OwnerProgress, TerminalDisplay, display_for
 
 
 def info(number: int = 12, **changes: Any) -> RoundInfo:

@@ -23,9 +23,8 @@ from precad.client.gradients.objectives import (
 )
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
-from precad.client.gradients.torch_models import model_section
+from precad.client.gradients.torch_models import load_vector, model_section
 from precad.client.records.torch_records import as_records
-from precad.client.trained_model import load_vector
 from precad.common.encode import clip_record_adaptively
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret

@@ -17,9 +17,14 @@ from tests.rig.scripted_servers import ME, Open, Over, Owner, Script
 
 from precad.accounting.events import poisson_gaussian
 from precad.client.account_file import Charge
-from precad.client.participation import Evaluation, Participation, RoundInfo, VersionOver
+from precad.client.participation import (
+    Evaluation,
+    Participation,
+    RoundInfo,
+    TrainedModel,
+    VersionOver,
+)
 from precad.client.reporter import HISTORY_FILE, Reporter
-from precad.client.trained_model import TrainedModel
 from precad.common.model import model_digest
 from precad.common.task import Task
 

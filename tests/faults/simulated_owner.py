@@ -17,9 +17,9 @@ from precad.aggregator.rpc.limits import Call
 from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
 from precad.aggregator.training.owner_statements import give_back, lost_model
 from precad.client.connection import Receipt
-from precad.client.fetched_model import fetched_model
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
+from precad.client.server_statements import fetched_model
 from precad.common.errors import (
     PeerUnavailable,
     PrecadError,

@@ -333,7 +333,7 @@ def test_where_a_server_serves_other_bytes_owners_go_to_the_other_and_on(
 ) -> None:
     warned: list[str] = []
     log = SimpleNamespace(warning=lambda text, *given: warned.append(text % given))
-    monkeypatch.setattr("precad.client.fetched_model.log", log)
+    monkeypatch.setattr("precad.client.server_statements.log", log)
     with cheated(9, cheater, [SERVED], lasts=3) as world:
         charges = world.charges(world.honest)
         assert len([n for n in world.noisy if charges[n] == set(CANDIDATES)]) >= 3

@@ -11,7 +11,7 @@ from tests.rig.tasks import task_with
 
 from precad.cli.task_file import written
 from precad.client.gradients.torch_models import model_section
-from precad.client.trained_model import TrainedModel
+from precad.client.participation import TrainedModel
 from precad.common.model import model_digest
 
 

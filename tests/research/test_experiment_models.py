@@ -7,8 +7,7 @@ from research.algorithms.learner import Learner
 from research.models import MODELS
 from torch import nn
 
-from precad.client.gradients.torch_models import model_section
-from precad.client.trained_model import load_vector
+from precad.client.gradients.torch_models import load_vector, model_section
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection
 from precad.simulation.datasets import DataSet
