@@ -61,11 +61,9 @@ class _Beside(MetaPathFinder):
         self._all = True
 
     def require_allowed(self) -> None:
-        """Raises Misconfiguration: what is in the folder isn't allowed."""
         self._looked_at = _require_allowed(self._field, self._place, self._folder)
 
     def only_what_came(self) -> None:
-        """Leave all others' imports alone."""
         self._all = False
         if not self._came:
             sys.meta_path.remove(self)
@@ -78,13 +76,11 @@ class _Beside(MetaPathFinder):
         Raises Misconfiguration: it isn't allowed.
         """
         first = name.partition(".")[0]
-        spec = (
-            PathFinder.find_spec(name, path, target) if self._all or first in self._came else None
-        )
+        looks = self._all or first in self._came
+        spec = PathFinder.find_spec(name, path, target) if looks else None
         if spec is None or not spec.has_location or spec.origin is None:
             return None
-        file = self._file(Path(spec.origin))
-        if file is None:
+        if (file := self._file(Path(spec.origin))) is None:
             return None
         if not self._looked_at:
             self.require_allowed()

@@ -266,11 +266,10 @@ def look_at_servers(
             try:
                 state, ahead[role] = answers[role].result(left())
             except TimeoutError:  # a name's look-up, or a handshake
-                findings.bad(
-                    about,
-                    f"{about} at {address} didn't answer within {within_s:g} s; check its "
-                    "address, and the network between",
+                text = (
+                    f"{about} at {address} didn't answer within {within_s:g} s; check its address"
                 )
+                findings.bad(about, f"{text}, and the network between")
             except PrecadError as error:
                 findings.bad(about, str(error))
             else:

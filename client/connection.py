@@ -19,18 +19,8 @@ import numpy as np
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.client.server_statements import fetched_model, for_proof
+from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import (
-    MAX_TEXT,
-    Misconfiguration,
-    NameInUse,
-    PeerUnavailable,
-    PeerViolation,
-    RejectedSubmission,
-    Rejection,
-    TaskMismatch,
-    one_line,
-)
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, open_channel, why_unreachable
@@ -78,7 +68,7 @@ class Receipt:
     """What one server said to an upload; ``rejection`` None when it holds the submission."""
 
     role: Role
-    rejection: Rejection | None
+    rejection: errors.Rejection | None
     detail: str
 
 
@@ -124,7 +114,7 @@ def _state(task: Task | None, role: Role, reply: pb.DescribeReply) -> ServerStat
     check_version(role.title, reply.wire_version)
     if task is not None and reply.task_digest != task.digest.value:
         also = differences(task, reply.canonical_task)
-        raise TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
+        raise errors.TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
     said = reply.enrolling, reply.finished, reply.enrolled, reply.present, reply.refusal
     return ServerState(reply.role, reply.clock_ms / 1000, *said)
 
@@ -161,9 +151,8 @@ class Servers:
         self.verifier = CertificateVerifier(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
-        self._channels = {
-            role: open_channel(address, identity, role) for role, address in self._addresses.items()
-        }
+        of = self._addresses.items()
+        self._channels = {role: open_channel(address, identity, role) for role, address in of}
         self._stubs = {role: AggregationStub(c) for role, c in self._channels.items()}
         self.serves_first = Role.SERVER_A
         """Which server models are fetched from first: as the newest notice says."""
@@ -187,16 +176,13 @@ class Servers:
     def check_task(self) -> None:
         """Both servers must run exactly this task, in the roles that they were addressed by.
 
-        Raises:
-            TaskMismatch: a server runs another task; names both digests.
-            Misidentified: another party or authority answers at a server's address.
-            PeerUnavailable: a server isn't there.
-            PeerViolation: a server plays another role.
+        Raises TaskMismatch: a server runs another one; names both digests. Misidentified: another
+        party or authority answers there. PeerUnavailable. PeerViolation: it plays another role.
         """
         for role, stub in self._stubs.items():
             reply = self._patiently(role, stub.Describe, pb.DescribeRequest())
             if (found := _state(self.task, role, reply).role) != role.value:
-                raise PeerViolation(
+                raise errors.PeerViolation(
                     f"{self._addresses[role]} is {found}, not {role.value}: mend the addresses"
                 )
 
@@ -235,7 +221,7 @@ class Servers:
                     yield read_notice(message)
             except grpc.RpcError as error:
                 ended = self._error(Role.SERVER_A, error)
-                if not isinstance(ended, NameInUse):
+                if not isinstance(ended, errors.NameInUse):
                     raise ended from None
             else:
                 return
@@ -267,8 +253,8 @@ class Servers:
         reply = self._patiently(role, digest_of, request, CALL_TIMEOUT_S)
         try:
             return Digest(reply.model_digest)
-        except Misconfiguration as error:
-            raise PeerViolation(f"{role.title}: {error}") from None
+        except errors.Misconfiguration as error:
+            raise errors.PeerViolation(f"{role.title}: {error}") from None
 
     def model_bytes(self, role: Role, version: int, *, patient: bool = True) -> bytearray:
         """What ``role`` serves as θ_t; unless ``patient``, as long as some of it keeps coming.
@@ -302,20 +288,19 @@ class Servers:
                 data += piece.data
                 if len(data) > most:
                     pieces.cancel()
-                    raise PeerViolation(f"{role.title} served a model longer than {most} bytes")
+                    said = f"{role.title} served a model longer than {most} bytes"
+                    raise errors.PeerViolation(said)
         except grpc.RpcError as error:
             if idle.is_set():
-                raise PeerUnavailable(f"{role.title} served nothing for {idle_s:g} s") from None
+                said = f"{role.title} served nothing for {idle_s:g} s"
+                raise errors.PeerUnavailable(said) from None
             raise self._error(role, error) from None
         finally:
             over.set()
         return data
 
     def opening(self, role: Role, attempt: int) -> bytes:
-        """What ``role`` signs before anything is shared for an attempt.
-
-        Raises PeerUnavailable, and NotOnOffer where the attempt isn't open.
-        """
+        """What ``role`` signs before anything is shared. Raises PeerUnavailable, NotOnOffer."""
         request = pb.OpeningRequest(
             task_digest=self.task.digest.value, client=self.client.name, attempt=attempt
         )
@@ -337,8 +322,7 @@ class Servers:
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """The newest statement of ``role`` on this owner's account. Raises PeerUnavailable.
 
-        It is shown its own last statement, and what it last signed for an attempt, where there are
-        any.
+        It is ``shown`` its own last statement, and the ``opening`` that it last signed, if any.
         """
         request = pb.StatementRequest(
             task_digest=self.task.digest.value,
@@ -380,10 +364,10 @@ class Servers:
         stated for this attempt, where norms are proved.
         """
         if x.shape != (self.task.dimension,) or x.dtype != np.int64:
-            raise RejectedSubmission(
-                Rejection.MALFORMED,
-                f"update is {x.dtype}{list(x.shape)}, this task's is int64[{self.task.dimension}]",
+            what = (
+                f"update is {x.dtype}{list(x.shape)}, this task's is int64[{self.task.dimension}]"
             )
+            raise errors.RejectedSubmission(errors.Rejection.MALFORMED, what)
         context = SubmissionContext(self.task.digest, version, attempt, self.client, model)
         return share(self.task, x, context, self._signer, proof)
 
@@ -401,7 +385,7 @@ class Servers:
     def submit_half(self, submission: AnySubmission, limit_s: float) -> Receipt:
         """Send one server its submission, as ``submit`` does."""
         role = submission.role
-        late = PeerUnavailable(f"{role.value} took no submission before the deadline")
+        late = errors.PeerUnavailable(f"{role.value} took no submission before the deadline")
         retries = Retries(limit_s, UPLOAD_RETRIES, counted_from_now=True)
         while True:
             try:
@@ -413,11 +397,12 @@ class Servers:
                 retries.wait(late)
                 continue
             rejection = rejection_of(reply.rejection)
-            if rejection is Rejection.TRUNCATED and retries.remaining() > UPLOAD_RETRIES.longest_s:
+            lost = rejection is errors.Rejection.TRUNCATED
+            if lost and retries.remaining() > UPLOAD_RETRIES.longest_s:
                 # The server lost a part of it, or has no place now: the same bytes are welcome.
                 retries.wait(late)
                 continue
-            return Receipt(role, rejection, one_line(reply.detail[:MAX_TEXT]))
+            return Receipt(role, rejection, errors.one_line(reply.detail[: errors.MAX_TEXT]))
 
     def _upload(self, submission: AnySubmission, timeout_s: float) -> pb.Receipt:
         """One try. Raises grpc.RpcError."""
@@ -436,16 +421,12 @@ class Servers:
         return receipt
 
     def _patiently(
-        self,
-        role: Role,
-        call: Callable[..., Reply],
-        request: object,
-        patience_s: float | None = None,
+        self, role: Role, call: Callable[..., Reply], request: object, within_s: float | None = None
     ) -> Reply:
         try:
             return call_with_retries(
                 lambda timeout_s: call(request, timeout=timeout_s),
-                self._patience_s if patience_s is None else patience_s,
+                self._patience_s if within_s is None else within_s,
                 self._clock,
                 why=partial(why_unreachable, self._addresses[role], self._identity, role),
                 waiting=partial(self._waiting, role.title),
@@ -467,7 +448,7 @@ def differences(ours: Task, canonical: bytes) -> str:
     """Fields of ours and of the task with these bytes that differ; empty if there is none."""
     try:
         theirs = Task.parse(json.loads(canonical))
-    except (ValueError, RecursionError, Misconfiguration):
+    except (ValueError, RecursionError, errors.Misconfiguration):
         return ""
     pairs = ((name, getattr(ours, name), getattr(theirs, name)) for name in _NAMED)
     return ", ".join(f"{name} is {own!r}, not {its!r}" for name, own, its in pairs if own != its)

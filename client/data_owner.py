@@ -132,7 +132,7 @@ class DataOwner:
         self._loss = functional.cross_entropy if loss is None else loss
         self._addresses = (by_proxy(server_a, proxy), by_proxy(server_b, proxy))
         self._identity = (
-            identity if isinstance(identity, Identity) else Identity.load(Path(identity))
+            Identity.load(Path(identity)) if isinstance(identity, str | Path) else identity
         )
         self._token = None if token is None else Secret(token.encode())
         folder = self._folder = _folder(state)
@@ -190,8 +190,7 @@ class DataOwner:
         Raises:
             Misconfiguration: model, loss and records don't go together (see `rehearse`), or another
                 process uses the state folder; before a server is called, and never later.
-            TaskMismatch: a server runs another task.
-            PeerUnavailable: a server isn't there.
+            TaskMismatch, PeerUnavailable: a server runs another task, or isn't there.
             PeerViolation: the servers show different models, or one has forgotten what it signed.
             StorageFailure: the state folder can't be written.
         """
@@ -200,10 +199,9 @@ class DataOwner:
             model = TrainedModel.load(path, self.task)
             spent = self.budget.epsilon()
             return Participation(epsilon=spent, ended="finished", model=model, model_file=path)
-        limit = None if self.budget.limit is None else self.budget.limit.epsilon
         reporter = Reporter(
             self.task,
-            epsilon_limit=limit,
+            epsilon_limit=None if self.budget.limit is None else self.budget.limit.epsilon,
             on_round=on_round,
             validate=self._validation(),
             folder=self._folder,
@@ -225,8 +223,7 @@ class DataOwner:
                 model_file = self._keep_model(reporter.newest)
         result.model_file = model_file
         result.history, result.validation = tuple(reporter.history), reporter.validation
-        result.callback_failures = reporter.failures
-        result.callback_error = reporter.first_failure
+        result.callback_failures, result.callback_error = reporter.failures, reporter.first_failure
         return result
 
     def _take_part(

@@ -36,16 +36,13 @@ def client_app(
 ) -> "ClientApp":
     """A Flower ClientApp that takes part in one precad training, from its enrolment to its end.
 
-    Args:
-        model: makes the module, whose parameters must be the task's.
-        loss: per-record loss as in torch.nn.functional; the settings' unless given.
-        records: the owner's records from Flower's context, in any form that ``DataOwner`` takes;
-            the settings' ``data`` unless given. See ``records_of`` for a project's loaders.
+    ``model`` makes the module, whose parameters must be the task's. ``loss``, per record as in
+    torch.nn.functional, and the settings' ``data`` are the settings' unless given; ``records`` may
+    come in any form that ``DataOwner`` takes (see ``records_of`` for a project's loaders).
 
-    Returns:
-        An app that answers ``train``. Its reply says that the training is over, and no more: no
-        model, metric or account. The state folder has them, for the owner. What fails stands in
-        the owner's own log; Flower's server is told that it failed.
+    The app answers ``train``. Its reply says that the training is over, and no more: no model,
+    metric or account. The state folder has them, for the owner. What fails stands in the owner's
+    own log; Flower's server is told that it failed.
     """
     from flwr.app import ConfigRecord, Message, RecordDict  # noqa: PLC0415 -- an extra
     from flwr.clientapp import ClientApp  # noqa: PLC0415
@@ -71,11 +68,8 @@ def client_app(
 def records_of(batches: Iterable[Any], inputs: Any = 0, target: Any = 1) -> Records:
     """All records of a DataLoader, in one pass: what a Flower project's ``load_data`` gives.
 
-    Args:
-        batches: pairs, or dictionaries as of Flower Datasets. A random augmentation counts as it
-            comes out in this pass.
-        inputs: the batch's key or place of the inputs, such as ``"img"``.
-        target: the same for the targets, such as ``"label"``.
+    Batches are pairs, or dictionaries as of Flower Datasets, with their keys or places, such as
+    ``"img"`` and ``"label"``. A random augmentation counts as it comes out in this pass.
 
     Raises Misconfiguration: no batch, one without these keys, or a record that can't be used.
     """

@@ -305,17 +305,10 @@ class OwnAccount:
             return False
 
     def _charge(self, version: int, re_releases: int) -> Charge:
-        privacy = self._task.privacy
-        return Charge(
-            task=self._task.digest,
-            client=self._client,
-            version=version,
-            re_releases=re_releases,
-            noise_multiplier=privacy.noise_multiplier,
-            record_rate=self._record_rate,
-            delta=privacy.delta,
-            validation=self._task.validation,
-        )
+        task, privacy = self._task, self._task.privacy
+        step = task.digest, self._client, version, re_releases
+        cost = privacy.noise_multiplier, self._record_rate, privacy.delta, task.validation
+        return Charge(*step, *cost)
 
     def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | None:
         """The account's limit, or the one that it will open with, or be raised to."""

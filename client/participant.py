@@ -164,13 +164,7 @@ class _Participant:
         return result
 
     def _exchange(self, signed: bytes | None = None) -> None:
-        """Have the servers' statements, and hold the owner's account to what both signed.
-
-        Raises:
-            Misconfiguration: the account is an older copy whose limit has no room for the rest.
-            PeerUnavailable: one server alone charged more than this account, or isn't there.
-            PeerViolation: as ``ServerStatements.exchange``.
-        """
+        """Have the servers' statements, and hold the owner's account to what both signed."""
         self.statements.exchange(self.servers, signed)
         versions, counts = self.statements.charged()
         both = [min(pair) for pair in zip(*counts.values(), strict=False)]
@@ -226,7 +220,6 @@ class _Participant:
             self.observer.doing(text, self._closes(event, came))
 
     def _saw(self, version: int, model: Digest, theta: ModelVector) -> None:
-        """Both servers name this model: the newest that this owner has."""
         newest = self.result.model
         if newest is None or newest.version < version or self.result.ended:
             self.result.model = TrainedModel(self.task, version, theta, model)
@@ -394,7 +387,6 @@ class _Participant:
         return update
 
     def _may_share(self, event: RoundOpen, re_releases: int) -> bool:
-        """Whether this version's update may be shared for this attempt."""
         version, model = event.version, event.model
         kept_of = self.pending.model(version)
         if self.statements.released(version):

@@ -54,9 +54,8 @@ class TrainedModel:
     def load_into(self, module: Net) -> Net:
         """Copies θ_t into a module's parameters, cast to their own dtype, and returns it.
 
-        Buffers (a fixed scaler's numbers) aren't trained and stay as they are.
-
-        Raises Misconfiguration: its parameters aren't the task's, in names, shapes and order.
+        Buffers (a fixed scaler's numbers) aren't trained and stay as they are. Raises
+        Misconfiguration: its parameters aren't the task's, in names, shapes and order.
         """
         from precad.client.gradients import torch_models  # noqa: PLC0415 -- seconds to import
 
@@ -67,9 +66,8 @@ class TrainedModel:
     def save(self, path: str | Path) -> None:
         """Write safetensors: named float32 tensors; in the metadata task, version and privacy.
 
-        The file appears whole or not at all, and only this user may read it.
-
-        Raises Misconfiguration: the file can't be written there.
+        The file appears whole or not at all, and only this user may read it. Raises
+        Misconfiguration: it can't be written there.
         """
         facts = self._guarantee() if self.version else {}
         try:

@@ -164,9 +164,8 @@ class Reporter(Observer):
 
     def _epsilon(self, ended: VersionOver) -> float | None:
         """Of an account over hundreds of tasks not after every round: adding up takes seconds."""
-        if ended.version % max(1, len(ended.spent) // _KINDS):
-            return None
-        return exact_epsilon(ended.spent, self._task.privacy.delta)
+        skipped = ended.version % max(1, len(ended.spent) // _KINDS)
+        return None if skipped else exact_epsilon(ended.spent, self._task.privacy.delta)
 
     def _judge(self, model: TrainedModel) -> Evaluation | None:
         if self._validate is None:

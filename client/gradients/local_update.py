@@ -46,21 +46,17 @@ def local_update(
     A record without a usable gradient counts as zero; no record's values, and none of θ's, make
     this raise.
 
+    What comes back is X, ``[d] int64``, with X·X ≤ β² over the integers. The model's own parameter
+    values don't matter and aren't changed; ``theta`` is θ_t, ``[d]``; ``task`` gives R, β, f, the
+    objective and the parameters' names and shapes. ``indices`` are the sampled records, ``[n]
+    int64``; none gives the zero vector.
+
     Args:
-        model: the task's; its own parameter values don't matter and aren't changed.
-        loss: per-record, such as ``torch.nn.functional.cross_entropy``.
-        data: a pair of arrays, a map-style Dataset, or ``Records``.
-        indices: the sampled records, ``[n] int64``; none gives the zero vector.
-        theta: θ_t, ``[d]``.
-        task: gives R, β, f, the objective and the parameters' names and shapes.
         chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
         most: M of ``most_records``: the work is that of M records, and a larger sample is
             replaced by the empty one. Without it the work shows n.
         on_failure: told the index of each record that counts as zero.
         randomness: the key of the noise of records' copies; fresh unless given.
-
-    Returns:
-        X, ``[d] int64``, with X·X ≤ β² over the integers.
 
     Raises Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is outside the
     data.

@@ -90,12 +90,8 @@ def _fault(layer: nn.Module) -> str | None:
         for classes, said in _BY_CLASS:
             if isinstance(part, classes):
                 return said
-    compiled = (
-        hasattr(layer, "_orig_mod"),
-        getattr(layer, "_compiled_call_impl", None) is not None,
-        hasattr(layer.forward, "_torchdynamo_orig_callable"),
-    )
-    if any(compiled):
+    compiled = hasattr(layer, "_orig_mod") or hasattr(layer.forward, "_torchdynamo_orig_callable")
+    if compiled or getattr(layer, "_compiled_call_impl", None) is not None:
         return "torch.compile can't be trained record by record; give the module itself"
     if is_lazy(layer):
         return NOT_BUILT
@@ -248,15 +244,11 @@ def refuse_what_may_raise(gradients: "RecordGradients", loss: Loss, task: Task) 
                 gradients.kernel(gradients.loaded(theta), inputs, targets)
         except Exception as error:  # whatever a model's operations raise
             gradients.reraise_what_no_record_causes(error)
-            name_of, does, remedy = (
-                error.args
-                if isinstance(error, _MayRaise)
-                else (
-                    "an operation",
-                    f"raises at a model of {name} ({type(error).__name__}: {error})",
-                    "bound what it takes, as torch.clamp and torch.nan_to_num do",
-                )
-            )
+            name_of = "an operation"
+            remedy = "bound what it takes, as torch.clamp and torch.nan_to_num do"
+            does = f"raises at a model of {name} ({type(error).__name__}: {error})"
+            if isinstance(error, _MayRaise):
+                name_of, does, remedy = error.args
             raise Misconfiguration(
                 *_where(error, gradients.module, loss),
                 f"has {name_of}{place_in_own_code(error)}: it {does}, and a server that serves a "

@@ -23,14 +23,11 @@ BATCH = 512
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How inputs are sampled.
+    """How inputs are sampled: ``sigma`` of the noise, in the inputs' units, and n0 and n copies.
 
-    Attributes:
-        sigma: of the noise, in the inputs' units.
-        selection: n0 copies choose the label.
-        copies: n fresh ones estimate how often it wins.
-        draw: which draw of the noise: a fresh one, unless a certificate is to be repeated. Inputs
-            must not be chosen by somebody who knows it.
+    ``selection``, n0, choose the label, and ``copies``, n fresh ones, estimate how often it wins.
+    ``draw`` of the noise is a fresh one, unless a certificate is to be repeated; inputs must not be
+    chosen by somebody who knows it.
     """
 
     sigma: float
@@ -48,12 +45,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What the copies of each input were taken for; rows sum to n0 and to n.
-
-    Attributes:
-        selection: ``[points, classes] int64``.
-        votes: ``[points, classes] int64``, of other, independent copies.
-    """
+    """What independent copies were taken for, ``[points, classes] int64``; rows sum to n0, to n."""
 
     selection: NDArray[np.int64]
     votes: NDArray[np.int64]
@@ -74,15 +66,10 @@ def sample_votes(
     Each input's noise has a stream of its own, so that its votes don't depend on which others are
     sampled, or on whether the work was broken off.
 
-    Args:
-        module: θ in it already; used in evaluation mode.
-        inputs: ``[points, …]``, floating.
-        how: the noise and the numbers of copies.
-        keep: a file that keeps each point's votes as they come; a later call with the same model,
-            inputs and ``how`` goes on where it ended.
-        model: names the model, such as by its digest, in the kept file.
-        progress: told how many points are done.
-        batch: copies at a time.
+    ``module`` has θ in it already and is used in evaluation mode; ``inputs`` are ``[points, …]``,
+    floating. The file ``keep`` gets each point's votes as they come, under the model's name, such
+    as its digest: a later call with the same model, inputs and ``how`` goes on where it ended.
+    ``progress`` is told how many points are done; ``batch`` copies are taken at a time.
 
     Raises Misconfiguration: inputs aren't real numbers, the model has no column a class, or the
     file belongs to other work.
@@ -132,9 +119,8 @@ def _votes(
     total = np.zeros(classes, np.int64)
     with torch.no_grad():
         for start in range(0, count, batch):
-            noise = torch.randn(
-                (min(batch, count - start), *x.shape), generator=generator, dtype=torch.float32
-            )
+            shape = min(batch, count - start), *x.shape
+            noise = torch.randn(shape, generator=generator, dtype=torch.float32)
             labels = module(noise.mul_(how.sigma).add_(x)).argmax(dim=1)
             total += np.bincount(labels.cpu().numpy(), minlength=classes)
     found: list[int] = total.tolist()

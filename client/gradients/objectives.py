@@ -38,11 +38,7 @@ _TINY = 1e-30
 class Objective:
     """L' of Algorithm 2, line 5, whose gradient is one record's: of its copies' outputs.
 
-    Works inside torch.func transforms, on one record at a time.
-
-    Attributes:
-        section: the task's.
-        base: the owner's loss of one record.
+    Works inside torch.func transforms, on one record at a time; ``base`` is the owner's loss of it.
     """
 
     section: ObjectiveSection

@@ -114,9 +114,7 @@ def check_file(module: nn.Module, path: Path) -> None:
 
 def buffers_of(module: nn.Module) -> list[dict[str, str]]:
     """The task's ``model.buffers``: each tensor that isn't trained, with its digest."""
-    return [
-        {"name": name, "digest": _tensor_digest(name, tensor)} for name, tensor in _fixed(module)
-    ]
+    return [{"name": name, "digest": _tensor_digest(name, each)} for name, each in _fixed(module)]
 
 
 def check_buffers(module: nn.Module, section: ModelSection) -> None:

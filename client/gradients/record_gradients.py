@@ -90,12 +90,9 @@ class RecordGradients:
     Every parameter is trained: frozen ones would receive noise too if they were in the vector,
     and could differ unseen between data owners if they weren't, so they are refused.
 
-    Args:
-        model: parameters named and shaped as in ``parameters``; takes ``[n, …]`` inputs.
-        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
-        parameters: the task's ``model.parameters``.
-        chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
-        objective: the task's; the loss of the record alone without it.
+    The model takes ``[n, …]`` inputs; ``parameters`` and ``objective`` are the task's, the latter
+    the loss of the record alone unless given. A ``chunk`` has ``chunk_records`` unless given; keep
+    it for a whole task.
 
     Raises Misconfiguration: the parameters aren't the task's, real and all trained, or the model
     has batch norm or dropout.
@@ -123,9 +120,8 @@ class RecordGradients:
         self._elementwise = own in _ELEMENTWISE or isinstance(own, _ELEMENTWISE_MODULES)
         self.objective = Objective(objective or ObjectiveSection(), loss)
         self._device = next(self.module.parameters()).device
-        self._recurrent = any(
-            isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in self.module.modules()
-        )
+        kinds = nn.RNNBase | nn.RNNCellBase
+        self._recurrent = any(isinstance(layer, kinds) for layer in self.module.modules())
         self.fillers: list[Tensor] = []
         """Synthetic inputs and targets, a chunk of them."""
         self.classes: int | None = None
@@ -145,18 +141,12 @@ class RecordGradients:
     ) -> Iterator[NDArray[np.float64]]:
         """Gradients of the records at these indices, chunk by chunk; Algorithm 2, line 3.
 
-        Args:
-            records: the data owner's.
-            indices: ``[n] int64``.
-            theta: θ_t, ``[d]``, any values; cast to float32.
-            most: M ≥ n: the number of chunks is that of M records, whatever n is.
-            on_failure: told the index of each record whose label the loss can't take, or whose
-                gradient isn't finite or can't be computed.
-            randomness: the key of the copies' noise; fresh unless given.
-
-        Yields:
-            ``[chunk, d] float64``, in the order of the indices; zero for records that failed, and
-            after the last record.
+        Yields ``[chunk, d] float64``, in the order of ``indices``, ``[n] int64``; zero for records
+        that failed, and after the last record. θ_t, ``[d]``, may have any values and is cast to
+        float32. With ``most``, M ≥ n, the number of chunks is that of M records, whatever n is.
+        ``on_failure`` is told the index of each record whose label the loss can't take, or whose
+        gradient isn't finite or can't be computed. ``randomness`` is the key of the copies' noise;
+        fresh unless given.
 
         Raises Misconfiguration: θ has another length, or the model keeps running statistics or is
         random. Neither depends on a record's values nor on those of θ.
@@ -191,10 +181,8 @@ class RecordGradients:
 
         Raises Misconfiguration: training changes a buffer of the model, or labels aren't integers.
         """
-        self.fillers = [
-            synthetic(records.inputs, self.chunk),
-            synthetic(records.targets, self.chunk),
-        ]
+        own = records.inputs, records.targets
+        self.fillers = [synthetic(each, self.chunk) for each in own]
         for filler in self.fillers:
             if not filler.is_floating_point():
                 filler.zero_()  # the one label, or token, that every model has
@@ -328,9 +316,8 @@ class RecordGradients:
     def _in_pieces(self, named: Named, axis: int | None, seen: Tensor, y: Tensor) -> Named:
         """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
         pieces = torch.split(seen, MOST_COPIES, dim=1)
-        outputs = [
-            self._mapped(_as_trained(self._outputs), axis, 1)(named, piece) for piece in pieces
-        ]
+        apply = self._mapped(_as_trained(self._outputs), axis, 1)
+        outputs = [apply(named, piece) for piece in pieces]
         slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
         total: Named = {}
         for piece, slope in zip(pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True):
@@ -354,10 +341,8 @@ class RecordGradients:
 
     def _filled(self, *some: Tensor) -> list[Tensor]:
         """Inputs and targets with ``chunk`` rows each."""
-        return [
-            torch.cat([rows, filler[len(rows) :]]).to(self._device)
-            for rows, filler in zip(some, self.fillers, strict=True)
-        ]
+        pairs = zip(some, self.fillers, strict=True)
+        return [torch.cat([rows, filler[len(rows) :]]).to(self._device) for rows, filler in pairs]
 
     def _record_loss(self, named: Named, record: Tensor, target: Tensor) -> Tensor:
         outputs = functional_call(self.module, named, (record.unsqueeze(0),))
@@ -371,9 +356,8 @@ class RecordGradients:
         return functional_call(self.module, named, (copies,))
 
     def _copies(self, named: Named, record: Tensor, target: Tensor, noise: Tensor) -> Tensor:
-        return self.objective.copies(
-            lambda inputs: self._outputs(named, inputs), record, target, noise
-        )
+        model = functools.partial(self._outputs, named)
+        return self.objective.copies(model, record, target, noise)
 
     def _loss_of_copies(self, named: Named, copies: Tensor, target: Tensor) -> Tensor:
         return self.objective.of_outputs(self._outputs(named, copies), target)

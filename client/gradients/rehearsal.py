@@ -5,6 +5,7 @@ Refusing is still the owner's own affair here. Later it would be public, so late
 
 import contextlib
 import copy
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.model import ModelVector, initial_vector
 from precad.common.task import Task
 
-_ROWS = 8
+_ROWS, _TRIED = 8, 4
 _TOLERANCE = 1e-4
 _NO_START = (
     "no record's loss is finite at the task's initial model: a single number or a vector starts at "
@@ -73,13 +74,8 @@ def rehearse(
 def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None) -> Tensor | None:
     """Before there are records or a loss: whether a model can be trained record by record.
 
-    Args:
-        model: the task's.
-        task: its objective isn't looked at.
-        shape: of a record's input; such as the first layer takes are tried without it.
-
-    Returns:
-        The outputs for one made-up record; None without a shape where none fitted.
+    What comes back are the outputs for one made-up record of this shape. Without it such as the
+    first layer takes are tried, and it is None where none fits. The objective isn't looked at.
 
     Raises Misconfiguration: as ``rehearse``, or it takes no record of this shape.
     """
@@ -105,9 +101,6 @@ def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
         return None
     remedy = f"takes no record of shape {list(shape)} ({type(fault).__name__}: {fault})"
     raise Misconfiguration("model", type(model).__name__, remedy) from fault
-
-
-_TRIED = 4
 
 
 def _own_square(outputs: Tensor, _: Tensor) -> Tensor:
@@ -209,9 +202,7 @@ def _check_losses(
         with torch.no_grad():
             module(inputs.to(device))
 
-    def losses(inputs: Tensor, targets: Tensor) -> NDArray[np.float64]:
-        return gradients.losses(named, inputs, targets)
-
+    losses = functools.partial(gradients.losses, named)
     for start in range(0, len(records), gradients.chunk):
         some = np.arange(start, min(start + gradients.chunk, len(records)))
         try:
@@ -257,11 +248,9 @@ def _check_gradient(
         targets.zero_()
     for rows in (inputs, targets):
         rows[gradients.chunk] = rows[0]
+    both = slice(gradients.chunk), slice(gradients.chunk, None)
     try:
-        found = [
-            gradients.kernel(named, inputs[slots], targets[slots])[0]
-            for slots in (slice(gradients.chunk), slice(gradients.chunk, None))
-        ]
+        found = [gradients.kernel(named, inputs[slots], targets[slots])[0] for slots in both]
     except Exception as error:  # whatever a model's operations raise
         if "randomness" in str(error):
             gradients.reraise_what_no_record_causes(error)
@@ -344,11 +333,9 @@ def _unusable(
         return Misconfiguration(
             "model",
             kind,
-            (
-                f"gives a {gradients.gives}, and this loss doesn't take it "
-                f"({type(error).__name__}: {error}): return one tensor, such as self.lstm(x)[0]; "
-                "several heads by torch.cat, which the loss splits"
-            ),
+            f"gives a {gradients.gives}, and this loss doesn't take it ({type(error).__name__}: "
+            f"{error}): return one tensor, such as self.lstm(x)[0]; several heads by torch.cat, "
+            "which the loss splits",
         )
     inputs, targets = (
         f"{str(rows.dtype).removeprefix('torch.')}{list(rows.shape[1:])}"

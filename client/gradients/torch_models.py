@@ -86,18 +86,10 @@ def model_section(
 ) -> dict[str, Any]:
     """The task's ``model`` section that describes a torch module, as ``Task.parse`` takes it.
 
-    ```
-    values = tomllib.loads(…) | {"model": model_section(net, "my-net")}
-    task = Task.parse(values)
-    ```
-
-    Args:
-        module: every parameter is described, by name and shape, in the module's own order, and
-            every buffer by its numbers' digest.
-        architecture: what the data owners call it; those in ``BUILT_IN`` are built in.
-        initial: ``zeros``, or ``uniform`` for more than one layer.
-        initial_seed: public; with ``uniform`` everybody expands the same start from it.
-        initial_file: safetensors with the weights to start from, which are public.
+    Every parameter is described, by name and shape, in the module's own order, and every buffer by
+    its numbers' digest. Owners call it by ``architecture``; those in ``BUILT_IN`` are built in.
+    ``initial`` is ``zeros``, or ``uniform`` for more than one layer, a start that everybody expands
+    from the public ``initial_seed``; ``initial_file`` is safetensors with public weights instead.
 
     Raises Misconfiguration: a layer has no shapes yet, or the file hasn't these parameters.
     """
@@ -131,10 +123,7 @@ def load_initial(module: Net, task: Task) -> Net:
 
 
 def check_parameters(module: nn.Module, parameters: tuple[Parameter, ...]) -> None:
-    """Refuses a model whose parameters aren't the task's, in names, shapes and order.
-
-    Raises Misconfiguration: names the first difference.
-    """
+    """Refuse other parameters than the task's, in names, shapes and order; names the first."""
     found = [(name, tuple(tensor.shape)) for name, tensor in module.named_parameters()]
     expected = [(parameter.name, parameter.shape) for parameter in parameters]
     for position, (ours, task) in enumerate(zip_longest(found, expected)):
@@ -151,10 +140,8 @@ def check_parameters(module: nn.Module, parameters: tuple[Parameter, ...]) -> No
 def load_vector(module: nn.Module, theta: ModelVector) -> None:
     """Copy θ, ``[d]``, into a torch module's parameters, cast to their dtype; buffers stay.
 
-    The module's shapes are the task's, in its order; names aren't looked at
-    (``TrainedModel.load_into`` does).
-
-    Raises Misconfiguration: the vector's length isn't the module's number of parameters.
+    Names aren't looked at (``TrainedModel.load_into`` does). Raises Misconfiguration: the module
+    has another number of parameters.
     """
     named = dict(module.named_parameters())
     shapes = tuple(Parameter(name=n, shape=tuple(p.shape)) for n, p in named.items())
@@ -165,7 +152,6 @@ def load_vector(module: nn.Module, theta: ModelVector) -> None:
 
 _ROWS = 64
 """Records at a time: whoever has to stop for an upload stops soon."""
-_TABLE = 2
 
 
 class Applied:
@@ -240,16 +226,13 @@ class Applied:
                     f"the loss can't take them ({error}): give targets like those of training",
                 ) from error
             losses.append(found.double())
-        return Evaluation(
-            records=len(records),
-            loss=float(torch.cat(losses).mean()),
-            accuracy=_accuracy(outputs, records.targets),
-        )
+        accuracy = _accuracy(outputs, records.targets)
+        return Evaluation(len(records), float(torch.cat(losses).mean()), accuracy)
 
 
 def _accuracy(outputs: NDArray[np.float32], targets: Tensor) -> float | None:
     """For a column a class and whole labels; else None."""
-    classes = outputs.ndim == _TABLE and outputs.shape[1] > 1
+    classes = outputs.ndim == _MATRIX and outputs.shape[1] > 1
     if not classes or targets.ndim != 1 or targets.is_floating_point():
         return None
     return float((outputs.argmax(axis=1) == targets.numpy()).mean())

@@ -8,7 +8,7 @@ alone, so reading costs no privacy.
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -201,8 +201,7 @@ class _Cells:
         ]
         codes = np.fromiter((places.get(level, -1) for level in levels), np.int64, len(cells))
         if unknown is None:
-            listed = ", ".join(column.levels[:_SHOWN])
-            listed += ", …" if len(column.levels) > _SHOWN else ""
+            listed = _listed(column.levels)
             self._refuse_first(codes < 0, f"is none of the task's levels ({listed}): {_MEND}")
         else:
             others = Counter(levels[place] for place in np.flatnonzero((codes < 0) & ~empty))
@@ -337,7 +336,9 @@ class Columns(BaseModel):
             for name in self.rename:
                 if name_of(name) not in known:
                     raise Misconfiguration(
-                        "columns.rename", name, f"the task has no such column: {_listed(known)}"
+                        "columns.rename",
+                        name,
+                        f"the task has no such column: {_listed(sorted(known))}",
                     )
             return recipe
         if self.rename:
@@ -357,6 +358,5 @@ class Columns(BaseModel):
         )
 
 
-def _listed(names: set[str]) -> str:
-    some = sorted(names)[:8]
-    return ", ".join(some) + (", …" if len(names) > len(some) else "")
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

@@ -63,16 +63,16 @@ _TIMES = (dt.date, dt.time, dt.timedelta, np.datetime64, np.timedelta64)
 def of_column(column: Any, name: str) -> Cells:
     """The cells of a column; ``[n]`` numbers as an array where the container holds no others.
 
-    Args:
-        column: an array, a series or a list of any of the libraries above.
-        name: of the column, for errors.
-
     Raises Misconfiguration: a cell is none that has a meaning here; names the record.
     """
     if isinstance(column, str | bytes | Mapping | AbstractSet) or not hasattr(column, "__len__"):
         raise _refused(name, type(column).__name__, "a column is an array or a list of cells")
     if hasattr(column, "detach"):
-        column = _of_tensor(column, name)
+        try:
+            column = column.detach().cpu().numpy()
+        except (TypeError, RuntimeError) as error:
+            remedy = f"give a dense tensor ({error})"
+            raise _refused(name, str(column.dtype), remedy) from None
     if hasattr(column, "toarray") or getattr(column, "ndim", 1) != 1:
         raise _refused(name, type(column).__name__, "give one cell a record, not a matrix")
     numbers = _numbers(column)
@@ -120,13 +120,6 @@ def exact(cells: NDArray[Any]) -> NDArray[Any]:
 def _refused(name: str, value: object, remedy: str, record: int | None = None) -> Misconfiguration:
     place = f"data, column {name}" + ("" if record is None else f", record {record}")
     return Misconfiguration(place, value, remedy)
-
-
-def _of_tensor(column: Any, name: str) -> Any:
-    try:
-        return column.detach().cpu().numpy()
-    except (TypeError, RuntimeError) as error:
-        raise _refused(name, str(column.dtype), f"give a dense tensor ({error})") from None
 
 
 def _numbers(column: Any) -> NDArray[Any] | None:

@@ -32,25 +32,18 @@ def read_records(
 ) -> Any:
     """What ``as_records`` takes: a table's inputs and targets, or the data as they are.
 
-    Args:
-        data: a path of a .npz, .csv or .parquet file; a frame, or a mapping from names to columns;
-            anything else is given back.
-        recipe: the task's ``data``.
-        columns: what the owner says of the columns.
-        notes: a table's columns add what became of their cells.
-
-    Returns:
-        ``([n, …], [n])`` arrays; for anything else ``data`` itself.
+    A table is a path of a .npz, .csv or .parquet file, a frame, or a mapping from names to columns;
+    its arrays are ``([n, …], [n])``. ``recipe`` is the task's ``data``; to ``notes`` a table's
+    columns add what became of their cells.
 
     Raises Misconfiguration: a file can't be read, a column isn't there, or a cell can't be used.
     """
-    path = _file(data)
+    path, mine = _file(data), columns or Columns()
     if path is not None and path.suffix == ".npz":
         return _of_arrays(path, recipe)
-    table = _table(data, columns or Columns())
+    table = _table(data, mine)
     if table is None:
         return data
-    mine = columns or Columns()
     section = mine.section(recipe)
     inputs = inputs_of(table, section, mine.rename, mine.decimal, notes)
     targets = targets_of(table, section, mine.rename, mine.decimal)
@@ -146,17 +139,13 @@ _BYTES_PER_CELL = 8
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns by name, all of one length.
-
-    Attributes:
-        source: the file, or what the frame is, for errors.
-        columns: by name, in the form NFC and without blanks around it; as their library has them.
-        lines: of a text file: the line in which each record ends.
-    """
+    """Columns by name, all of one length; ``source`` is the file, or what the frame is."""
 
     source: str
     columns: Mapping[str, Any] = field(repr=False)
+    """By ``name_of``; as their library has them."""
     lines: Sequence[int] | None = field(default=None, repr=False)
+    """Of a text file: the line in which each record ends."""
 
     def __len__(self) -> int:
         """How many records."""
@@ -218,15 +207,6 @@ def _check_names(path: Path, names: list[str], separator: str) -> None:
             raise Misconfiguration("columns.separator", separator, remedy)
 
 
-def _length(name: str, column: Any) -> int:
-    try:
-        return len(column)
-    except TypeError:
-        raise Misconfiguration(
-            f"data, column {name}", type(column).__name__, "must have a cell for each record"
-        ) from None
-
-
 def _require_once(names: Sequence[str], source: str) -> None:
     twice = [name for name, number in Counter(names).items() if number > 1]
     if twice:
@@ -277,8 +257,11 @@ def of_frame(frame: Any, source: str | None = None) -> Table:
     source = type(frame).__name__ if source is None else source
     _require_once([name_of(name) for name in names], source)
     columns = {name_of(name): frame[name] for name in names}
-    lengths = {_length(name, column) for name, column in columns.items()}
-    if len(lengths) > 1:
+    for name, column in columns.items():
+        if not hasattr(column, "__len__"):
+            remedy = "must have a cell for each record"
+            raise Misconfiguration(f"data, column {name}", type(column).__name__, remedy)
+    if len({len(column) for column in columns.values()}) > 1:
         raise Misconfiguration("data", source, "has columns of different lengths")
     table = Table(source, columns)
     if len(table) == 0:

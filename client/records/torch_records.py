@@ -106,20 +106,9 @@ def _length(dataset: Any) -> int:
 
 def _items(dataset: Any, count: int) -> Iterator[Any]:
     """Every item, by index or, where there are none, in the Dataset's own order."""
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        yield from _in_its_order(dataset, count)
-        return
-    for index in range(count):
-        try:
-            item = dataset[index]
-        except Exception as error:  # whatever a file's decoder raises
-            raise _unreadable(index, error) from error
-        yield item
-
-
-def _in_its_order(dataset: Any, count: int) -> Iterator[Any]:
-    items = iter(dataset)
-    for index in range(count + 1):
+    ordered = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+    items = iter(dataset) if ordered else (dataset[index] for index in range(count))
+    for index in range(count + ordered):
         try:
             item = next(items)
         except StopIteration:
@@ -127,16 +116,11 @@ def _in_its_order(dataset: Any, count: int) -> Iterator[Any]:
                 raise _wrong_length(dataset, count, f"ended after {index}") from None
             return
         except Exception as error:  # whatever a file's decoder raises
-            raise _unreadable(index, error) from error
+            remedy = f"can't be read ({error}): {MEND}"
+            raise Misconfiguration(f"data, record {index}", type(error).__name__, remedy) from error
         if index == count:
             raise _wrong_length(dataset, count, "has more")
         yield item
-
-
-def _unreadable(index: int, error: Exception) -> Misconfiguration:
-    return Misconfiguration(
-        f"data, record {index}", type(error).__name__, f"can't be read ({error}): {MEND}"
-    )
 
 
 def _wrong_length(dataset: Any, count: int, found: str) -> Misconfiguration:
