@@ -135,10 +135,10 @@ class Inbox:
             left_over.unlink()
 
     @property
-    def attempt(self) -> int | None:
+    def opened(self) -> Opened | None:
         """The attempt that is open."""
         with self._changed:
-            return None if self._round is None else self._round.opened.attempt
+            return None if self._round is None else self._round.opened
 
     def open(self, opened: Opened) -> None:
         """Take submissions for an attempt that both servers opened."""

@@ -112,18 +112,21 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
 
     Raises NotOnOffer: the attempt isn't open here.
     """
-    if session.inbox.attempt != attempt:
+    opened = session.inbox.opened
+    if opened is None or opened.attempt != attempt:
         raise NotOnOffer(f"attempt {attempt} isn't open")
-    model = session.model_store.current
     body = pb.OpeningBody(
         task_digest=session.task.digest.value,
         client=client.name,
-        version=model.version,
+        version=opened.version,
         attempt=attempt,
-        charges=session.store.ledger.charges_in(model.version).get(client, 0),
-        opened=session.store.versions.opened(model.version),
-        model_digest=model.digest.value,
+        charges=session.store.ledger.charges_in(opened.version).get(client, 0),
+        opened=session.store.versions.opened(opened.version),
+        model_digest=opened.model.value,
     )
+    # It goes on meanwhile: once it is closed its own charge may be among them.
+    if session.inbox.opened is not opened:
+        raise NotOnOffer(f"attempt {attempt} isn't open any more")
     if (stated := session.inbox.proof_opening(attempt, client)) is not None:
         body.proof_opening, body.seed_holder = stated[0].value, stated[1].value
     return _say(session, client, "opening", body)
@@ -145,11 +148,14 @@ def statement_of(
         remember(session, client, _bytes(shown))
     if opening is not None and not said.knows(client, "opening", _bytes(opening)):
         hear_of(session, client, _bytes(opening))
+    # Before the version: while this looks, the training goes on, and a statement that counted a
+    # version more than it names would count twice when it is shown.
+    promised = session.store.statements.promised_version()
     # Not what this server alone holds: what is stated must not be lost by one of them.
     model = session.model_store.get(
         min(session.model_store.current.version, session.store.versions.confirmed())
     )
-    account = session.store.statements.account_of(client, model.version)
+    account = session.store.statements.account_of(client, model.version, promised)
     body = pb.StatementBody(
         task_digest=session.task.digest.value,
         client=client.name,

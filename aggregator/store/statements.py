@@ -48,31 +48,38 @@ class Statements:
         Of servers that lost nothing none does.
         """
         client = ClientId(shown.client)
-        known = sum(self._ledger.charged_before(shown.version).get(client, {}).values())
-        more = (
+        if not self._says_more(shown):
+            return False
+        with self._transaction.write() as connection:
+            # Another server may have taught this one meanwhile.
+            if not self._says_more(shown):
+                return False
+            kept = connection.scalar(select(_SHOWN.version).where(_SHOWN.client == client))
+            if kept is None or shown.version >= kept:
+                connection.execute(delete(schema.shown_statement).where(_SHOWN.client == client))
+                row = {
+                    "client": client,
+                    "version": shown.version,
+                    "model": Digest(shown.model_digest),
+                    "attempt": shown.attempt,
+                    "charged": json.dumps(list(shown.charged)),
+                    "opened": shown.opened,
+                    "known": self._known(shown),
+                }
+                connection.execute(insert(schema.shown_statement), row)
+            self._attempts.hear(shown.attempt)
+        return True
+
+    def _says_more(self, shown: Statement) -> bool:
+        return (
             shown.version > self._versions.confirmed()
             or shown.attempt > self._attempts.newest()
-            or sum(shown.charged) > known
+            or sum(shown.charged) > self._known(shown)
         )
-        if more:
-            with self._transaction.write() as connection:
-                kept = connection.scalar(select(_SHOWN.version).where(_SHOWN.client == client))
-                if kept is None or shown.version >= kept:
-                    connection.execute(
-                        delete(schema.shown_statement).where(_SHOWN.client == client)
-                    )
-                    row = {
-                        "client": client,
-                        "version": shown.version,
-                        "model": Digest(shown.model_digest),
-                        "attempt": shown.attempt,
-                        "charged": json.dumps(list(shown.charged)),
-                        "opened": shown.opened,
-                        "known": known,
-                    }
-                    connection.execute(insert(schema.shown_statement), row)
-                self._attempts.hear(shown.attempt)
-        return more
+
+    def _known(self, shown: Statement) -> int:
+        before = self._ledger.charged_before(shown.version)
+        return sum(before.get(ClientId(shown.client), {}).values())
 
     def promised_version(self) -> int:
         """Return the newest version that owners may have heard of; 0 before the first."""
@@ -80,12 +87,13 @@ class Statements:
         stated = self._transaction.look("stated", lambda: self._transaction.value(newest))
         return max(stated or 0, self._versions.confirmed())
 
-    def account_of(self, client: ClientId, version: int) -> OwnerAccount:
+    def account_of(self, client: ClientId, version: int, promised: int) -> OwnerAccount:
         """Return what one client was charged for in the versions before ``version``.
 
-        And in those that this server has stated to be over, however far it was put back since.
+        And in those before ``promised`` (``promised_version``), however far this server was put
+        back since it stated them to be over.
         """
-        over = max(version, self.promised_version())
+        over = max(version, promised)
         by_m = self._ledger.charged_before(over).get(client, {})
         charged = [by_m.get(m, 0) for m in range(max(by_m, default=-1) + 1)]
         if lost := self._ledger.forgotten().get(client, 0):

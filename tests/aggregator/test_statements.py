@@ -1,17 +1,22 @@
 """A server's statements: what it said itself a moment ago costs it nothing when it is shown."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import Connection
 from tests.conftest import TaskMaker
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 
-from precad.aggregator.rpc.notices import statement_of
+from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rpc.notices import opening_of, statement_of
+from precad.aggregator.training.model_store import StoredModel
 from precad.aggregator.training.owner_statements import remember
 from precad.aggregator.training.session import LastSigned, Session, SignedKind
-from precad.common.errors import PeerViolation
+from precad.common.errors import NotOnOffer, PeerViolation
 from precad.common.identifiers import ClientId
 from precad.common.wire.owner_messages import Statement
 from precad.protos import precad_pb2 as pb
@@ -75,6 +80,83 @@ def test_what_it_said_to_one_owner_is_no_word_to_another(
         with pytest.raises(PeerViolation):
             statement_of(session, BEN, shown)
     assert checked == [each.SerializeToString() for each in (of_ann, of_b)]
+
+
+# --- while the training goes on ------------------------------------------------------------------
+
+
+def test_a_statement_signed_while_a_version_ends_counts_none_that_it_does_not_name(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shown after a restart it would count again, and the owner would share nothing more."""
+
+    def over(attempt: int) -> None:
+        servers.attempt(attempt)
+        session.store.versions.confirm(attempt + 1)
+
+    session = servers.sessions[A]
+    get = session.model_store.get
+    over(0)
+
+    def meanwhile(version: int) -> StoredModel:
+        monkeypatch.undo()
+        over(1)
+        return get(version)
+
+    monkeypatch.setattr(session.model_store, "get", meanwhile)
+    shown = statement_of(session, ANN, None)
+    assert servers.versions() == (2, 2)
+    session.store.close()
+    servers.open(A)
+    statement_of(servers.sessions[A], ANN, shown)
+    assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
+
+
+def test_a_charge_learned_from_the_other_while_an_owner_shows_it_counts_once(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.attempt(0)
+    backup = servers.copy(A)
+    servers.attempt(1)
+    servers.sessions[A].store.versions.confirm(2)
+    shown = statement_of(servers.sessions[A], ANN, None)
+    servers.put_back(A, backup, journal=True)
+    session = servers.sessions[A]
+    transaction = session.store.statements._transaction
+    write = transaction.write
+
+    def meanwhile() -> AbstractContextManager[Connection]:
+        monkeypatch.undo()
+        servers.mend()
+        return write()
+
+    assert servers.charged() == [{ANN: 1, BEN: 1}, {ANN: 2, BEN: 2}]
+    monkeypatch.setattr(transaction, "write", meanwhile)
+    statement_of(session, ANN, shown)
+    assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
+
+
+def test_what_is_signed_for_an_attempt_is_of_its_version_and_without_its_own_charge(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = servers.sessions[A]
+    opened = Opened(0, 0, (ANN,), session.model_store.current.digest, frozenset())
+    inbox = SimpleNamespace(opened=opened, proof_opening=lambda *_: None)
+    object.__setattr__(session, "inbox", inbox)
+    said = pb.OpeningBody.FromString(opening_of(session, ANN, 0).body)
+    assert (said.version, said.charges) == (0, 0)
+    charges_in = session.store.ledger.charges_in
+
+    def meanwhile(version: int) -> dict[ClientId, int]:
+        monkeypatch.undo()
+        servers.attempt(0)
+        inbox.opened = None
+        return charges_in(version)
+
+    monkeypatch.setattr(session.store.ledger, "charges_in", meanwhile)
+    with pytest.raises(NotOnOffer):
+        opening_of(session, ANN, 0)
+    assert servers.charged()[0] == {ANN: 1, BEN: 1}
 
 
 # --- what it remembers of its last words ---------------------------------------------------------

@@ -94,9 +94,10 @@ class Stranger:
     def _upload(self, server: "Server") -> None:
         """A submission for the open attempt, by somebody who isn't in it."""
         calls, current = self._calls, server.session.model_store.current
-        attempt = server.session.inbox.attempt
+        opened = server.session.inbox.opened
+        attempt = 0 if opened is None else max(opened.attempt, 0)
         x = np.ones(calls.task.dimension, dtype=np.int64)
-        pair = calls.prepare(current.version, max(attempt or 0, 0), current.digest, x)
+        pair = calls.prepare(current.version, attempt, current.digest, x)
         own = next(each for each in pair if each.role is server.role)
 
         def send() -> None:

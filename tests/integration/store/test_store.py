@@ -280,9 +280,9 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
     assert [store.ledger.charges_in(4).get(ward, 0) for ward in (A, B, C)] == [3, 4, 1]
     assert (store.ledger.charges_in(4), store.ledger.charges_in(3)) == ({A: 3, B: 4, C: 1}, {})
     assert [store.ledger.charges_in(3).get(ward, 0) for ward in (A, B, C)] == [0, 0, 0]
-    account = store.statements.account_of(B, 5)
+    account = store.statements.account_of(B, 5, 5)
     assert (account.charged, account.counted) == ((0, 0, 0, 1), True)
-    assert store.statements.account_of(B, 4).charged == ()
+    assert store.statements.account_of(B, 4, 4).charged == ()
 
 
 # --- what is prepared --------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def test_what_owners_ask_is_as_new_as_the_last_write(store: Store, prepared: Pre
     """Looks are kept from one write to the next."""
 
     def asked() -> tuple[object, ...]:
-        account = store.statements.account_of(A, 1)
+        account = store.statements.account_of(A, 1, 1)
         return (
             (store.ledger.charges_in(0).get(A, 0), store.ledger.charges_in(0).get(C, 0)),
             (store.versions.opened(0), account.opened, account.charged),
@@ -149,7 +149,7 @@ def test_opened_attempts_are_counted_by_version(store: Store) -> None:
     store.versions.raise_opened(3, 5)
     store.versions.raise_opened(3, 2)
     assert [store.versions.opened(t) for t in (3, 4)] == [5, 1]
-    assert store.statements.account_of(A, 0).opened == 6
+    assert store.statements.account_of(A, 0, 0).opened == 6
 
 
 def test_a_word_reaches_as_far_as_it_says(store: Store) -> None:
@@ -264,7 +264,7 @@ def answers(store: Store) -> dict[str, Any]:
         "cost": (store.ledger.participations(), store.ledger.re_releases()),
         "charges": [(dict(store.ledger.charges_in(t)), store.ledger.facts(t)) for t in versions],
         "owners": [
-            (store.ledger.charges_in(1).get(c, 0), store.statements.account_of(c, 3))
+            (store.ledger.charges_in(1).get(c, 0), store.statements.account_of(c, 3, 3))
             for c in clients
         ],
         "rejected": (store.attempts.rejections(), store.attempts.rejected_clients()),
@@ -359,7 +359,7 @@ def test_what_a_round_asks_takes_as_many_steps_of_the_database_after_many_rounds
         store.attempts.finish(version, NEXT)
         store.versions.confirm(version + 1)
         store.attempts.drop_shares(version + 1)
-        assert store.statements.account_of(A, version + 1).charged == (version + 1,)
+        assert store.statements.account_of(A, version + 1, version + 1).charged == (version + 1,)
         assert store.attempts.next_number() == version + 1
         driver.set_progress_handler(None, 0)
         return steps
