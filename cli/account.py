@@ -77,9 +77,8 @@ class AccountRequest:
 def account(request: AccountRequest) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 
-    ONE SERVER: a record, against one curious server with any other
-    clients. It sees who takes part and knows its own noise: rate p,
-    multiplier σ, once per participation.
+    ONE SERVER: a record, against one curious server with any other clients. It sees who takes part
+    and knows its own noise: rate p, multiplier σ, once per participation.
 
     CLIENTS ONLY: a record, against other clients, both servers honest.
     They see the models, with both noises on: √2·σ.
@@ -88,16 +87,13 @@ def account(request: AccountRequest) -> None:
     both servers honest: with probability q a whole step of √2·σ·R'/C,
     or rate q where uploads are covered. It needs R, C, d and f.
 
-    Neighbours differ in one record whose gradient is zero, or in one
-    client whose update is.
+    Neighbours differ in one record whose gradient is zero, or in one client whose update is.
 
-    EXACT is the guarantee. RDP is an upper bound found in another way,
-    a cross-check. GDP-CLT is the PRECAD paper's formula, true in a limit
-    only: it usually reports too small an ε.
+    EXACT is the guarantee. RDP is an upper bound found in another way, a cross-check. GDP-CLT is
+    the PRECAD paper's formula, true in a limit only: it usually reports too small an ε.
 
-    A version of which a release was lost and made again is one step
-    with σ/√(1+m), not m more: --again takes them as precad ledger shows
-    them.
+    A version of which a release was lost and made again is one step with σ/√(1+m), not m more:
+    --again takes them as precad ledger shows them.
 
     Several tasks are those of one owner on the same records:
     each is shown (of more than twelve none), and what all cost together.

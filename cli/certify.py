@@ -19,10 +19,10 @@ Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
 UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
 Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
 Simultaneous: TypeAlias = Annotated[bool, "Make the confidence hold for all points at once."]
-Header: TypeAlias = Literal["yes", "no"]
-"""Whether the first line of CSV files is a header."""
+Header: TypeAlias = Literal["yes", "no"] | None
+"""Whether the first line of CSV files is a header; None where it shows."""
 AskedHeader: TypeAlias = Annotated[
-    Header | None, "Whether CSV files begin with a header; where numbers leave it open, say it."
+    Header, "Whether CSV files begin with a header; where numbers leave it open, say it."
 ]
 TrueLabels: TypeAlias = Annotated[Path | None, "True labels: report certified accuracy."]
 Plot: TypeAlias = Annotated[Path | None, "Write a picture to this .png, .pdf or .svg file."]
@@ -145,9 +145,9 @@ def certify() -> None:
 
 def respond(request: Request) -> None:
     """Work out what is asked, then print it."""
-    from precad.cli.certify_answer import answer, show  # noqa: PLC0415 -- SciPy takes a second
+    from precad.cli.certify_answer import answer  # noqa: PLC0415 -- SciPy takes a second
 
-    show(request, answer(request))
+    answer(request)
 
 
 @certify.command()

@@ -15,12 +15,13 @@ from precad.certify.guarantee import Booleans, Direction, Guarantee
 from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
 from precad.cli import certify_inputs as inputs
 from precad.cli.certify import Loss, Prediction, Request, Smoothing
-from precad.cli.main import print_json, writable_picture
+from precad.cli.main import print_json, require_writable
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array
 from precad.common.terminal import Table, say, upper
 
 Document: TypeAlias = dict[str, Any]
+Directions: TypeAlias = tuple[Direction, ...]
 
 _FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Of B: the expected losses shown where none is known."""
@@ -31,17 +32,34 @@ _NOTHING = 1e-6
 _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
 
 
-def answer(request: Request) -> Document:
-    """The document that answers a request; the picture, where one is asked for, is drawn too."""
-    if request.plot is not None:
-        writable_picture(request.plot)
+def answer(request: Request) -> None:
+    """Print the answer, as tables or as one JSON document, and draw the picture that is asked for.
+
+    Nothing but the document is on stdout then.
+    """
+    require_writable("--plot", request.plot)
     match request:
         case Prediction():
-            return _prediction(request)
+            found = _prediction(request)
+            parts = _show_prediction(request, found)
         case Loss():
-            return _loss(request)
+            found = _loss(request)
+            parts = _show_loss(request, found)
         case Smoothing():
-            return _smoothing(request)
+            found = _smoothing(request)
+            parts = _show_smoothing(request, found)
+    if request.as_json:
+        print_json(found)
+        return
+    for part in parts:
+        if isinstance(part, str):
+            say(sys.stdout, part)
+        else:
+            say(sys.stdout)
+            part.show(sys.stdout)
+            say(sys.stdout)
+    if request.plot is not None:
+        click.echo(f"Picture: {request.plot}")
 
 
 def _prediction(request: Prediction) -> Document:
@@ -52,6 +70,8 @@ def _prediction(request: Prediction) -> Document:
     directions = inputs.DIRECTIONS[trained.change(request)]
     certificates = [prediction.certify_predictions(intervals, g, directions) for g in guarantees]
     points = _points(certificates[0].results())
+    highest = max(int(one.radius.max(where=one.certified, initial=0)) for one in certificates)
+    radii = [*(radius for radius in _RADII if radius < highest), highest][-9:]
     if request.plot is not None:
         confidence, unit = f"confidence {request.confidence:g}", trained.unit.plural
         title = f"{len(points):,} points, votes of {models:,} models, {confidence}"
@@ -66,7 +86,15 @@ def _prediction(request: Prediction) -> Document:
         "models": models,
         "classes": classes,
         "abstained": int((~certificates[0].certified).sum()),
-        "comparison": _comparison(certificates, correct, known=known),
+        "comparison": [
+            {
+                "guarantee": one.guarantee,
+                "of_true_labels": known,
+                # Without true labels a share of points.
+                "certified_accuracy": _accuracy(one.radius, one.certified & correct, radii),
+            }
+            for one in certificates
+        ],
         "points": points,
     }
 
@@ -85,22 +113,6 @@ def _points(results: list[prediction.Result]) -> list[Document]:
     return rows
 
 
-def _comparison(
-    certificates: list[prediction.PredictionCertificates], correct: Booleans, *, known: bool
-) -> list[Document]:
-    """Each guarantee's certified accuracy by radius (a share of points without true labels)."""
-    highest = max(int(one.radius.max(where=one.certified, initial=0)) for one in certificates)
-    radii = [*(radius for radius in _RADII if radius < highest), highest][-9:]
-    return [
-        {
-            "guarantee": one.guarantee,
-            "of_true_labels": known,
-            "certified_accuracy": _accuracy(one.radius, one.certified & correct, radii),
-        }
-        for one in certificates
-    ]
-
-
 def _accuracy(radius: Array, counted: Booleans, radii: Sequence[float]) -> list[Document]:
     """The share of points that count, by radius."""
     shares = prediction.certified_accuracy(radius, counted, radii).tolist()
@@ -114,11 +126,17 @@ def _loss(request: Loss) -> Document:
     guarantee = trained.guarantee(request.guarantee, request)
     directions = inputs.DIRECTIONS[trained.change(request)]
     bounds = _bounds(request, expected, guarantee, directions)
-    fewest = [
-        {"tau": tau, "attackers": _fewest(request, expected, tau, guarantee, directions)}
-        for tau in request.tau
-        if expected is not None
-    ]
+
+    def fewest(of: MeanInterval, tau: float) -> int | None:
+        """For a level of mean/τ, starting from the lower confidence bound."""
+        if not tau >= 1:
+            raise Misconfiguration("--tau", tau, "give a ratio of at least 1")
+        lower, level = of.lower, of.mean / tau
+        if lower <= level:
+            return 0
+        return fewest_attackers(lower, request.bound, lower / level, guarantee, directions)
+
+    pairs = [] if expected is None else [(tau, fewest(expected, tau)) for tau in request.tau]
     if request.plot is not None:
         if expected is None:
             remedy = "give --loss: one run has no expected loss to draw"
@@ -134,15 +152,12 @@ def _loss(request: Loss) -> Document:
         "confidence": request.confidence if expected is not None and expected.runs else None,
         "expected_loss": None if expected is None else asdict(expected),
         "bounds": bounds,
-        "fewest_attackers": fewest,
+        "fewest_attackers": [{"tau": tau, "attackers": number} for tau, number in pairs],
     }
 
 
 def _bounds(
-    request: Loss,
-    expected: MeanInterval | None,
-    guarantee: Guarantee,
-    directions: tuple[Direction, ...],
+    request: Loss, expected: MeanInterval | None, guarantee: Guarantee, directions: Directions
 ) -> list[Document]:
     """Bounds for 0 to ``attackers`` attackers, of many for some; for a few without expectation.
 
@@ -170,22 +185,6 @@ def _bounds(
         for loss, low, up in zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True):
             rows.append({"loss": loss, "attackers": k, "lower": low, "upper": up})
     return rows
-
-
-def _fewest(
-    request: Loss,
-    expected: MeanInterval,
-    ratio: float,
-    guarantee: Guarantee,
-    directions: tuple[Direction, ...],
-) -> int | None:
-    """Attackers for a level of mean/τ, starting from the lower confidence bound."""
-    if not ratio >= 1:
-        raise Misconfiguration("--tau", ratio, "give a ratio of at least 1")
-    lower, level = expected.lower, expected.mean / ratio
-    if lower <= level:
-        return 0
-    return fewest_attackers(lower, request.bound, lower / level, guarantee, directions)
 
 
 def _smoothing(request: Smoothing) -> Document:
@@ -226,29 +225,6 @@ _SHOWN_POINTS = 10
 
 Parts: TypeAlias = Iterator[str | Table]
 """Lines and tables, in order."""
-
-
-def show(request: Request, found: Document) -> None:
-    """Print an answer: tables, or one JSON document and nothing else on stdout."""
-    if request.as_json:
-        print_json(found)
-        return
-    match request:
-        case Prediction():
-            parts = _show_prediction(request, found)
-        case Loss():
-            parts = _show_loss(request, found)
-        case Smoothing():
-            parts = _show_smoothing(request, found)
-    for part in parts:
-        if isinstance(part, str):
-            say(sys.stdout, part)
-        else:
-            say(sys.stdout)
-            part.show(sys.stdout)
-            say(sys.stdout)
-    if request.plot is not None:
-        click.echo(f"Picture: {request.plot}")
 
 
 def _table(

@@ -17,33 +17,14 @@ import numpy as np
 
 from precad.accounting import events
 from precad.accounting.gdp import GdpCltAccountant
+from precad.certify import guarantee as guarantees
 from precad.certify import intervals
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import (
-    BOTH,
-    HASHES,
-    LARGEST_GROUP,
-    Booleans,
-    Direction,
-    GaussianDP,
-    Guarantee,
-    Integers,
-    Redrawn,
-    Replacements,
-    ValidationAllowance,
-    WithAbsent,
-)
+from precad.certify.guarantee import LARGEST_GROUP, Booleans, Integers
 from precad.certify.inefficacy import MeanInterval, expected_loss
-from precad.cli.certify import (
-    Change,
-    GuaranteeKind,
-    Header,
-    Loss,
-    OfTrainings,
-    Prediction,
-    Smoothing,
-)
+from precad.cli import certify as asked
+from precad.cli.certify import Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.predict import trained
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -52,10 +33,10 @@ from precad.common.terminal import Bar
 
 _LEAST_NOISE = 0.01
 DIRECTIONS = {
-    "either": BOTH,
-    "additions": (Direction.ADDITIONS,),
-    "deletions": (Direction.DELETIONS,),
-    "replacements": (Direction.DELETIONS,),
+    "either": guarantees.BOTH,
+    "additions": (guarantees.Direction.ADDITIONS,),
+    "deletions": (guarantees.Direction.DELETIONS,),
+    "replacements": (guarantees.Direction.DELETIONS,),
 }
 """What to certify against, by the name of the change; replacements are both in any direction."""
 
@@ -78,7 +59,7 @@ class Trained:
     proof_points: int | None = None
     """N, where clients proved their norms."""
 
-    def change(self, request: OfTrainings) -> Change:
+    def change(self, request: OfTrainings) -> asked.Change:
         """What is certified against: a client that turns bad replaces its update."""
         if request.change is not None:
             return request.change
@@ -125,10 +106,10 @@ class Trained:
         attempts = rounds * checks.count("attempts", request.attempts, 1)
         return cls(None, unit, mechanism, bits, attempts)
 
-    def guarantee(self, kind: GuaranteeKind, request: OfTrainings) -> Guarantee:
+    def guarantee(self, kind: asked.GuaranteeKind, request: OfTrainings) -> guarantees.Guarantee:
         """The named guarantee, with validation's allowance where submissions are validated."""
         m = self.mechanism
-        guarantee: Guarantee
+        guarantee: guarantees.Guarantee
         match kind:
             case "exact":
                 guarantee = ExactGroups(m)
@@ -139,17 +120,17 @@ class Trained:
             case "gdp":
                 limit = GdpCltAccountant()
                 limit.compose(m)
-                guarantee = GaussianDP(limit.mu, asymptotic=True)
+                guarantee = guarantees.GaussianDP(limit.mu, asymptotic=True)
         if self.soundness_bits is not None:
             allowed = self.attempts, self.soundness_bits, self.proof_points
-            guarantee = ValidationAllowance(guarantee, *allowed)
+            guarantee = guarantees.ValidationAllowance(guarantee, *allowed)
         if self.change(request) == "replacements":
-            guarantee = Replacements(guarantee)
+            guarantee = guarantees.Replacements(guarantee)
         if request.absent:
-            guarantee = WithAbsent(guarantee, request.absent)
-        return Redrawn(guarantee, self.redraws) if self.redraws else guarantee
+            guarantee = guarantees.WithAbsent(guarantee, request.absent)
+        return guarantees.Redrawn(guarantee, self.redraws) if self.redraws else guarantee
 
-    def document(self, request: OfTrainings, guarantee: Guarantee) -> dict[str, Any]:
+    def document(self, request: OfTrainings, guarantee: guarantees.Guarantee) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
         m, runs = self.mechanism, self.runs
         return {
@@ -168,7 +149,7 @@ class Trained:
             },
             "soundness_bits": self.soundness_bits,
             "attempts": None if self.soundness_bits is None else self.attempts,
-            "hashes": None if self.proof_points is None else HASHES,
+            "hashes": None if self.proof_points is None else guarantees.HASHES,
             "runs": runs
             and {
                 "count": len(runs.runs),
@@ -192,7 +173,7 @@ def right(request: Prediction, labels: Integers) -> Booleans:
     return np.asarray(labels == true_labels(request.labels, len(labels), request.header))
 
 
-def true_labels(path: Path, points: int, header: Header | None) -> Array:
+def true_labels(path: Path, points: int, header: asked.Header) -> Array:
     """The file's labels, ``[points]``. Raises Misconfiguration: they aren't so many numbers."""
     truth = np.ravel(read_array("labels", path, header, counted=True, rows=points))
     if len(truth) != points or not np.all(truth % 1 == 0):
@@ -233,11 +214,8 @@ def vote_intervals(
                 counts = intervals.votes_of(array, request.classes)
             case "votes":
                 counts = intervals.vote_counts(array)
-    return (
-        intervals.simuem(counts, budget(request, *counts.shape)),
-        int(counts[0].sum()),
-        counts.shape[1],
-    )
+    found = intervals.simuem(counts, budget(request, *counts.shape))
+    return found, int(counts[0].sum()), counts.shape[1]
 
 
 def _stacked(array: Array) -> Array:
@@ -328,19 +306,16 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     objective = found.task.objective
     sigma = objective.noise if request.sigma is None and objective is not None else request.sigma
     if sigma is None:
-        remedy = "the task's objective names none: say how much noise"
-        raise Misconfiguration("--sigma", None, remedy)
+        raise Misconfiguration(
+            "--sigma", None, "the task's objective names none: say how much noise"
+        )
     how = noisy_votes.Sampling(sigma, request.select, request.copies, draw)
+    net, digest = found.load_into(module), str(found.digest)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:
         votes = noisy_votes.sample_votes(
-            found.load_into(module),
-            inputs,
-            how,
-            keep=request.keep,
-            model=str(found.digest),
-            progress=line.at,
+            net, inputs, how, keep=request.keep, model=digest, progress=line.at
         )
-    facts = {"model": str(found.digest), "selection_copies": how.selection, "draw": how.draw}
+    facts = {"model": digest, "selection_copies": how.selection, "draw": how.draw}
     return Smoothed(how.sigma, votes.votes, votes.selection, labels.numpy(), facts)
 
 
@@ -355,7 +330,7 @@ _ROWS = 3
 
 
 def read_array(
-    field: str, path: Path, header: Header | None, *, counted: bool = False, rows: int | None = None
+    field: str, path: Path, header: asked.Header, *, counted: bool = False, rows: int | None = None
 ) -> Array:
     """The array in a ``.npy`` file (never unpickled) or a CSV file, ``[rows, columns]``.
 
@@ -396,7 +371,7 @@ def read_array(
     return array
 
 
-def _below(lines: list[str], header: Header | None) -> int:
+def _below(lines: list[str], header: asked.Header) -> int:
     """1 where the first line is a header: names alone, or what is said to be one; else 0.
 
     A row with a number in it is data, whatever else is wrong with it: dropped, it would shift all.

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partialmethod
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO, Any
@@ -70,14 +71,10 @@ def begin(environment: Mapping[str, str], modules: Sequence[str] = PARTS) -> Non
 def start(
     arguments: Sequence[str], *, stdout: IO[bytes] | None, env: Mapping[str, str], **more: Any
 ) -> Any:
-    """Start ``python -m …``, in place of ``subprocess.Popen``.
+    """Start ``python -m …``, in place of ``subprocess.Popen``, whose arguments these are.
 
-    Args:
-        arguments: as Popen's; ``[sys.executable, "-m", module, …]`` is forked, all else started.
-        stdout: a file's, which the process's whole output goes to the end of; None for this
-            process's own.
-        env: as Popen's.
-        more: Popen's other options, for what is really started.
+    ``[sys.executable, "-m", module, …]`` is forked, all else really started, with ``more``. The
+    process's whole output goes to the end of the file ``stdout``; None for this process's own.
     """
     begin(env)
     if list(arguments[:2]) != [sys.executable, "-m"] or _early(env) != _of_server:
@@ -105,14 +102,14 @@ class Forked:
 
     def poll(self) -> int | None:
         """As Popen's."""
-        return self._process.exitcode
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Exit status. Raises TimeoutExpired."""
         self._process.join(timeout)
-        if self._process.exitcode is None:
+        if (status := self.returncode) is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        return self._process.exitcode
+        return status
 
     def send_signal(self, number: int) -> None:
         """As Popen's, also where it has ended and the fork server hasn't said so yet."""
@@ -120,13 +117,8 @@ class Forked:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        """As Popen's."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """As Popen's."""
-        self.send_signal(signal.SIGKILL)
+    terminate = partialmethod(send_signal, signal.SIGTERM)
+    kill = partialmethod(send_signal, signal.SIGKILL)
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +126,6 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _become(arguments: list[str], log: Path | None, environment: dict[str, str]) -> None:
-    """Be the process."""
     # What is there now is searched for cycles no more: so it stays shared.
     gc.freeze()
     threading.Thread(target=_end_with_parent, name="forked", daemon=True).start()

@@ -14,7 +14,7 @@ from typing import IO, Annotated, Any, TextIO
 import click
 
 from precad.cli import forked
-from precad.cli.main import REQUIRED, AsJson, print_json, with_options
+from precad.cli.main import REQUIRED, AsJson, print_json, require_folder, with_options
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.process import doing, dump_stacks_on_signal, start_log
@@ -33,10 +33,9 @@ def doctor(
 ) -> None:
     """Find mistakes before you enrol: a sentence each, in seconds.
 
-    It looks at the settings, the task, the certificate, every record with
-    the model and the loss, the limit, the state folder, both servers and
-    the clocks. Nothing is enrolled; the servers see a connection and one
-    call, whatever the records are. Exit 1 where something has to be mended.
+    It looks at the settings, the task, the certificate, every record with the model and the loss,
+    the limit, the state folder, both servers and the clocks. Nothing is enrolled; the servers see a
+    connection and one call, whatever the records are. Exit 1 where something has to be mended.
     """
     from precad.client.owner_settings import FINISHED, look_at_settings  # noqa: PLC0415
 
@@ -119,11 +118,10 @@ def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | Non
     Each one's output goes to a file in ``logs``, named like its settings file.
     """
     if sys.platform == "win32":
-        raise Misconfiguration(
-            "--config, --logs", len(settings), "one owner a command here, and its output as it is"
-        )
-    if logs is not None and not logs.is_dir():
-        raise Misconfiguration("--logs", str(logs), "there is no such folder; make it first")
+        remedy = "one owner a command here, and its output as it is"
+        raise Misconfiguration("--config, --logs", len(settings), remedy)
+    if logs is not None:
+        require_folder("--logs", logs)
     # Owners that share a terminal can't each redraw it.
     environment = os.environ | {"TERM": "dumb"}
     forked.begin(environment, forked.OWNERS)
@@ -159,9 +157,8 @@ def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
         private = partial(os.open, mode=PRIVATE_MODE)
         return opened.enter_context(open(path, "ab", opener=private))
     except OSError as error:
-        raise Misconfiguration(
-            "--logs", str(path), f"can't be written ({error.strerror}); name another folder"
-        ) from None
+        remedy = f"can't be written ({error.strerror}); name another folder"
+        raise Misconfiguration("--logs", str(path), remedy) from None
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -184,8 +181,7 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
     """Until the training ends; return the exit status."""
     from precad.client.reporter import somebody_looks  # noqa: PLC0415 -- no server needs it
 
-    level = logging.WARNING if quiet else logging.INFO
-    start_log(level, _StandardError())
+    start_log(logging.WARNING if quiet else logging.INFO, _StandardError())
     log = logging.getLogger("precad")
     looked_at = not quiet and somebody_looks()
     if looked_at:
@@ -201,12 +197,8 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
     owner = settings.data_owner(raise_limit=raise_limit)
     doing(part=owner.client.name, task=owner.task.name)
     rounds, lasts = covered(owner.task, owner.budget)
-    log.log(
-        logging.INFO if lasts else logging.WARNING,
-        "%s%s",
-        rounds,
-        "" if lasts else ": it ends this owner's part early; mend epsilon_limit, or --raise-limit",
-    )
+    early = ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
+    log.log(logging.INFO if lasts else logging.WARNING, "%s%s", rounds, "" if lasts else early)
     result = owner.run(
         progress=None if looked_at else False, wait_s=3600 * wait_h if wait_h else None
     )
@@ -231,9 +223,10 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
         result.model,
     )
     log.info("the state folder has the model, %s, and the rounds, %s", MODEL_FILE, HISTORY_FILE)
-    if limited:
-        log.warning(
-            "the owner's limit ended its part before the training's end: to go on, set a higher "
-            "epsilon_limit and start again with --raise-limit"
-        )
-    return ENDED_BY_LIMIT if limited else 0
+    if not limited:
+        return 0
+    log.warning(
+        "the owner's limit ended its part before the training's end: to go on, set a higher "
+        "epsilon_limit and start again with --raise-limit"
+    )
+    return ENDED_BY_LIMIT

@@ -89,7 +89,7 @@ def kit(
         contents = _further(principal, further, agreed, fingerprints["the task"])
     if made.model.initial_file is not None and principal.role in _START:
         _add_weights(contents, made, agreed.task)
-    require_folder(out, "--out", out)
+    require_folder("--out", out)
     archive = _packed(principal.name, contents, keys=further is None)
     path = out / f"{title}-kit.tar.gz"
     write_file(path, archive, mode=PUBLIC_MODE)

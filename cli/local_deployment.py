@@ -108,16 +108,12 @@ def write_parties(
     *,
     linger_s: float,
     way: Way = straight,
-) -> list[Path]:
+) -> None:
     """Write the settings of servers, owners and the dealer, if there is one, a file each.
 
-    Args:
-        folder: receives the files, which are returned; paths in them are relative to it.
-        task: the task's file.
-        owners: by name, what each has besides name, addresses and state.
-        addresses: of server-a, server-b and, where the task has one, the dealer.
-        linger_s: how long servers whose training ended stay.
-        way: what a part dials to reach another part's address.
+    Paths in them are relative to ``folder``. Addresses are of server-a, server-b and, where the
+    task has one, the dealer; ``owners`` has, by name, what each has besides name, addresses and
+    state. Servers whose training ended stay for ``linger_s``.
     """
     a, b, dealer = addresses["server-a"], addresses["server-b"], addresses.get("dealer")
     settings: dict[str, dict[str, object]] = {
@@ -131,20 +127,12 @@ def write_parties(
     if dealer is not None:
         settings["dealer"] = {"listen": dealer}
     for name, own in owners.items():
-        settings[name] = {
-            "client": name,
-            "server_a": way(name, a),
-            "server_b": way(name, b),
-            **own,
-            "state": f"state/{name}",
-        }
-    written = []
+        servers = {"server_a": way(name, a), "server_b": way(name, b)}
+        settings[name] = {"client": name, **servers, **own, "state": f"state/{name}"}
     for name, values in settings.items():
         whole = {"task": task, "identity": f"keys/{name}", **values}
-        written.append(folder / f"{name}.toml")
         # An owner's token goes there, or a database's password.
-        write_file(written[-1], to_toml(whole).encode())
-    return written
+        write_file(folder / f"{name}.toml", to_toml(whole).encode())
 
 
 def servers_of(task: Task) -> tuple[str, ...]:
@@ -153,7 +141,7 @@ def servers_of(task: Task) -> tuple[str, ...]:
 
 
 def environment_of_parts() -> dict[str, str]:
-    """What a part's process has as its environment.
+    """The environment of a part's process.
 
     One thread a process: the parts share this machine's cores. And vectors go back to the system
     when they are freed; glibc would keep up to 32 MiB of each kind.
@@ -175,9 +163,8 @@ class LocalDeployment:
         bad: clients that misbehave, and how (``simulation.bad_client.KINDS``).
         instead: parts by name that another program plays: what the interpreter is given for it,
             before the part's own ``--config``.
-        linger_s: how long servers whose training ended stay; until stopped unless given.
-        way: what a part dials to reach another part's address; that address unless given.
-        popen: starts a process; ``subprocess.Popen`` unless given.
+        linger_s: as in ``write_parties``; so is ``way``.
+        popen: starts a process, in place of ``subprocess.Popen``.
     """
 
     def __init__(
@@ -201,17 +188,15 @@ class LocalDeployment:
             for client, kind in (bad or {}).items()
         } | dict(instead or {})
         self.servers = servers_of(task)
-        found = free_addresses(len(self.servers))
-        self.addresses = dict(zip(self.servers, found, strict=True))
+        self.addresses = dict(zip(self.servers, free_addresses(len(self.servers)), strict=True))
         self.processes: dict[str, Popen[bytes]] = {}
         self._connections: dict[Role, OperatorConnection] = {}
         self._takes_sigterm = False
-        make_folder(folder / "logs")
-        names = [client.name for client in data]
-        create_local_keys(folder / "keys", names, dealer=task.has_dealer)
-        (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
         records = folder / "records"
+        make_folder(folder / "logs")
         make_folder(records)
+        create_local_keys(folder / "keys", [each.name for each in data], dealer=task.has_dealer)
+        (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
         owners = {
             client.name: {"data": f"records/{write_client_data(records, client, x, y).name}"}
             for client, (x, y) in data.items()
@@ -262,9 +247,8 @@ class LocalDeployment:
         for name in self.servers:
             process = self.processes.get(name)
             if process is not None and process.poll() not in (None, 0):
-                raise PeerUnavailable(
-                    f"{name} ended with status {process.returncode}:\n{self.log_tail(name)}"
-                )
+                ended = f"{name} ended with status {process.returncode}"
+                raise PeerUnavailable(f"{ended}:\n{self.log_tail(name)}")
 
     def log(self, name: str) -> str:
         """Everything that ``name`` logged so far."""
@@ -276,16 +260,14 @@ class LocalDeployment:
 
     def wait(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
         """Wait for these processes to end by themselves. Raises PeerUnavailable at the deadline."""
-        deadline = time.monotonic() + timeout_s
-        statuses = {}
+        deadline, statuses = time.monotonic() + timeout_s, {}
         for name in names:
             try:
                 remaining = max(0.0, deadline - time.monotonic())
                 statuses[name] = self.processes[name].wait(remaining)
             except subprocess.TimeoutExpired:
-                raise PeerUnavailable(
-                    f"{name} didn't end within {timeout_s:g} s:\n{self.log_tail(name)}"
-                ) from None
+                late = f"{name} didn't end within {timeout_s:g} s"
+                raise PeerUnavailable(f"{late}:\n{self.log_tail(name)}") from None
         return statuses
 
     def tell_to_stop(self) -> list[Popen[bytes]]:

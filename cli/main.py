@@ -5,8 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
@@ -18,29 +17,22 @@ import click
 from precad import __version__
 from precad.cli.start import said
 from precad.common.errors import Misconfiguration, PrecadError, without_logins
-from precad.common.identifiers import Digest, Role
-from precad.common.process_settings import by_proxy
+from precad.common.identifiers import Digest
 from precad.common.terminal import say
 
 if TYPE_CHECKING:
     from precad.common.task import Task
-    from precad.common.wire.operator_connection import OperatorConnection
 
 COMMANDS = {
     "demo": "demo",
     "simulate": "simulate_command",
-    "plan": "task_command",
-    "task": "task_command",
-    "account": "account",
-    "certify": "certify",
-    "keys": "keys",
+    **dict.fromkeys(("plan", "task"), "task_command"),
+    **{name: name for name in ("account", "certify", "keys")},
     "enrol": "operate",
     "setup": "kit",
     "serve": "operate",
-    "doctor": "join",
-    "join": "join",
-    "predict": "predict",
-    "evaluate": "predict",
+    **dict.fromkeys(("doctor", "join"), "join"),
+    **dict.fromkeys(("predict", "evaluate"), "predict"),
     "status": "status_command",
     "health": "operate",
     "allow": "operate",
@@ -53,12 +45,12 @@ COMMANDS = {
 """In the order of a newcomer's interest; each with the module that has a command so named."""
 EXTRAS = {
     "demo": "demo",
+    "report": "report",
+    "join": "client",
     "simulate": "simulation",
     "audit": "simulation",
-    "report": "report",
     "serve": "server",
     "backup": "server",
-    "join": "client",
 }
 """The extra of a whole command; what another one lacks may be less."""
 
@@ -97,10 +89,7 @@ class _OnDemand(ErrorsInOneLine):
 
 @click.group(name="precad", cls=_OnDemand, context_settings={"show_default": True})
 @click.version_option(
-    __version__,
-    prog_name="precad",
-    message="%(prog)s %(version)s",
-    help="Print the version and end.",
+    __version__, message=f"precad {__version__}", help="Print the version and end."
 )
 def app() -> None:
     """Train one model together without showing anyone your records."""
@@ -109,7 +98,6 @@ def app() -> None:
 # --- options from annotations ------------------------------------------------------------------
 
 PATH = click.Path(path_type=Path)
-
 _JSON = "One JSON document on stdout, nothing else."
 json_option = click.option("--json", "as_json", is_flag=True, help=_JSON)
 AsJson = Annotated[bool, _JSON, "--json"]
@@ -155,23 +143,20 @@ def _parameters(of: Callable[..., Any]) -> Iterator[tuple[Parameter, Any]]:
 def _option(parameter: Parameter, kind: Any, text: str, *more: Any) -> Callable[..., Any]:
     """The option, or the argument."""
     names = tuple(each for each in more if isinstance(each, str))
-    several, parts = get_origin(kind) is tuple, get_args(kind)
+    parts, given = get_args(kind), parameter.default is not Parameter.empty
     plain = kind
     if parts and get_origin(kind) is not Literal:
         plain = next(each for each in parts if each not in (NoneType, ...))
-    declared: dict[str, Any] = {"help": text, "type": plain}
+    declared: dict[str, Any] = {"help": text, "type": PATH if plain is Path else plain}
     if get_origin(plain) is Literal:
         declared["type"] = click.Choice(get_args(plain))
-    elif plain is Path:
-        declared["type"] = PATH
-    if several:
+    if get_origin(kind) is tuple:
         declared["multiple"] = True
     elif plain is bool:
         declared = {"help": text, "is_flag": True}
     else:
-        unsaid = parameter.default is Parameter.empty
-        declared["required"] = unsaid and NoneType not in parts
-    if parameter.default is not Parameter.empty:
+        declared["required"] = not given and NoneType not in parts
+    if given:
         declared["default"] = parameter.default
     for each in more:
         if isinstance(each, Mapping):
@@ -186,26 +171,6 @@ def _option(parameter: Parameter, kind: Any, text: str, *more: Any) -> Callable[
     return click.option(*named, parameter.name, **declared)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedServer:
-    """The server that an operator's command asks."""
-
-    address: Annotated[str, "The server, as host:port.", ARGUMENT]
-    server: Annotated[Literal["a", "b"], "Which one it must be."] = "a"
-    identity: Annotated[Path, "The operator's folder, as `precad keys` writes it."]
-    proxy: Annotated[
-        str | None, "Of HTTP, http://[user:password@]host:port.", {"envvar": "PRECAD_PROXY"}
-    ]
-
-    def connection(self) -> "AbstractContextManager[OperatorConnection]":
-        """Return the connection until the block ends. Raises Misconfiguration."""
-        from precad.common.identity.credentials import Identity  # noqa: PLC0415
-        from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
-
-        address, role = by_proxy(self.address, self.proxy), Role(f"server-{self.server}")
-        return closing(OperatorConnection(address, role, Identity.load(self.identity)))
-
-
 def digest_of(text: str) -> Digest:
     """Return the digest of 64 hexadecimal digits; a type of options. Raises Misconfiguration."""
     try:
@@ -215,21 +180,27 @@ def digest_of(text: str) -> Digest:
         raise Misconfiguration("digest", "…", "give its 64 hexadecimal digits, as shown") from None
 
 
-def require_folder(folder: Path, option: str, path: Path) -> None:
-    """Refuse a path that needs this folder, which isn't there."""
+def require_folder(option: str, folder: Path, path: Path | None = None) -> None:
+    """Refuse a folder that isn't there, or a path in it."""
     if not folder.is_dir():
-        raise Misconfiguration(option, str(path), "there is no such folder; make it first")
+        raise Misconfiguration(
+            option, str(path or folder), "there is no such folder; make it first"
+        )
 
 
 _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")
 
 
-def writable_picture(path: Path) -> None:
-    """Refuse a --plot that can't be written, before the work that it is to show."""
-    option = "--plot"
-    if path.suffix.lower() not in _PICTURES:
+def require_writable(option: str, path: Path | None) -> None:
+    """Refuse a file that can't be written, before the work that it is to show; --plot's a picture.
+
+    A path of None is none that was asked for.
+    """
+    if path is None:
+        return
+    if option == "--plot" and path.suffix.lower() not in _PICTURES:
         raise Misconfiguration(option, str(path), "give a file that ends with .png, .pdf or .svg")
-    require_folder(path.parent, option, path)
+    require_folder(option, path.parent, path)
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise Misconfiguration(option, str(path), "can't be written; give another place")
 
@@ -242,17 +213,17 @@ def warn_of_clip(task: "Task", records: int | None = None) -> None:
         say(sys.stderr, f"! {text}", style="yellow")
 
 
-def print_json(document: object, *, indent: int | None = None) -> None:
-    """One document on stdout, as ``json_of`` writes it."""
-    click.echo(json_of(document, indent=indent))
-
-
 def json_of(document: object, *, indent: int | None = None) -> str:
     """The document as JSON; what JSON hasn't (NaN, infinities) is null."""
     from pydantic_core import to_jsonable_python  # noqa: PLC0415 -- `precad --help` needs none
 
     plain = to_jsonable_python(document, inf_nan_mode="null")
     return json.dumps(plain, indent=indent, allow_nan=False)
+
+
+def print_json(document: object, *, indent: int | None = None) -> None:
+    """One document on stdout, as ``json_of`` writes it."""
+    click.echo(json_of(document, indent=indent))
 
 
 def option_of(name: str) -> str:

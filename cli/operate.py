@@ -7,15 +7,8 @@ from typing import Annotated, Literal
 import click
 
 from precad.cli import start
-from precad.cli.main import (
-    ARGUMENT,
-    REQUIRED,
-    AsJson,
-    AskedServer,
-    digest_of,
-    print_json,
-    with_options,
-)
+from precad.cli.main import ARGUMENT, REQUIRED, AsJson, digest_of, print_json, with_options
+from precad.cli.status_command import AskedServer
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest
 
@@ -28,10 +21,9 @@ def serve(
 ) -> None:
     """Run server A, server B or the dealer from its settings file (TOML).
 
-    a: the leader, selects the cohort, drives rounds, serves the model. b: the
-    helper, holds the second share, adds its own noise, checks what A proposes.
-    dealer: correlated randomness for the two; sees no client data. A task whose
-    owners prove their norms has none.
+    a: the leader, selects the cohort, drives rounds, serves the model. b: the helper, holds the
+    second share, adds its own noise, checks what A proposes. dealer: correlated randomness for the
+    two; sees no client data. A task whose owners prove their norms has none.
 
     Start the dealer, if any, then B, then A; each waits for the others within the task's deadlines.
     A settings file for A:

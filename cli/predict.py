@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, print_json, with_options
+from precad.cli.main import ARGUMENT, AsJson, print_json, require_writable, with_options
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -81,14 +81,12 @@ def predict(
 
         precad predict new.csv --config ward-3.toml --out predictions.csv
 
-    A line a record: the likeliest class and the probability of each. With
-    the task's [data] section a table is read as in training, and needs no
-    target.
+    A line a record: the likeliest class and the probability of each. With the task's [data] section
+    a table is read as in training, and needs no target.
     """
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
-    if out is not None and not out.parent.is_dir():
-        raise Misconfiguration("--out", str(out), "there is no such folder; make it first")
+    require_writable("--out", out)
     # Seconds of torch: not before the options are known to be wanted.
     import numpy as np  # noqa: PLC0415
 

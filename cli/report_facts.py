@@ -141,9 +141,7 @@ class Report(_Facts):
     @property
     def rejected(self) -> dict[str, int]:
         """All rejected submissions by reason."""
-        total: Counter[str] = Counter()
-        for each in self.rounds:
-            total.update(each.rejected)
+        total = sum((Counter(each.rejected) for each in self.rounds), Counter[str]())
         return dict(sorted(total.items()))
 
     @property
@@ -208,7 +206,7 @@ _CHEATING = {
     "noise out: who is counted, whole owners' privacy and robustness aren't claimed against it.",
 }
 _NOT_GUARANTEED = """\
-{together} They must be run by organisations that don't.
+Two servers that work together{together} every update. They must be run by organisations that don't.
 {cheating}
 The bounds on attackers hold for the expected error of a training like this one, with {all} \
 honest; one run is one draw from it.
@@ -223,12 +221,11 @@ Whether a model is fair, useful or safe to act on isn't looked at here."""
 
 def not_guaranteed(task: Task) -> list[str]:
     """Whoever judges a training must not take these for promised (SECURITY.md, "What isn't")."""
-    dealer = task.has_dealer
-    together = ", or a dealer with one of them, see" if dealer else " see"
+    together, everybody = " see", "both servers"
+    if task.has_dealer:
+        together, everybody = ", or a dealer with one of them, see", "both servers and the dealer"
     return _NOT_GUARANTEED.format(
-        together=f"Two servers that work together{together} every update.",
-        cheating=_CHEATING[task.validation],
-        all="both servers and the dealer" if dealer else "both servers",
+        together=together, cheating=_CHEATING[task.validation], all=everybody
     ).splitlines()
 
 

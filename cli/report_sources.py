@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from precad import __version__
 from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import AccountantName, SampledGaussian
+from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import PrivacyStatement, cap_of, guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.summary import TrainingSummary, read_training
@@ -45,12 +45,8 @@ def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
             states = (folder / "state" / role.value for role in SERVERS)
             urls += [_url(state) for state in states if (state / DATABASE).is_file()]
         else:
-            raise Misconfiguration(
-                "RUN",
-                name,
-                f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's state); "
-                "give such a folder, or a database's URL",
-            )
+            lacks = f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's state)"
+            raise Misconfiguration("RUN", name, f"{lacks}; give such a folder, or a database's URL")
     if len(folders) > 1:
         raise Misconfiguration("RUN", str(folders[1]), "a report is of one run; give one")
     return list(dict.fromkeys(urls)), folders[0] if folders else None
@@ -66,11 +62,9 @@ def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role
             raise Misconfiguration("RUN", names, remedy)
         found[course.role] = url, course
     if not found:
-        raise Misconfiguration(
-            "RUN", names, "has no server's database: what isn't in a ledger can't be reported"
-        )
-    ordered = {role: found[role] for role in SERVERS if role in found}
-    courses = [course for _, course in ordered.values()]
+        remedy = "has no server's database: what isn't in a ledger can't be reported"
+        raise Misconfiguration("RUN", names, remedy)
+    courses = [found[role][1] for role in SERVERS if role in found]
     if len({course.task.digest for course in courses}) > 1:
         raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
     # A database that was put back may know of less than the other.
@@ -79,7 +73,7 @@ def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role
         most_participations=max(course.most_participations for course in courses),
         most_repeats=max(course.most_repeats for course in courses),
     )
-    return worst, {role: url for role, (url, _) in ordered.items()}
+    return worst, {role: found[role][0] for role in SERVERS if role in found}
 
 
 def _url(folder: Path) -> str:
@@ -125,10 +119,11 @@ MOST_EPSILON = 30.0
 SAYS_NOTHING = 0.9995
 POINTS = 40
 """Rounds for which ε is computed; evenly spaced, the last among them."""
+EXACT = (AccountantName.EXACT,)
 
 
 def gather(given: Sequence[str]) -> facts.Report:
-    """Everything that a report says of the run, the states and the databases that are given."""
+    """Return all that a report says of the run, the states and the databases that are given."""
     names = " ".join(given)
     urls, folder = _places(given)
     course, ledgers = _course(urls, names)
@@ -195,19 +190,17 @@ def _run(course: TrainingSummary, most: int, released: int) -> Run:
 
 
 def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
-    task, exact = course.task, (AccountantName.EXACT,)
-    delta = task.privacy.delta
-    stated = [(run, each) for each in guarantees(run, delta, accountants=exact)]
+    delta, limit = course.task.privacy.delta, course.task.privacy.epsilon_limit
+    stated = [(run, each) for each in guarantees(run, delta, accountants=EXACT)]
     if run.malicious_server:
-        capped = run.at_cap(cap_of(task))
-        one = (Adversary.ONE_SERVER,)
-        stated += [(capped, each) for each in guarantees(capped, delta, one, exact)]
-    limit = task.privacy.epsilon_limit
+        capped = run.at_cap(cap_of(course.task))
+        at_cap = guarantees(capped, delta, (Adversary.ONE_SERVER,), EXACT)
+        stated += [(capped, each) for each in at_cap]
     return [
         facts.Guarantee(
             protects="owner" if said.adversary is Adversary.CLIENT_LEVEL else "record",
             against=said.against,
-            epsilon=said.epsilon if math.isfinite(said.epsilon) else None,
+            epsilon=_finite(said),
             delta=said.delta,
             added_delta=(
                 None
@@ -223,6 +216,10 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
     ]
 
 
+def _finite(said: PrivacyStatement) -> float | None:
+    return said.epsilon if math.isfinite(said.epsilon) else None
+
+
 def _found(run: Run, said: PrivacyStatement) -> float:
     """The exact trade-off at 5 wrongly named of 100."""
     if not said.epsilon < MOST_EPSILON:
@@ -233,21 +230,15 @@ def _found(run: Run, said: PrivacyStatement) -> float:
 
 
 def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.Round]:
-    total = len(course.versions)
-    step = max(1, total // POINTS)
-    task, exact = course.task, (AccountantName.EXACT,)
+    total, delta = len(course.versions), course.task.privacy.delta
+    step, who = max(1, total // POINTS), (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
     found = []
     for number, version in enumerate(course.versions, start=1):
         server = models = None
         if number in (1, total) or number % step == 0:
-            last = number == total
-            most = course.most_participations if last else version.most_participations
-            part = _run(course, most, version.version + 1)
-            who = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-            server, models = (
-                each.epsilon if math.isfinite(each.epsilon) else None
-                for each in guarantees(part, task.privacy.delta, who, exact)
-            )
+            counts = course if number == total else version
+            part = _run(course, counts.most_participations, version.version + 1)
+            server, models = map(_finite, guarantees(part, delta, who, EXACT))
         found.append(
             facts.Round(
                 round=version.version + 1,
@@ -264,26 +255,21 @@ def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.R
 def _robustness(run: Run, error: float) -> list[facts.Robustness]:
     """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
     everywhere = replace(run, participations=run.rounds)
-    records, owners = map(everywhere.event, (Adversary.CLIENTS_ONLY, Adversary.CLIENT_LEVEL))
     found = []
-    asked: tuple[tuple[Literal["records", "owners"], SampledGaussian, tuple[int, ...]], ...] = (
-        ("records", records, RECORDS),
-        ("owners", owners, OWNERS),
+    asked: tuple[tuple[Literal["records", "owners"], Adversary, tuple[int, ...]], ...] = (
+        ("records", Adversary.CLIENTS_ONLY, RECORDS),
+        ("owners", Adversary.CLIENT_LEVEL, OWNERS),
     )
-    for unit, event, sizes in asked:
-        guarantee = ExactGroups(event)
+    for unit, adversary, sizes in asked:
+        guarantee = ExactGroups(everywhere.event(adversary))
         bounds: list[facts.Bound] = []
+        silent: int | None = None
         for k in sizes:
-            if bounds and bounds[-1].upper - bounds[-1].lower >= SAYS_NOTHING:
-                between = 0.0, 1.0
-            else:
+            lower, upper = 0.0, 1.0
+            if silent is None:
                 both = attack_bounds(error, 1.0, guarantee, k)
-                between = float(both.lower), float(both.upper)
-            bounds.append(facts.Bound(attackers=k, lower=between[0], upper=between[1]))
-        silent = [b.attackers for b in bounds if b.upper - b.lower >= SAYS_NOTHING]
-        found.append(
-            facts.Robustness(
-                unit=unit, error=error, bounds=bounds, silent_from=min(silent, default=None)
-            )
-        )
+                lower, upper = float(both.lower), float(both.upper)
+                silent = k if upper - lower >= SAYS_NOTHING else None
+            bounds.append(facts.Bound(attackers=k, lower=lower, upper=upper))
+        found.append(facts.Robustness(unit=unit, error=error, bounds=bounds, silent_from=silent))
     return found

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.main import (
-    ARGUMENT,
-    AsJson,
-    json_of,
-    print_json,
-    require_folder,
-    warn_of_clip,
-    with_options,
-    writable_picture,
-)
+from precad.cli import main
+from precad.cli.main import ARGUMENT, AsJson, json_of, print_json, require_writable, with_options
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say, upper
@@ -142,7 +134,7 @@ def simulate(request: SimulationRequest) -> None:
         compare(out, request, [(words, played(each)) for words, each in settings])
         return
     training = played(task)
-    warn_of_clip(training.task, training.largest)
+    main.warn_of_clip(training.task, training.largest)
     if request.plot is not None:
         training.plot(request.plot)
     if request.save is not None:
@@ -154,10 +146,8 @@ def simulate(request: SimulationRequest) -> None:
 
 def _check_outputs(request: SimulationRequest) -> None:
     """Refuse what can't be written or mustn't be tried, before the work."""
-    if request.plot is not None:
-        writable_picture(request.plot)
-    if request.save is not None:
-        require_folder(request.save.parent, "--save", request.save)
+    require_writable("--plot", request.plot)
+    require_writable("--save", request.save)
     if request.tries and request.plot is not None:
         raise Misconfiguration("--plot", str(request.plot), "shows one setting: leave --try out")
     if request.rounds is not None and any(each.startswith("rounds=") for each in request.tries):
@@ -306,16 +296,14 @@ def audit(
 ) -> None:
     """Attack trainings as the stated adversaries may, and bound ε from below.
 
-    A consenting owner's canaries are records that count, or count as zero, by
-    coin flips. Who sees the models, and a server that takes its own noise off,
-    guess the coins. So many right guesses would be rare if the statement held:
-    that bounds the true ε from below, with 99.99 % confidence. A bound that
-    passes the stated ε refutes the statement; the command then exits with 1.
+    A consenting owner's canaries are records that count, or count as zero, by coin flips. Who sees
+    the models, and a server that takes its own noise off, guess the coins. So many right guesses
+    would be rare if the statement held: that bounds the true ε from below, with 99.99 % confidence.
+    A bound that passes the stated ε refutes the statement; the command then exits with 1.
 
         precad audit
     """
-    if save is not None:
-        require_folder(save.parent, "--save", save)
+    require_writable("--save", save)
     from precad.audit.canary_training import audit as judged  # noqa: PLC0415
     from precad.audit.canary_training import designed, planned, train  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415

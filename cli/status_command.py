@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 
 import click
 from rich.console import Group, RenderableType
@@ -13,17 +14,39 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from precad.cli.main import AsJson, AskedServer, print_json, with_options
+from precad.cli.main import ARGUMENT, AsJson, print_json, with_options
+from precad.common.addresses import by_proxy
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
+from precad.common.identifiers import Role
 from precad.common.terminal import Table, console_of, plain, redraws, say
 
 if TYPE_CHECKING:
-    from precad.common.wire.operator_connection import ServerStatus
+    from precad.common.wire.operator_connection import OperatorConnection, ServerStatus
 
 TIMEOUT_S = 10.0
 Facts: TypeAlias = dict[str, Any]
 """What a server says, as `precad status --json` prints it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedServer:
+    """The server that an operator's command asks."""
+
+    address: Annotated[str, "The server, as host:port.", ARGUMENT]
+    server: Annotated[Literal["a", "b"], "Which one it must be."] = "a"
+    identity: Annotated[Path, "The operator's folder, as `precad keys` writes it."]
+    proxy: Annotated[
+        str | None, "Of HTTP, http://[user:password@]host:port.", {"envvar": "PRECAD_PROXY"}
+    ]
+
+    def connection(self) -> "AbstractContextManager[OperatorConnection]":
+        """Return the connection until the block ends. Raises Misconfiguration."""
+        from precad.common.identity.credentials import Identity  # noqa: PLC0415
+        from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
+
+        address, role = by_proxy(self.address, self.proxy), Role(f"server-{self.server}")
+        return closing(OperatorConnection(address, role, Identity.load(self.identity)))
 
 
 @click.command()
@@ -68,23 +91,17 @@ def facts_of(reply: "ServerStatus") -> Facts:
         "bytes": reply.bytes_by_link,
         "enrolment_left_s": round(reply.enrolment_left_s),
     }
-    named = ("task_name", "bytes_by_link", "rejected_by_client", "wire_version")
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value
-        for name, value in facts.items()
-        if name not in named
-    }
+    for name in ("task_name", "bytes_by_link", "rejected_by_client", "wire_version"):
+        facts.pop(name, None)
+    return {n: dict(value) if isinstance(value, Mapping) else value for n, value in facts.items()}
 
 
 def _table(facts: Facts) -> Table:
     table = Table("", "")
     for name, value in facts.items():
-        shown = value
-        if isinstance(value, dict):
-            shown = ", ".join(f"{k} {v}" for k, v in value.items())
-        elif isinstance(value, tuple):
-            shown = ", ".join(value)
-        table.add(name.replace("_", " "), str(shown) or "–")
+        several = [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else value
+        shown = ", ".join(several) if isinstance(several, list | tuple) else str(value)
+        table.add(name.replace("_", " "), shown or "–")
     return table
 
 
@@ -100,12 +117,8 @@ _SEEN = 2
 def follow(out: TextIO, ask: Callable[[], Facts], every: float, clock: Clock = CLOCK) -> None:
     """Show where a training stands until it is over; a server that is away is asked again.
 
-    Args:
-        out: a terminal is redrawn; anything else, a file or a container's log, gets one line
-            whenever something has changed.
-        ask: the server, for its facts now. Raises PeerUnavailable.
-        every: seconds between two looks.
-        clock: passes the time.
+    A terminal is redrawn every so many seconds; anything else, a file or a container's log, gets
+    one line whenever something has changed. ``ask`` raises PeerUnavailable.
     """
     facts: Facts | None = None
     seen: list[tuple[int, float]] = []
@@ -143,9 +156,8 @@ def reminders(facts: Facts) -> list[tuple[str, str]]:
         lines.append((f"enrolment takes {least} to {most} owners, for {left:.1f} hours more", ""))
     if facts["missing"]:
         lines.append((f"not enrolled yet: {', '.join(facts['missing'])}", "yellow"))
-    if facts["unused_tokens"]:
+    if unused := facts["unused_tokens"]:
         # Whoever has one brings it under its own name: nobody knows it before.
-        unused = facts["unused_tokens"]
         text = f"{unused} enrolment tokens, made for nobody by name, aren't used yet"
         lines.append((text, "yellow"))
     if facts["twice"]:
@@ -167,7 +179,6 @@ def _line(facts: Facts, gone: str, seen: list[tuple[int, float]]) -> str:
 
 
 def _screen(facts: Facts | None, gone: str, seen: list[tuple[int, float]]) -> RenderableType:
-    """Lines, of which none is broken."""
     if facts is None:
         return _whole(gone, "yellow")
     taken = facts["participations"].values()
@@ -182,13 +193,8 @@ def _screen(facts: Facts | None, gone: str, seen: list[tuple[int, float]]) -> Re
         (f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}", "dim"),
         *((text, "yellow") for text in (facts["error"], gone) if text),
     ]
-    bar = ProgressBar(
-        max(facts["rounds"], 1),
-        facts["version"],
-        _WIDTH,
-        complete_style="green",
-        finished_style="green",
-    )
+    bar = ProgressBar(max(facts["rounds"], 1), facts["version"], _WIDTH)
+    bar.complete_style = bar.finished_style = "green"
     return Group(
         _whole(f"{facts['role']}, {facts['task']}", "underline"),
         _whole(_position(facts, seen), "bold"),

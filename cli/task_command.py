@@ -87,11 +87,10 @@ def new(
 ) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
-    σ is the least that gives the ε, exactly; precad plan says the same of the
-    same words. p is 1/|D| of the largest owner, and .05 at least; with at most
-    20 owners each takes part in every round, of more about 20 do. C and the step
-    are those that came within 2 points of the best in a comparison of trainings;
-    precad simulate --try tries others.
+    σ is the least that gives the ε, exactly; precad plan says the same of the same words. p is
+    1/|D| of the largest owner, and .05 at least; with at most 20 owners each takes part in every
+    round, of more about 20 do. C and the step are those that came within 2 points of the best in a
+    comparison of trainings; precad simulate --try tries others.
 
     \b
         precad task new task.toml --architecture logistic --features 784 \\
@@ -239,14 +238,12 @@ def plan(request: PlanRequest) -> None:
     Everything is PLANNED: precad ledger and precad certify say what a run
     gave, precad simulate what a setting learns.
 
-    PRIVACY: σ is the least for which a record has (ε, δ) against one curious
-    server, exactly, over as many participations as all but one owner in 1,000
-    will have.
+    PRIVACY: σ is the least for which a record has (ε, δ) against one curious server, exactly, over
+    as many participations as all but one owner in 1,000 will have.
 
-    ROBUSTNESS: with K malicious owners the expected loss stays below
-    B·Φ(Φ⁻¹(L/B) + 2Kμ) if they replace honest ones, with Kμ if they join; μ
-    is the central limit theorem's. C is chosen by that. Beside it stands how
-    many owners, and how many records, are certified exactly.
+    ROBUSTNESS: with K malicious owners the expected loss stays below B·Φ(Φ⁻¹(L/B) + 2Kμ) if they
+    replace honest ones, with Kμ if they join; μ is the central limit theorem's. C is chosen by
+    that. Beside it stands how many owners, and how many records, are certified exactly.
 
     With --records everything is as precad task new would write it, of the same
     words. With --task its numbers are taken, and --epsilon gives another σ for

@@ -7,6 +7,7 @@ comparison of trainings: benchmarks/default_settings.py.
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -68,14 +69,8 @@ def default_step(
 ) -> float:
     """Return η where nobody chose it: so that noise moves a weight by ``MOVES[kind]`` in all.
 
-    T rounds of both servers' noise over S records are a walk of η·R·σ·√(2T)/S.
-
-    Args:
-        expected_records: S = q·p·N, what the sum is divided by.
-        noise_multiplier: σ.
-        rounds: T.
-        record_clip: R.
-        kind: one of ``MOVES``.
+    T rounds of both servers' noise over the S = q·p·N records that are expected, by which the sum
+    is divided, are a walk of η·R·σ·√(2T)/S.
     """
     walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
     return rounded(min(_LARGEST_STEP, MOVES[kind] / walk) / record_clip, 2)
@@ -111,18 +106,10 @@ def planned(
     dimension: int | None = None,
     clip_for: ClipFor | None = None,
 ) -> Planned:
-    """The task, and what was found on the way.
+    """Return a task of this name and ``more`` of its sections, and what was found on the way.
 
-    Args:
-        wishes: what was asked.
-        name: the task's.
-        more: of its sections, as they are.
-        dimension: d, in a model's place.
-        clip_for: chooses C where it wasn't asked for.
-
-    Raises:
-        Misconfiguration: something is missing or can't be, leaves nothing to learn, or no task can
-            have it.
+    ``dimension`` is in a model's place; ``clip_for`` chooses C where it wasn't asked for. Raises
+    Misconfiguration: something is missing or can't be, or leaves nothing to learn.
     """
     data = None if wishes.recipe is None else _recipe(wishes.recipe)
     shape, classes = _record(wishes, data)
@@ -174,24 +161,22 @@ def _numbers(
         record_clip=record_clip,
         kind=kind,
     )
-    privacy = {
-        "record_clip": record_clip,
-        "client_clip": clip,
-        "noise_multiplier": sigma,
-        "record_rate": rate,
-        "client_rate": client_rate,
-        "delta": delta,
-        "epsilon_limit": epsilon,
-    }
-    enrolment = {
-        "clients": len(sizes),
-        "min_clients": math.ceil(len(sizes) / 2),
-        "max_expected_records": ROOM_IN_SIZES * rate * max(sizes),
-    }
     return {
-        "privacy": privacy,
+        "privacy": {
+            "record_clip": record_clip,
+            "client_clip": clip,
+            "noise_multiplier": sigma,
+            "record_rate": rate,
+            "client_rate": client_rate,
+            "delta": delta,
+            "epsilon_limit": epsilon,
+        },
         "training": {"learning_rate": step, "rounds": rounds},
-        "enrolment": enrolment,
+        "enrolment": {
+            "clients": len(sizes),
+            "min_clients": math.ceil(len(sizes) / 2),
+            "max_expected_records": ROOM_IN_SIZES * rate * max(sizes),
+        },
         "deadlines": {"enrol": _ENROL_S},
         "fractional_bits": fractional_bits(clip),
     }
@@ -218,10 +203,8 @@ def _recipe(path: Path) -> DataSection:
     try:
         return DataSection.model_validate(values.get("data", values))
     except ValidationError as error:
-        remedies = {
-            "extra_forbidden": f"unknown key in {path}",
-            "missing": f"is required in {path}",
-        }
+        missing, unknown = f"is required in {path}", f"unknown key in {path}"
+        remedies = {"extra_forbidden": unknown, "missing": missing}
         raise checks.refusal(error, remedies) from None
 
 
@@ -239,9 +222,8 @@ def _record(wishes: Wishes, data: DataSection | None) -> tuple[tuple[int, ...] |
     if features is None:
         return None, classes
     if not _SHAPE.fullmatch(features) or (wishes.model is None and "x" in features):
-        raise Misconfiguration(
-            "features", features, "give a whole number, or with --model a shape like 3x32x32"
-        )
+        remedy = "give a whole number, or with --model a shape like 3x32x32"
+        raise Misconfiguration("features", features, remedy)
     return tuple(map(int, features.split("x"))), classes
 
 
@@ -254,17 +236,13 @@ def _model(
     from precad.client.owner_settings import own_model  # noqa: PLC0415 -- torch
 
     if (wishes.architecture is None) == (wishes.model is None):
-        raise Misconfiguration(
-            "model",
-            wishes.model,
-            "give either --architecture, with --features and --classes, or --model",
-        )
+        remedy = "give either --architecture, with --features and --classes, or --model"
+        raise Misconfiguration("model", wishes.model, remedy)
     initial = "zeros" if wishes.architecture == "logistic" else "uniform"
     if wishes.model is not None:
         module = own_model(wishes.model)
     else:
-        sizes = (("features", shape), ("classes", classes), ("hidden", wishes.hidden))
-        for field, value in sizes:
+        for field, value in (("features", shape), ("classes", classes)):
             if value is None:
                 raise Misconfiguration(field, None, f"give --{field}, which --architecture needs")
         assert shape is not None
@@ -283,15 +261,14 @@ def _model(
 def _tried(
     made: Task, module: Any, place: str, shape: tuple[int, ...] | None, classes: int | None
 ) -> bool:
-    """Whether a model of one's own was tried on made-up records; without a shape it may not be."""
+    """Try a model of one's own on made-up records; say whether a shape was known to make them."""
     from precad.client.gradients.rehearsal import try_model  # noqa: PLC0415 -- torch
 
     outputs = try_model(module, made, shape)
     found = getattr(outputs, "shape", ())
     if classes is not None and outputs is not None and tuple(found) != (1, classes):
-        raise Misconfiguration(
-            "model", place, f"gives {list(found)} for one record: its target needs [1, {classes}]"
-        )
+        remedy = f"gives {list(found)} for one record: its target needs [1, {classes}]"
+        raise Misconfiguration("model", place, remedy)
     return outputs is not None
 
 
@@ -308,18 +285,16 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
             raise Misconfiguration("records", text, f"{where}give whole numbers {_FORM}")
         owners, size = int(found[1] or "1"), int(found[2])
         if not owners or not size:
-            raise Misconfiguration(
-                "records", text, f"'{part.strip()}': give 1 or more, owners and records alike"
-            )
+            remedy = f"'{part.strip()}': give 1 or more, owners and records alike"
+            raise Misconfiguration("records", text, remedy)
         if len(sizes) + owners > _MOST_OWNERS:
             raise Misconfiguration("records", text, f"a task takes at most {_MOST_OWNERS:,} owners")
         sizes += [size] * owners
     if wishes.owners is None:
         return tuple(sizes)
     if len(sizes) > 1:
-        raise Misconfiguration(
-            "owners", wishes.owners, "--records counts the owners: leave --owners out"
-        )
+        remedy = "--records counts the owners: leave --owners out"
+        raise Misconfiguration("owners", wishes.owners, remedy)
     if checks.count("owners", wishes.owners, 1) > _MOST_OWNERS:
         raise Misconfiguration("owners", wishes.owners, f"a task takes at most {_MOST_OWNERS:,}")
     return tuple(sizes * wishes.owners)
@@ -329,20 +304,13 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
 
 
 def least_noise(epsilon: float, delta: float, record_rate: float, participations: int) -> float:
-    """Return the least σ for which a record has (ε, δ) against one curious server, exactly.
-
-    Rounded up to four digits.
-    """
+    """Return the least σ, to four digits, that gives a record (ε, δ) against a server, exactly."""
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
-        raise Misconfiguration(
-            "epsilon", epsilon, f"give at most {MOST_EPSILON:g}: 10 is little already"
-        )
+        remedy = f"give at most {MOST_EPSILON:g}: 10 is little already"
+        raise Misconfiguration("epsilon", epsilon, remedy)
+    event = partial(poisson_gaussian, rate=record_rate, count=participations)
     sigma = least_noise_multiplier(
-        lambda sigma: poisson_gaussian(
-            rate=record_rate, noise_multiplier=sigma, count=participations
-        ),
-        epsilon=epsilon,
-        delta=delta,
+        lambda sigma: event(noise_multiplier=sigma), epsilon=epsilon, delta=delta
     )
     return rounded(sigma, up=True)
 
