@@ -36,15 +36,9 @@ class AccountRequest:
         tuple[Path, ...],
         "The task (TOML), instead of its numbers; repeat it for all of an owner's.",
     ]
-    record_rate: Annotated[
-        float | None, "p: probability of a record being drawn in a round, 0 to 1."
-    ]
-    client_rate: Annotated[
-        float | None, "q: probability of a client being drawn in a round, 0 to 1."
-    ]
-    noise_multiplier: Annotated[
-        float | None, "σ: standard deviation of one server's noise over R'."
-    ]
+    record_rate: Annotated[float | None, "p: chance of a record to be drawn in a round, 0 to 1."]
+    client_rate: Annotated[float | None, "q: chance of a client to be drawn in a round, 0 to 1."]
+    noise_multiplier: Annotated[float | None, "σ: standard deviation of a server's noise over R'."]
     rounds: Annotated[int | None, "T: rounds of the run."]
     delta: Annotated[float | None, "δ: above 0 and below 1, like 1e-5."]
     participations: Annotated[
@@ -59,16 +53,14 @@ class AccountRequest:
         "Once for each task, in order; none for none.",
     ]
     cap: Annotated[
-        int | None, "Most participations, fixed beforehand; by default the task's limit, or T."
+        int | None, "Most participations, fixed beforehand; else the task's limit, or T."
     ]
     record_clip: Annotated[float | None, "R: bound on a record's gradient. Needs C, d and f too."]
     client_clip: Annotated[float | None, "C: bound on a client's update. Needs R, d and f too."]
     dimension: Annotated[int | None, "d: parameters of the model; R' is R + √d·2^−f + C·2^−18."]
     fractional_bits: Annotated[int | None, "f: fractional bits of the fixed point."]
     cover_uploads: Annotated[bool, "Undrawn clients upload too: nobody sees the coin."]
-    sampling: Annotated[str, "How records and clients are drawn; this system runs poisson."] = (
-        "poisson"
-    )
+    sampling: Annotated[str, "How records and clients are drawn; precad runs poisson."] = "poisson"
     as_json: AsJson
 
 
@@ -133,9 +125,7 @@ _AGAIN = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _NO_PROTECTION = 20.0
 MANY = 12
 """Of more runs the account of each is left out."""
-_CHEATING = (
-    "who is counted, availability, whole owners' privacy and robustness aren't claimed against it."
-)
+_CHEATING = "who is counted, availability, whole owners' privacy and robustness aren't claimed"
 _NOTES = {
     AccountantName.EXACT: "the guarantee",
     AccountantName.RDP: "upper bound, cross-check",
@@ -175,10 +165,8 @@ class Cost:
 
     def document(self, real: str = "guarantees", at_cap: str = "at_cap") -> dict[str, Any]:
         """Both, under these names."""
-        return {
-            real: [each.to_json() for each in self.real],
-            at_cap: [each.to_json() for each in self.at_cap],
-        }
+        both = {real: self.real, at_cap: self.at_cap}
+        return {name: [each.to_json() for each in found] for name, found in both.items()}
 
 
 def _asked(request: AccountRequest) -> list[Asked]:
@@ -198,9 +186,7 @@ def _asked(request: AccountRequest) -> list[Asked]:
     return [_of_task(request, path, count) for path, count in zip(tasks, taken, strict=True)]
 
 
-def _taken(
-    counts: tuple[int, ...], again: tuple[str, ...], many: int
-) -> list[ReleaseCounts | None]:
+def _taken(counts: Sequence[int], again: Sequence[str], many: int) -> list[ReleaseCounts | None]:
     """Participations of each run by m, None where nothing was said."""
     if again and len(again) != len(counts):
         remedy = f"give one for each of {len(counts)} --participations (none for none), or none"
@@ -339,7 +325,7 @@ def _rejection(cost: Cost) -> str:
     broken = [row.advantage_delta for row in exact if row.advantage_delta is not None]
     return (
         f"{said} Breaking the cryptography adds at most {upper(max(broken, default=1.0), 2)} for a "
-        f"malicious server ({ASSUMED}); {_CHEATING}"
+        f"malicious server ({ASSUMED}); {_CHEATING} against it."
     )
 
 

@@ -32,32 +32,22 @@ Plot: TypeAlias = Annotated[Path | None, "Write a picture to this .png, .pdf or 
 class OfTrainings:
     """What is asked of trained models, and how they were trained."""
 
-    sources: Annotated[
-        tuple[Path, ...], "A .npy or CSV file; with --runs, folders of finished runs.", ARGUMENT
-    ]
+    sources: Annotated[tuple[Path, ...], "A .npy or CSV file; folders with --runs.", ARGUMENT]
     runs: Annotated[bool, "The paths are folders of finished runs; σ, C, R, q, T come from them."]
     guarantee: Annotated[
         GuaranteeKind, "exact (tightest), rdp, adp, or gdp (a limit, not a guarantee)."
     ] = "exact"
-    sampling_rate: Annotated[
-        float | None, "q: a record or client is in a round with this probability."
-    ]
-    noise_multiplier: Annotated[
-        float | None, "Noise over one unit's bound: σ, or √2·σ·R/C for clients."
-    ]
+    sampling_rate: Annotated[float | None, "q: a record or client is in a round with it, 0 to 1."]
+    noise_multiplier: Annotated[float | None, "Noise over a unit's bound: σ; clients' √2·σ·R/C."]
     rounds: Annotated[int | None, "T: rounds of training."]
     sampling: Annotated[str | None, "Only poisson can be certified."]
-    unit: Annotated[
-        UnitName | None, "What is counted; by default client with --runs and record without."
-    ]
+    unit: Annotated[UnitName | None, "What is counted: by default client with --runs, else record."]
     change: Annotated[
         Change | None,
         "either: k added, or k deleted; replacements: k honest ones turned malicious. By "
         "default replacements for clients, either for records.",
     ]
-    absent: Annotated[
-        int, "Honest clients whose absence attackers can select; they count among K."
-    ] = 0
+    absent: Annotated[int, "Honest clients whose absence attackers can select; count among K."] = 0
     confidence: Confidence = 0.999
     interval: Annotated[
         Literal["hoeffding", "bernstein"], "For scores, or for the mean over runs."
@@ -103,18 +93,14 @@ class Loss(OfTrainings):
     expected: Annotated[float | None, "A known expected loss, instead of a file.", "--loss"]
     bound: Annotated[float, "B: the loss lies in [0, B]."] = 1.0
     attackers: Annotated[int, "Show bounds up to so many attackers."] = 10
-    tau: Annotated[
-        tuple[float, ...], "Fewest attackers for a tau-fold lower loss; may be repeated."
-    ]
+    tau: Annotated[tuple[float, ...], "Fewest attackers for a τ-fold lower loss; may be repeated."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothing(OfModel):
     """Predictions under changed inputs."""
 
-    votes: Annotated[
-        Path | None, "Votes [points, classes] under input noise: .npy or CSV.", ARGUMENT
-    ]
+    votes: Annotated[Path | None, "Votes [points, classes] under noise: .npy or CSV.", ARGUMENT]
     sigma: Annotated[
         float | None, "Standard deviation of the input noise; the task's objective's unless given."
     ]
@@ -125,9 +111,7 @@ class Smoothing(OfModel):
     draw: Annotated[int | None, "Which draw of the noise, to repeat one; fresh unless given."]
     keep: Annotated[Path | None, "Keep votes as they come; another call goes on from there."]
     confidence: Confidence = 0.999
-    selection: Annotated[
-        Path | None, "Other votes that choose each label; without, every class pays for it."
-    ]
+    selection: Annotated[Path | None, "Other votes that choose labels; without, every class pays."]
     simultaneous: Simultaneous
     labels: TrueLabels
     header: AskedHeader

@@ -311,9 +311,8 @@ def _cost(found: Document) -> Parts:
         epsilon = "no bound" if one["epsilon"] is None else _safe(one["epsilon"], 3, up=True)
         more = (one["rejection_delta"] or 0.0) + (one["advantage_delta"] or 0.0)
         delta = f"{one['delta']:g}" + (f" + {upper(more, 2)}" if more else "")
-        rows.append(
-            [one["adversary"], one["adjacency"], f"{one['compositions']:,}", delta, epsilon]
-        )
+        counts = one["adversary"], one["adjacency"], f"{one['compositions']:,}"
+        rows.append([*counts, delta, epsilon])
     columns = ("adversary", "neighbours", "compositions", "δ", "ε")
     yield _table(f"{whose}, exact", columns, rows, words=2)
 

@@ -23,6 +23,7 @@ from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.certify.guarantee import LARGEST_GROUP, Booleans, Integers
 from precad.certify.inefficacy import MeanInterval, expected_loss
+from precad.certify.intervals import ConfidenceBudget, Intervals
 from precad.cli import certify as asked
 from precad.cli.certify import Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.predict import trained
@@ -181,19 +182,15 @@ def true_labels(path: Path, points: int, header: asked.Header) -> Array:
     return truth
 
 
-def budget(
-    request: Prediction | Smoothing, points: int, classes: int
-) -> intervals.ConfidenceBudget:
+def budget(request: Prediction | Smoothing, points: int, classes: int) -> ConfidenceBudget:
     """The chance of a wrong statement that is asked for, and who shares it."""
     together = points if request.simultaneous else 1
     # A prediction's label is chosen from the same votes.
     strict = isinstance(request, Prediction)
-    return intervals.ConfidenceBudget(request.confidence, classes, together, strict)
+    return ConfidenceBudget(request.confidence, classes, together, strict)
 
 
-def vote_intervals(
-    request: Prediction, runs: Ensemble | None
-) -> tuple[intervals.Intervals, int, int]:
+def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Intervals, int, int]:
     """Confidence bounds from runs' votes or one file, the number of models, that of classes."""
     if runs is not None:
         counts = runs.votes(request.classes)
@@ -306,9 +303,8 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     objective = found.task.objective
     sigma = objective.noise if request.sigma is None and objective is not None else request.sigma
     if sigma is None:
-        raise Misconfiguration(
-            "--sigma", None, "the task's objective names none: say how much noise"
-        )
+        remedy = "the task's objective names none: say how much noise"
+        raise Misconfiguration("--sigma", None, remedy)
     how = noisy_votes.Sampling(sigma, request.select, request.copies, draw)
     net, digest = found.load_into(module), str(found.digest)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 class DemoRequest:
     """What `precad demo` is asked."""
 
-    dataset: Annotated[str, "digits or breast-cancer; or mnist, whose files are in --data."] = (
-        "digits"
-    )
+    dataset: Annotated[str, "digits, breast-cancer, or mnist, with its files in --data."] = "digits"
     data: Annotated[Path | None, "Folder with the data set's files; nothing is downloaded."] = None
     model: Annotated[str, "logistic or mlp; with mnist also cnn."] = "logistic"
     clients: Annotated[int, "How many data owners.", click.IntRange(min=1)] = 10
@@ -50,9 +48,7 @@ class DemoRequest:
         "certified against changed inputs too.",
     ] = None
     seed: Annotated[int, "Of the partition; noise has none.", click.IntRange(min=0)] = 1
-    output: Annotated[
-        Path | None, "Folder for model, plot and logs; precad-demo/<time> unless given."
-    ] = None
+    output: Annotated[Path | None, "For model, plot, logs; precad-demo/<time> unless given."] = None
     as_json: AsJson = False
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -40,10 +40,10 @@ from precad.simulation.bad_client import KINDS
 from precad.simulation.datasets import DataSet, demo_task, load, shards
 from precad.simulation.result import draw_training
 
+Found: TypeAlias = dict[str, Any]
+"""Plain values, for JSON."""
 SHARDS_PER_CLIENT = 4
-COLLECT_S = 60.0
-REJOIN_S = 1.0
-LEAST_WAIT_S = 0.05
+COLLECT_S, REJOIN_S, LEAST_WAIT_S = 60.0, 1.0, 0.05
 ROOM = 2.0
 """Of the wait above the work."""
 
@@ -115,8 +115,7 @@ def _attackers(request: DemoRequest) -> int:
 POISONED = (1, 2, 5, 10)
 """Numbers of bad records that the report bounds."""
 RADII = (0.0, 0.125, 0.25, 0.5, 0.75)
-CONFIDENCE = 0.999
-COPIES = 10_000
+CONFIDENCE, COPIES = 0.999, 10_000
 EXACT = (AccountantName.EXACT,)
 
 
@@ -136,7 +135,7 @@ class RoundRow:
     seconds: float = 0.0
     """From the round's opening to its model, as server A counts them."""
 
-    def to_row(self, reasons: Iterable[str]) -> dict[str, Any]:
+    def to_row(self, reasons: Iterable[str]) -> Found:
         """One flat row, with a column for each of ``reasons``."""
         return {
             "round": self.number,
@@ -165,10 +164,7 @@ class Outcome:
     @property
     def rejected(self) -> Counter[str]:
         """Submissions that didn't, by reason."""
-        total: Counter[str] = Counter()
-        for row in self.rows:
-            total.update(row.rejected)
-        return total
+        return sum((Counter(row.rejected) for row in self.rows), Counter[str]())
 
     def add(self, report: RoundReport, accuracy: float | None) -> RoundRow:
         """Take in one round's report."""
@@ -227,7 +223,7 @@ def summary(
     status_b: ServerStatus,
     accuracy: float,
     seconds: float,
-) -> dict[str, Any]:
+) -> Found:
     """The summary as one JSON object, from what the servers' ledgers hold."""
     scenario, task = outcome.scenario, outcome.scenario.task
     most = max(status_a.participations.values(), default=0)
@@ -278,7 +274,7 @@ def summary(
     }
 
 
-def write_history(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_history(path: Path, rows: list[Found]) -> None:
     """The rounds as CSV, a line each."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["round"], lineterminator="\n")
@@ -307,16 +303,14 @@ def plot(outcome: Outcome, path: Path) -> None:
     )
 
 
-def robustness(
-    scenario: Scenario, theta: ModelVector, result: dict[str, Any], folder: Path
-) -> dict[str, Any]:
+def robustness(scenario: Scenario, theta: ModelVector, result: Found, folder: Path) -> Found:
     """The report as one object, of a run with an objective and its last model, ``[d]``.
 
     Writes robustness.txt and certificate.png into ``folder``; ``result`` is the summary so far.
     """
     section = scenario.task.objective
     assert section is not None
-    found: dict[str, Any] = {
+    found: Found = {
         "objective": section.name,
         "epsilon_record": result["epsilon_exact_server"],
         "delta": result["delta"],
@@ -329,7 +323,7 @@ def robustness(
     return found
 
 
-def _poisoning(result: dict[str, Any]) -> dict[str, Any]:
+def _poisoning(result: Found) -> Found:
     """Bounds on the expected share of wrong answers by the number of bad records, for 1 − accuracy.
 
     One run has no expectation, so this run's own value is stated as what it is: an example.
@@ -342,9 +336,7 @@ def _poisoning(result: dict[str, Any]) -> dict[str, Any]:
     return {"if_expected_error_is": wrong, "bounds": rows}
 
 
-def _smoothing(
-    scenario: Scenario, theta: ModelVector, folder: Path, sigma: float
-) -> dict[str, Any]:
+def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: float) -> Found:
     """CERTIFY of the held-out records at the objective's σ."""
     module, data = build(scenario.task.model), scenario.dataset
     load_vector(module, theta)
@@ -366,16 +358,15 @@ def _smoothing(
     }
 
 
-def _in_words(found: dict[str, Any]) -> str:
+def _in_words(found: Found) -> str:
     """The report in plain words, Markdown."""
     poisoning, smoothing = found["poisoning"], found["smoothing"]
     bounds = "; ".join(
         f"{row['records']} bad: {row['lower']:.1%} to {row['upper']:.1%}"
         for row in poisoning["bounds"]
     )
-    shares = ", ".join(
-        f"{share:.1%} at {radius}" for radius, share in smoothing["certified_accuracy"].items()
-    )
+    certified = smoothing["certified_accuracy"].items()
+    shares = ", ".join(f"{share:.1%} at {radius}" for radius, share in certified)
     return (
         f"Trained with {found['objective']}.\n\n"
         f"- Privacy of a record: ε = {upper(found['epsilon_record'], 3)} at δ = {found['delta']:g} "

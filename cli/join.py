@@ -26,9 +26,7 @@ from precad.common.terminal import say, upper
 def doctor(
     *,
     config: Annotated[Path, "The owner's settings file.", "--config", "-c"],
-    wait: Annotated[
-        float, "Seconds that the servers may take to answer.", click.FloatRange(min=0)
-    ] = 4.0,
+    wait: Annotated[float, "Seconds for the servers to answer.", click.FloatRange(min=0)] = 4.0,
     as_json: AsJson,
 ) -> None:
     """Find mistakes before you enrol: a sentence each, in seconds.
@@ -199,9 +197,7 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
     rounds, lasts = covered(owner.task, owner.budget)
     early = ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
     log.log(logging.INFO if lasts else logging.WARNING, "%s%s", rounds, "" if lasts else early)
-    result = owner.run(
-        progress=None if looked_at else False, wait_s=3600 * wait_h if wait_h else None
-    )
+    result = owner.run(progress=None if looked_at else False, wait_s=3600 * wait_h or None)
     if result.validation is not None and looked_at:
         # For the owner's eyes: logs have other readers.
         log.info("own held-out records: %s", result.validation)

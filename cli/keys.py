@@ -1,23 +1,17 @@
 """`precad keys`: who is who, in files."""
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import click
 
 from precad.cli.main import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
+from precad.common.identity import credentials
+from precad.common.identity import deployment_keys
 from precad.common.identity.authority import PARTY_DAYS
-from precad.common.identity.credentials import accept as take
-from precad.common.identity.credentials import create_request
-from precad.common.identity.deployment_keys import (
-    AUTHORITY_FOLDER,
-    Deployment,
-    create_local_keys,
-    request_summary,
-    summarise,
-)
+from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 
 
@@ -39,14 +33,13 @@ def keys() -> None:
 
 
 _ROLE = click.Choice([role.value for role in Role])
-
-Directory: TypeAlias = Annotated[Path, "The deployment's directory.", ARGUMENT]
-Folder: TypeAlias = Annotated[Path, "The party's folder.", ARGUMENT]
-PartyRole: TypeAlias = Annotated[str, "The party's role.", ARGUMENT, _ROLE]
-Name: TypeAlias = Annotated[str, "The client's name; only clients have one.", ARGUMENT]
-Days: TypeAlias = Annotated[int, "Until the certificate expires.", click.IntRange(min=1)]
-Out: TypeAlias = Annotated[Path | None, "The party's folder."]
-Force: TypeAlias = Annotated[bool, "Replace keys that are there."]
+Directory = Annotated[Path, "The deployment's directory.", ARGUMENT]
+Folder = Annotated[Path, "The party's folder.", ARGUMENT]
+PartyRole = Annotated[str, "The party's role.", ARGUMENT, _ROLE]
+Name = Annotated[str, "The client's name; only clients have one.", ARGUMENT]
+Days = Annotated[int, "Until the certificate expires.", click.IntRange(min=1)]
+Out = Annotated[Path | None, "The party's folder."]
+Force = Annotated[bool, "Replace keys that are there."]
 
 
 @keys.command()
@@ -73,18 +66,15 @@ def init(
     """  # noqa: D301 -- click reads the control character
     if root_only:
         if clients or client:
-            raise Misconfiguration(
-                "--root-only", "with clients", "leave clients out: each makes its own request"
-            )
+            remedy = "leave clients out: each makes its own request"
+            raise Misconfiguration("--root-only", "with clients", remedy)
         click.echo(Deployment.create(directory, replace=force).directory / AUTHORITY_FOLDER)
         return
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *client]
     folders = create_local_keys(directory, names, dealer=not no_dealer, days=days, replace=force)
-    for folder in folders:
-        click.echo(folder)
-    click.echo(
-        f"Keep {directory / 'ca'} to yourself: who holds its key can name anybody.", err=True
-    )
+    click.echo("\n".join(map(str, folders)))
+    about = f"Keep {directory / 'ca'} to yourself: who holds its key can name anybody."
+    click.echo(about, err=True)
 
 
 @keys.command()
@@ -126,16 +116,15 @@ def make_request(
 
         precad keys request server-a/keys-new server-a --renew server-a/keys
     """
-    click.echo(create_request(folder, Principal.named(role, name), replace=force, renew=renew))
+    principal = Principal.named(role, name)
+    click.echo(credentials.create_request(folder, principal, replace=force, renew=renew))
 
 
 @keys.command()
 @with_options
-def accept(
-    folder: Folder, offered: Annotated[Path, "What precad keys issue made.", ARGUMENT]
-) -> None:
+def accept(folder: Folder, offered: Annotated[Path, "What keys issue made.", ARGUMENT]) -> None:
     """Put a certificate that came back beside its key; any but this key's is refused."""
-    click.echo(f"{take(folder, offered).principal}: complete")
+    click.echo(f"{credentials.accept(folder, offered).principal}: complete")
 
 
 @keys.command()
@@ -172,36 +161,30 @@ def revoke(
         serials = deployment.current_serials(Principal.named(role, name))
     else:
         serials = [_serial(serial or "")]
-    written = deployment.revoke(serials)
-    for path in written:
-        click.echo(path)
+    click.echo("\n".join(map(str, deployment.revoke(serials))))
     click.echo("Copy the first of these lists to every machine of the deployment.", err=True)
 
 
 @keys.command()
 @with_options
 def show(
-    path: Annotated[
-        Path, "A deployment's directory, a party's folder, a PEM file or a request.", ARGUMENT
-    ],
+    path: Annotated[Path, "A deployment's or party's folder, a PEM file or a request.", ARGUMENT],
     as_json: AsJson,
 ) -> None:
     """Whose certificates these are, until when, and whether they count. Shows no key."""
-    if (asked := request_summary(path)) is not None:
+    if (asked := deployment_keys.request_summary(path)) is not None:
         party, fingerprint = asked
-        document = {"party": party, "state": "request", "fingerprint": fingerprint}
-        lines = f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"
-        print_json([document], indent=2) if as_json else click.echo(lines)
-        return
-    summaries = summarise(path)
-    if as_json:
-        print_json([each.to_json() for each in summaries], indent=2)
-        return
-    for each in summaries:
-        click.echo(
+        found = [{"party": party, "state": "request", "fingerprint": fingerprint}]
+        lines = [f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"]
+    else:
+        summaries = deployment_keys.summarise(path)
+        found = [each.to_json() for each in summaries]
+        lines = [
             f"{each.party}: {each.state} until {each.ends:%Y-%m-%d %H:%M} UTC\n"
             f"    serial {each.serial}\n    SHA-256 {each.fingerprint}"
-        )
+            for each in summaries
+        ]
+    print_json(found, indent=2) if as_json else click.echo("\n".join(lines))
 
 
 def _serial(text: str) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
 import click
 from pydantic import BaseModel, ConfigDict, Field
@@ -29,6 +29,8 @@ from precad.common.identity.party_certificate import Principal, read_pem
 from precad.common.process_settings import Address
 from precad.common.task import Task, require_dealer
 
+Contents: TypeAlias = dict[str, str | bytes]
+"""Of an archive, by path."""
 IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt"
 
 
@@ -36,13 +38,9 @@ IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt
 @with_options
 def kit(
     *,
-    party: Annotated[
-        str, "The party's role.", ARGUMENT, click.Choice([role.value for role in Role])
-    ],
+    party: Annotated[str, "The party's role.", ARGUMENT, click.Choice([r.value for r in Role])],
     name: Annotated[str, "The client's name; only clients have one.", ARGUMENT] = "",
-    consortium: Annotated[Path, "What was agreed on: task and addresses (TOML)."] = Path(
-        "consortium.toml"
-    ),
+    consortium: Annotated[Path, "The task and addresses (TOML)."] = Path("consortium.toml"),
     root: Annotated[Path, "The root's directory, as `precad keys init` makes it."] = Path("root"),
     out: Annotated[Path, "The folder for the archive."] = Path(),
     further: Annotated[
@@ -103,7 +101,7 @@ _START = (Role.SERVER_A, Role.SERVER_B, Role.CLIENT)
 _MOUNTED = re.compile(r"^( *- )\./(\S*)task\.toml:(\S*)task\.toml:ro$", re.MULTILINE)
 
 
-def _add_weights(contents: dict[str, str | bytes], made: Task, task: Path) -> None:
+def _add_weights(contents: Contents, made: Task, task: Path) -> None:
     """Add the file of weights beside the task, also in a container. Raises Misconfiguration."""
     from precad.common.model import initial_vector  # noqa: PLC0415 -- NumPy
 
@@ -206,7 +204,7 @@ _WHEN = {
 
 def _first(
     party: Principal, agreed: Consortium, public: str, fingerprints: dict[str, str]
-) -> dict[str, str | bytes]:
+) -> Contents:
     """What a party begins with, by path."""
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
@@ -217,7 +215,7 @@ def _first(
         "read_out": "\n".join(f"| {of} | `{value}` |" for of, value in fingerprints.items()),
     }
     begin = _filled("first.txt", named)
-    contents: dict[str, str | bytes] = {f"{IDENTITY}/{CA_FILE}": public, NEXT: begin}
+    contents: Contents = {f"{IDENTITY}/{CA_FILE}": public, NEXT: begin}
     if party.role is Role.OPERATOR:
         return contents
     command = _COMMANDS[party.role]
@@ -236,9 +234,7 @@ def _first(
     }
 
 
-def _further(
-    party: Principal, task: str, agreed: Consortium, digest: str
-) -> dict[str, str | bytes]:
+def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> Contents:
     """The files of a further task's kit, by path."""
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
@@ -291,7 +287,7 @@ def _filled(name: str, values: Mapping[str, str], **others: str) -> str:
     return Template(_text(name)).substitute(values, **others)
 
 
-def _packed(folder: str, contents: Mapping[str, str | bytes], *, keys: bool) -> bytes:
+def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
     """A .tar.gz of files in one folder; no time, owner or order of this machine's in it.
 
     With ``keys`` it has a folder for them, its owner's alone from the first.

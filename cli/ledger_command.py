@@ -34,9 +34,8 @@ def ledger() -> None:
     """
 
 
-State = Annotated[
-    str, "The server's state folder, or its database's URL.", ARGUMENT, {"metavar": "STATE"}
-]
+_STATE = {"metavar": "STATE"}
+State = Annotated[str, "The server's state folder, or its database's URL.", ARGUMENT, _STATE]
 
 
 @ledger.command()
@@ -188,11 +187,9 @@ def _show(document: dict[str, Any]) -> None:
 @ledger.command()
 @with_options
 def mine(
-    folder: Annotated[
-        Path, "The owner's account or state folder.", ARGUMENT, {"metavar": "FOLDER"}
-    ],
+    folder: Annotated[Path, "The owner's account or state folder.", ARGUMENT],
     delta: Annotated[
-        float | None, "δ of the sum; the limit's, or the smallest of its tasks', unless given."
+        float | None, "δ of the sum; else the limit's, or the smallest of its tasks'."
     ],
     as_json: AsJson,
 ) -> None:
@@ -220,14 +217,10 @@ def mine(
 @ledger.command()
 @with_options
 def receipts(
-    folder: Annotated[Path, "The owner's state folder.", ARGUMENT, {"metavar": "STATE"}],
+    folder: Annotated[Path, "The owner's state folder.", ARGUMENT, _STATE],
     account: Annotated[Path | None, "The account's folder; STATE unless given."],
-    other: Annotated[
-        Path | None, "Another owner's state folder of the same task: were both shown one model?"
-    ],
-    identity: Annotated[
-        Path | None, "A folder with ca.pem: checks the servers' signatures once more."
-    ],
+    other: Annotated[Path | None, "Another owner's state folder: were both shown one model?"],
+    identity: Annotated[Path | None, "A folder with ca.pem: checks the signatures once more."],
     as_json: AsJson,
 ) -> None:
     """What both servers last signed of an owner's account, compared. Exit 1 where it is bad.

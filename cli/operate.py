@@ -147,9 +147,7 @@ def enrol() -> None:
     """  # noqa: D301 -- click reads the control character
 
 
-States = Annotated[
-    tuple[Path, ...], "A server's state folder; may be repeated.", "--state", REQUIRED
-]
+States = Annotated[tuple[Path, ...], "A server's state folder; may be repeated.", REQUIRED]
 
 
 @enrol.command()
@@ -158,9 +156,7 @@ def token(
     *,
     state: States,
     count: Annotated[int, "How many.", click.IntRange(min=1, max=10_000)] = 1,
-    digest: Annotated[
-        tuple[Digest, ...], "Accept the token of this digest, made elsewhere.", digest_of
-    ],
+    digest: Annotated[tuple[Digest, ...], "Accept this digest's token, made elsewhere.", digest_of],
     client: Annotated[
         tuple[str, ...],
         "Whom a token is for; may be repeated. Nobody else can use it, and status says who is "

@@ -2,10 +2,10 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
@@ -27,25 +27,21 @@ class OfModel:
     config: Annotated[
         Path | None,
         "A data owner's settings: its task, and the model in its state folder.",
-        "--config",
-        "-c",
+        *("--config", "-c"),
     ]
     task: Annotated[Path | None, "The task, where there are no settings."]
     model_file: Annotated[Path | None, "model.safetensors; the settings' own unless given."]
-    model: Annotated[
-        str | None, "A model of your own, MODULE:NAME, where the task's isn't built in."
-    ]
+    model: Annotated[str | None, "Your model, MODULE:NAME, where the task's isn't built in."]
 
 
-Records: TypeAlias = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
+Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
 
 
 def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]":
     """The model, a torch module that it goes into, and the owner's settings where they are given.
 
-    Raises:
-        Misconfiguration: an option is missing, or a file can't be used.
-        TaskMismatch: the model is another task's.
+    Raises Misconfiguration: an option is missing, or a file can't be used; TaskMismatch: the model
+    is another task's.
     """
     from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
@@ -100,7 +96,7 @@ def predict(
     applied = Applied(module, found.task.model.parameters)
     said = applied.outputs(found.theta, as_inputs(rows))
     if not raw:
-        said = probabilities(said)
+        said = _probabilities(said)
     if out is not None and out.suffix == ".npy":
         np.save(out, said)
         return
@@ -112,14 +108,13 @@ def predict(
             _write(file, said, levels, raw=raw)
 
 
-def probabilities(outputs: "NDArray[np.float32]") -> "NDArray[np.float32]":
+def _probabilities(outputs: "NDArray[np.float32]") -> "NDArray[np.float32]":
     """Softmax over columns, ``[n, classes] float32``. Raises Misconfiguration: there are none."""
     from scipy.special import softmax  # noqa: PLC0415
 
     if outputs.ndim != 2 or outputs.shape[1] < 2:
-        raise Misconfiguration(
-            "--raw", None, f"the model gives {list(outputs.shape)}, no column a class: give --raw"
-        )
+        remedy = f"the model gives {list(outputs.shape)}, no column a class: give --raw"
+        raise Misconfiguration("--raw", None, remedy)
     shares: NDArray[np.float32] = softmax(outputs, axis=1)
     return shares
 
@@ -127,13 +122,13 @@ def probabilities(outputs: "NDArray[np.float32]") -> "NDArray[np.float32]":
 def _write(file: TextIO, said: "NDArray[np.float32]", levels: Sequence[str], *, raw: bool) -> None:
     flat = said.reshape(len(said), -1)
     writer = csv.writer(file, lineterminator="\n")
-    name = "output" if raw else "probability"
-    columns: Iterable[str] = (f"{name}_{number}" for number in range(flat.shape[1]))
-    writer.writerow(["record", *([] if raw else ["class"]), *columns])
+    named, name = ([], "output") if raw else (["class"], "probability")
+    columns = (f"{name}_{number}" for number in range(flat.shape[1]))
+    writer.writerow(["record", *named, *columns])
     for number, row in enumerate(flat):
         likeliest = int(row.argmax())
-        named = [] if raw else [levels[likeliest] if levels else likeliest]
-        writer.writerow([number, *named, *(f"{value:.6g}" for value in row.tolist())])
+        label = [] if raw else [levels[likeliest] if levels else likeliest]
+        writer.writerow([number, *label, *(f"{value:.6g}" for value in row.tolist())])
 
 
 @click.command()

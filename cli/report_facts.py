@@ -128,9 +128,7 @@ class Report(_Facts):
     guarantees: list[Guarantee]
     rounds: list[Round]
     robustness: list[Robustness]
-    inputs: ChangedInputs | None = Field(
-        description="Of changed inputs; null where the run certified none."
-    )
+    inputs: ChangedInputs | None = Field(description="Null where the run certified none.")
     enforced: list[Rule]
     ledgers: list[Ledger]
     differences: list[str] | None = Field(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from precad.simulation import SimulatedRound, SimulatedTraining
 
 PLAIN_EVERY = 10
+_SOME = click.IntRange(min=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +46,18 @@ class SimulationRequest:
         "Compare settings, like learning_rate=.25,.5,1; again for another field: all pairs.",
         "--try",
     ]
-    clients: Annotated[
-        int | None, "n: how many owners the records are dealt to.", click.IntRange(min=1)
-    ]
-    rounds: Annotated[int | None, "T; the task's unless given.", click.IntRange(min=1)]
-    model: Annotated[
-        str | None, "A model of your own, MODULE:NAME, where the task's isn't built in."
-    ]
+    clients: Annotated[int | None, "n: how many owners the records are dealt to.", _SOME]
+    rounds: Annotated[int | None, "T; the task's unless given.", _SOME]
+    model: Annotated[str | None, "Your model, MODULE:NAME, where the task's isn't built in."]
     loss: Annotated[str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."]
     attack: Annotated[
         str | None,
         "flip (against the cohort, within the bound), wraparound, oversize, garbage, or "
         "a function of your own, MODULE:NAME.",
     ]
-    attackers: Annotated[
-        int | None, "How many clients attack; 1 unless given.", click.IntRange(min=1)
-    ]
+    attackers: Annotated[int | None, "How many clients attack; 1 unless given.", _SOME]
     per_client: Annotated[bool, "A real owner's code for each; slower, exact to the bit."]
-    seed: Annotated[
-        int | None, "Repeats a simulation; no real run takes one.", click.IntRange(min=0)
-    ]
+    seed: Annotated[int | None, "Repeats a simulation; no real run has one.", click.IntRange(min=0)]
     device: Annotated[str, "Where gradients are computed: cpu, cuda."] = "cpu"
     plot: Annotated[Path | None, "Picture of accuracy and ε by round: .png, .pdf or .svg."]
     save: Annotated[Path | None, "Rounds and summary as JSON."]

@@ -38,12 +38,9 @@ def said(
 ) -> int:
     """Return the exit status after an error was said in one line: 2 for a wrong value, else 1.
 
-    ``WRONG_TIME`` where the clock may be wrong: the same start may work in a minute.
-
-    Args:
-        error: what went wrong; a package that no extra brings is a bug, and is raised again.
-        command: what was called.
-        extra: what has all that it needs.
+    ``WRONG_TIME`` where the clock may be wrong: the same start may work in a minute. A missing
+    package is named with the ``extra`` that has all of the command's; one that no extra brings is
+    a bug, and is raised again.
     """
     found = missing(error, command, extra) if isinstance(error, ModuleNotFoundError) else error
     if found is None:

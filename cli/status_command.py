@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from precad.common.wire.operator_connection import OperatorConnection, ServerStatus
 
 TIMEOUT_S = 10.0
+_PROXY = {"envvar": "PRECAD_PROXY"}
 Facts: TypeAlias = dict[str, Any]
 """What a server says, as `precad status --json` prints it."""
 
@@ -36,9 +37,7 @@ class AskedServer:
     address: Annotated[str, "The server, as host:port.", ARGUMENT]
     server: Annotated[Literal["a", "b"], "Which one it must be."] = "a"
     identity: Annotated[Path, "The operator's folder, as `precad keys` writes it."]
-    proxy: Annotated[
-        str | None, "Of HTTP, http://[user:password@]host:port.", {"envvar": "PRECAD_PROXY"}
-    ]
+    proxy: Annotated[str | None, "Of HTTP, http://[user:password@]host:port.", _PROXY]
 
     def connection(self) -> "AbstractContextManager[OperatorConnection]":
         """Return the connection until the block ends. Raises Misconfiguration."""

@@ -29,27 +29,17 @@ class Wishes:
         float | None,
         "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at least.",
     ]
-    client_rate: Annotated[
-        float | None, "q: an owner is drawn with it; with --records so that about 20 are."
-    ]
-    record_clip: Annotated[
-        float | None, "R: bound on a record's gradient; with --records 1 unless given."
-    ]
+    client_rate: Annotated[float | None, "q: an owner is drawn with it; --records: about 20 are."]
+    record_clip: Annotated[float | None, "R: bound on a gradient; with --records 1 unless given."]
     client_clip: Annotated[
         float | None, "C: bound on an owner's update; with --records by what owners can sample."
     ]
-    recipe: Annotated[
-        Path | None, "How owners' tables become numbers: a file with the task's [data] section."
-    ]
+    recipe: Annotated[Path | None, "How tables become numbers: a file with the [data] section."]
     architecture: Annotated[Literal["logistic", "mlp"] | None, "A built-in model."]
-    features: Annotated[
-        str | None, "Numbers in one record's input; with --model its shape, like 3x32x32."
-    ]
+    features: Annotated[str | None, "Numbers in a record; with --model its shape, like 3x32x32."]
     classes: Annotated[int | None, "How many labels there are; 1 for a number (regression)."]
     hidden: Annotated[int, "Hidden units of an mlp."] = 32
-    model: Annotated[
-        str | None, "Or a model of your own, MODULE:NAME, which is called without arguments."
-    ]
+    model: Annotated[str | None, "Or your own model, MODULE:NAME, called without arguments."]
     weights: Annotated[
         Path | None,
         "Public weights to start from (safetensors), for everybody to have beside the task's file.",

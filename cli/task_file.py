@@ -17,9 +17,8 @@ from precad.client.own_account import OwnAccount
 from precad.common.task import Task
 from precad.common.terminal import upper
 
-# --- the file ----------------------------------------------------------------------------------
-
 _WIDTH = 98
+_NO_PROTECTION = 20.0
 
 
 def described(made: Task, wishes: Wishes) -> str:
@@ -93,53 +92,36 @@ def _said(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if value not in (None, [])}
 
 
-# --- what it guarantees ------------------------------------------------------------------------
-
-_NO_PROTECTION = 20.0
-
-
 def sentences(made: Task) -> list[str]:
     """What holds for records and owners, and what is asked of an owner."""
     privacy, training, enrolment = made.privacy, made.training, made.enrolment
     record, other, whole, *cheating = planned_guarantees(made)
     limit = privacy.epsilon_limit
-    stop = (
-        "nothing stops an owner at any ε"
-        if limit is None
-        else f"both servers stop counting an owner at ε = {limit:g}"
-    )
-    found = [
-        (
-            f"{enrolment.min_clients:,} to {enrolment.clients:,} owners train {made.dimension:,} "
-            f"parameters ({made.model.architecture}) over {training.rounds:,} rounds. Each is "
-            f"drawn in a round with probability {privacy.client_rate:g}, then each of its records "
-            f"with at most {privacy.record_rate:g}."
-        ),
-        (
-            f"Planned for a record, against one curious server: ε = {upper(record.epsilon, 3)} at "
-            f"δ = {record.delta:g}, if its owner takes part {record.compositions:,} times; {stop}."
-        ),
-        _against_a_cheating_server(cheating, made),
-        f"Planned for a record, against other owners only: ε = {upper(other.epsilon, 3)}.",
-        f"Planned for a whole owner, both servers honest: ε = {upper(whole.epsilon, 3)}"
-        + (", which protects nobody." if whole.epsilon > _NO_PROTECTION else "."),
-        (
-            f"A record's gradient is cut to a norm of {privacy.record_clip:g}, an owner's update "
-            f"to {privacy.client_clip:g}. The servers check that; a longer update passes with "
-            f"probability {longer_update_passes(made)}."
-        ),
-        f"An owner uploads {upload_bytes(made):,} bytes each time that it takes part"
-        + (", and as much when it isn't drawn." if privacy.cover_uploads else "."),
-    ]
+    stop = "nothing stops an owner at any ε"
+    if limit is not None:
+        stop = f"both servers stop counting an owner at ε = {limit:g}"
     alone = upper(record.epsilon)
     ample = max(float(alone), OwnAccount(made, privacy.record_rate, None, None).ample())
-    found.append(
-        f"An owner that sets an epsilon_limit of its own takes part to the end with {alone} or "
-        f"more; for other tasks under the same limit, {ample:g} or more."
-    )
+    nobody = ", which protects nobody" if whole.epsilon > _NO_PROTECTION else ""
+    undrawn = ", and as much when it isn't drawn" if privacy.cover_uploads else ""
+    found = f"""\
+{enrolment.min_clients:,} to {enrolment.clients:,} owners train {made.dimension:,} parameters \
+({made.model.architecture}) over {training.rounds:,} rounds. Each is drawn in a round with \
+probability {privacy.client_rate:g}, then each of its records with at most {privacy.record_rate:g}.
+Planned for a record, against one curious server: ε = {upper(record.epsilon, 3)} at \
+δ = {record.delta:g}, if its owner takes part {record.compositions:,} times; {stop}.
+{_against_a_cheating_server(cheating, made)}
+Planned for a record, against other owners only: ε = {upper(other.epsilon, 3)}.
+Planned for a whole owner, both servers honest: ε = {upper(whole.epsilon, 3)}{nobody}.
+A record's gradient is cut to a norm of {privacy.record_clip:g}, an owner's update to \
+{privacy.client_clip:g}. The servers check that; a longer update passes with probability \
+{longer_update_passes(made)}.
+An owner uploads {upload_bytes(made):,} bytes each time that it takes part{undrawn}.
+An owner that sets an epsilon_limit of its own takes part to the end with {alone} or more; for \
+other tasks under the same limit, {ample:g} or more."""
     if limit is None:
-        found.append("Set privacy.epsilon_limit to have an ε enforced.")
-    return found
+        found += "\nSet privacy.epsilon_limit to have an ε enforced."
+    return found.split("\n")
 
 
 def _against_a_cheating_server(at_cap: Sequence[PrivacyStatement], made: Task) -> str:

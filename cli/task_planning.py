@@ -6,7 +6,7 @@ comparison of trainings: benchmarks/default_settings.py.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -84,6 +84,7 @@ _ENROL_S = 3600.0
 ROOM_IN_SIZES = 2.0
 """A data set may have grown to so many times the largest that was planned for."""
 
+Shape: TypeAlias = tuple[int, ...] | None
 ClipFor: TypeAlias = Callable[[float, float, float, int], tuple[float, float]]
 """From R, σ, q and T: C for what attackers may do, and σ, which it may need larger."""
 
@@ -135,7 +136,7 @@ def planned(
 
 
 def _numbers(
-    wishes: Wishes, sizes: tuple[int, ...], kind: str, clip_for: ClipFor | None
+    wishes: Wishes, sizes: Sequence[int], kind: str, clip_for: ClipFor | None
 ) -> dict[str, Any]:
     """The task's sections of numbers."""
 
@@ -211,7 +212,7 @@ def _recipe(path: Path) -> DataSection:
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){0,7}")
 
 
-def _record(wishes: Wishes, data: DataSection | None) -> tuple[tuple[int, ...] | None, int | None]:
+def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None]:
     """Shape of a record's input and number of classes, from the recipe or as they were given."""
     features, classes = wishes.features, wishes.classes
     if data is not None:
@@ -227,9 +228,7 @@ def _record(wishes: Wishes, data: DataSection | None) -> tuple[tuple[int, ...] |
     return tuple(map(int, features.split("x"))), classes
 
 
-def _model(
-    wishes: Wishes, shape: tuple[int, ...] | None, classes: int | None
-) -> tuple[Any, dict[str, Any]]:
+def _model(wishes: Wishes, shape: Shape, classes: int | None) -> tuple[Any, dict[str, Any]]:
     """The module, and the task's ``model`` that describes it."""
     from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
     from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch
@@ -258,9 +257,7 @@ def _model(
     return module, section
 
 
-def _tried(
-    made: Task, module: Any, place: str, shape: tuple[int, ...] | None, classes: int | None
-) -> bool:
+def _tried(made: Task, module: Any, place: str, shape: Shape, classes: int | None) -> bool:
     """Try a model of one's own on made-up records; say whether a shape was known to make them."""
     from precad.client.gradients.rehearsal import try_model  # noqa: PLC0415 -- torch
 
