@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 class AccountRequest:
     """What `precad account` is asked."""
 
-    task: Annotated[
-        tuple[Path, ...],
-        "The task (TOML), instead of its numbers; repeat it for all of an owner's.",
-    ]
+    task: Annotated[tuple[Path, ...], "The task (TOML), not its numbers; all of an owner's tasks."]
     record_rate: Annotated[float | None, "p: chance of a record to be drawn in a round, 0 to 1."]
     client_rate: Annotated[float | None, "q: chance of a client to be drawn in a round, 0 to 1."]
     noise_multiplier: Annotated[float | None, "σ: standard deviation of a server's noise over R'."]
@@ -52,9 +49,7 @@ class AccountRequest:
         "ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several M. "
         "Once for each task, in order; none for none.",
     ]
-    cap: Annotated[
-        int | None, "Most participations, fixed beforehand; else the task's limit, or T."
-    ]
+    cap: Annotated[int | None, "Most participations, fixed before; else the task's limit, or T."]
     record_clip: Annotated[float | None, "R: bound on a record's gradient. Needs C, d and f too."]
     client_clip: Annotated[float | None, "C: bound on a client's update. Needs R, d and f too."]
     dimension: Annotated[int | None, "d: parameters of the model; R' is R + √d·2^−f + C·2^−18."]
@@ -322,11 +317,10 @@ def _rejection(cost: Cost) -> str:
     said = f"Honest rejection adds to δ at most {told}."
     if not any(row.malicious_server for row in exact):
         return said
-    broken = [row.advantage_delta for row in exact if row.advantage_delta is not None]
-    return (
-        f"{said} Breaking the cryptography adds at most {upper(max(broken, default=1.0), 2)} for a "
-        f"malicious server ({ASSUMED}); {_CHEATING} against it."
-    )
+    known = [row.advantage_delta for row in exact if row.advantage_delta is not None]
+    broken = max(known, default=1.0)
+    adds = f"Breaking the cryptography adds at most {upper(broken, 2)} for a malicious server"
+    return f"{said} {adds} ({ASSUMED}); {_CHEATING} against it."
 
 
 def _counted(run: Run, adversary: Adversary) -> str:

@@ -17,6 +17,7 @@ GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
 # The values of the certifier's own enums, whose modules load too slowly for the help.
 UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
+Interval: TypeAlias = Literal["hoeffding", "bernstein"]
 Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
 Simultaneous: TypeAlias = Annotated[bool, "Make the confidence hold for all points at once."]
 Header: TypeAlias = Literal["yes", "no"] | None
@@ -49,17 +50,15 @@ class OfTrainings:
     ]
     absent: Annotated[int, "Honest clients whose absence attackers can select; count among K."] = 0
     confidence: Confidence = 0.999
-    interval: Annotated[
-        Literal["hoeffding", "bernstein"], "For scores, or for the mean over runs."
-    ] = "hoeffding"
+    interval: Annotated[Interval, "For scores, or for the mean over runs."] = "hoeffding"
     delta: Annotated[float | None, "For adp: (ε, δ) at this δ only."]
     soundness_bits: Annotated[
         int | None,
         "Add (malicious submissions)·2^−bits for validation; with --runs and clients, always.",
     ]
-    attempts: Annotated[
-        int, "With --soundness-bits: most attempts of a round, each of which is validated."
-    ] = 20
+    attempts: Annotated[int, "With --soundness-bits: most attempts of a round, each validated."] = (
+        20
+    )
     header: AskedHeader
     plot: Plot
     as_json: AsJson
@@ -101,9 +100,7 @@ class Smoothing(OfModel):
     """Predictions under changed inputs."""
 
     votes: Annotated[Path | None, "Votes [points, classes] under noise: .npy or CSV.", ARGUMENT]
-    sigma: Annotated[
-        float | None, "Standard deviation of the input noise; the task's objective's unless given."
-    ]
+    sigma: Annotated[float | None, "Of the input noise; that of the task's objective unless given."]
     data: Annotated[Path | None, "Records with labels, as for precad evaluate."]
     copies: Annotated[int, "n: fresh noisy copies of each record that count."] = 10_000
     select: Annotated[int, "n0: copies that choose the label."] = 100

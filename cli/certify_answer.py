@@ -337,15 +337,11 @@ def _show_loss(request: Loss, found: Document) -> Parts:
         estimate = f"{expected['mean']:g}, as given."
         if expected["runs"]:
             within = f"[{expected['lower']:.4f}, {expected['upper']:.4f}]"
-            estimate = (
-                f"{expected['mean']:.4f} over {expected['runs']:,} runs, in {within} with "
-                f"confidence {request.confidence:g}."
-            )
+            estimate = f"{expected['mean']:.4f} over {expected['runs']:,} runs, in {within} with "
+            estimate += f"confidence {request.confidence:g}."
         yield f"Clean expected loss {estimate}"
-        rows = [
-            [f"{r['attackers']:,}", _safe(r["lower"], 4), _safe(r["upper"], 4, up=True)]
-            for r in bounds
-        ]
+        cells = ((f"{r['attackers']:,}", r["lower"], r["upper"]) for r in bounds)
+        rows = [[k, _safe(lower, 4), _safe(most, 4, up=True)] for k, lower, most in cells]
         yield _table(f"{what} so many attackers", ["attackers", "at least", "at most"], rows)
     little = 1e-3 * bound
     single = [row for row in bounds if row["attackers"] == 1]

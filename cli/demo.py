@@ -28,9 +28,7 @@ class DemoRequest:
     model: Annotated[str, "logistic or mlp; with mnist also cnn."] = "logistic"
     clients: Annotated[int, "How many data owners.", click.IntRange(min=1)] = 10
     rounds: Annotated[int | None, "T; about 60 unless given.", click.IntRange(min=1)] = None
-    client_rate: Annotated[
-        float, "q: the chance that an owner is drawn for a round.", click.FloatRange(max=1)
-    ] = 1.0
+    client_rate: Annotated[float, "q: an owner is drawn with it.", click.FloatRange(max=1)] = 1.0
     attack: Annotated[
         str | None,
         "wraparound (huge, but its square wraps to 0), oversize (twice the bound), "
@@ -144,9 +142,8 @@ class Display:
         self._doing = f"round {min(row.number + 1, self._rounds)}: owners train, servers add up"
         self._bar.at(row.number)
         if self._bar.disable and (row.number % PLAIN_EVERY == 0 or row.number == 1):
-            counts = ", ".join(
-                [f"accepted {row.accepted} of {row.cohort}", *_reasons(row.rejected)]
-            )
+            accepted = f"accepted {row.accepted} of {row.cohort}"
+            counts = ", ".join([accepted, *_reasons(row.rejected)])
             self.say(
                 f"round {row.number:>3}/{self._rounds}: accuracy {_percent(row.accuracy)}, "
                 f"{counts}, ε {upper(row.epsilon_server, 3)} (a server looks) "

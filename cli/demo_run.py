@@ -84,7 +84,7 @@ def _sum_up(
     # 1 − probability of the right class: a bounded loss.
     np.save(folder / "losses.npy", 1.0 - said[np.arange(len(labels)), labels])
     seconds = time.monotonic() - started
-    result = demo_training.summary(outcome, *statuses, evaluation.accuracy(theta), seconds)
+    result = demo_training.summary(outcome, statuses, evaluation.accuracy(theta), seconds)
     if scenario.task.objective is not None:
         display.doing("certifying the model against changed inputs")
         result["robustness"] = demo_training.robustness(scenario, theta, result, folder)

@@ -218,14 +218,10 @@ def _malicious_server(outcome: Outcome, rounds: int) -> dict[str, float]:
 
 
 def summary(
-    outcome: Outcome,
-    status_a: ServerStatus,
-    status_b: ServerStatus,
-    accuracy: float,
-    seconds: float,
+    outcome: Outcome, statuses: tuple[ServerStatus, ServerStatus], accuracy: float, seconds: float
 ) -> Found:
     """The summary as one JSON object, from what the servers' ledgers hold."""
-    scenario, task = outcome.scenario, outcome.scenario.task
+    (status_a, status_b), scenario, task = statuses, outcome.scenario, outcome.scenario.task
     most = max(status_a.participations.values(), default=0)
     statements = outcome.statements(status_a.version, most)
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
@@ -361,10 +357,8 @@ def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: floa
 def _in_words(found: Found) -> str:
     """The report in plain words, Markdown."""
     poisoning, smoothing = found["poisoning"], found["smoothing"]
-    bounds = "; ".join(
-        f"{row['records']} bad: {row['lower']:.1%} to {row['upper']:.1%}"
-        for row in poisoning["bounds"]
-    )
+    rows = poisoning["bounds"]
+    bounds = "; ".join(f"{r['records']} bad: {r['lower']:.1%} to {r['upper']:.1%}" for r in rows)
     certified = smoothing["certified_accuracy"].items()
     shares = ", ".join(f"{share:.1%} at {radius}" for radius, share in certified)
     return (

@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partialmethod
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO, Any
@@ -117,8 +116,13 @@ class Forked:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    terminate = partialmethod(send_signal, signal.SIGTERM)
-    kill = partialmethod(send_signal, signal.SIGKILL)
+    def terminate(self) -> None:
+        """As Popen's."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As Popen's."""
+        self.send_signal(signal.SIGKILL)
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:

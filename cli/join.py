@@ -203,10 +203,8 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
         log.info("own held-out records: %s", result.validation)
     limited = result.ended != "finished"
     if result.model_file is None and not limited:
-        raise StorageFailure(
-            "the training is over, but the model isn't written: mend the disk, and start again "
-            "while the servers are there"
-        )
+        lost = "the training is over, but the model isn't written"
+        raise StorageFailure(f"{lost}: mend the disk, and start again while the servers are there")
     log.info(
         "%s: %d submissions, %d counted, %s; exact record-level ε over all tasks = %s (one "
         "server corrupted, δ = %g); final model %s",

@@ -202,9 +202,7 @@ _WHEN = {
 }
 
 
-def _first(
-    party: Principal, agreed: Consortium, public: str, fingerprints: dict[str, str]
-) -> Contents:
+def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, str]) -> Contents:
     """What a party begins with, by path."""
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
@@ -212,20 +210,15 @@ def _first(
     named = {
         "name": party.name,
         "who": f"client {party.name}" if client else party.name,
-        "read_out": "\n".join(f"| {of} | `{value}` |" for of, value in fingerprints.items()),
+        "read_out": "\n".join(f"| {of} | `{value}` |" for of, value in shown.items()),
     }
     begin = _filled("first.txt", named)
     contents: Contents = {f"{IDENTITY}/{CA_FILE}": public, NEXT: begin}
     if party.role is Role.OPERATOR:
         return contents
-    command = _COMMANDS[party.role]
-    contents[NEXT] = begin + _filled(
-        "first-start.txt",
-        named,
-        when=_WHEN[party.role],
-        own=_filled("first-owner.txt", named) if client else "",
-        command=f"precad {command} --config {party.name}/{SETTINGS}",
-    )
+    command = f"precad {_COMMANDS[party.role]} --config {party.name}/{SETTINGS}"
+    own, when = _filled("first-owner.txt", named) if client else "", _WHEN[party.role]
+    contents[NEXT] = begin + _filled("first-start.txt", named, when=when, own=own, command=command)
     return contents | {
         TASK: agreed.task.read_text(encoding="utf-8"),
         SETTINGS: to_toml(agreed.settings(party)),
@@ -352,10 +345,8 @@ def setup(
             raise Misconfiguration("data", str(path), "there is no such file")
     folder.mkdir(parents=True)
     own = {key: value for key, value in (("model", model), ("loss", loss)) if value is not None}
-    owners = {
-        name: {"data": os.path.relpath(path, folder), **own}
-        for name, path in zip(names, data, strict=True)
-    }
+    paths = [os.path.relpath(path, folder) for path in data]
+    owners = {name: {"data": path, **own} for name, path in zip(names, paths, strict=True)}
     create_local_keys(folder / "keys", names, dealer=agreed.has_dealer)
     addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
     local.write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S)

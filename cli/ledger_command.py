@@ -40,9 +40,7 @@ State = Annotated[str, "The server's state folder, or its database's URL.", ARGU
 
 @ledger.command()
 @with_options
-def show(
-    state: State, client: Annotated[str | None, "This client alone."], as_json: AsJson
-) -> None:
+def show(state: State, client: Annotated[str | None, "A client alone."], as_json: AsJson) -> None:
     """Participations and exact ε of every client.
 
     ε is of one record, against one corrupted server with any other clients, at the task's δ.
@@ -167,9 +165,8 @@ def _show(document: dict[str, Any]) -> None:
     )
     table = Table("client", ">p", ">participations", ">again", ">ε", ">cap", ">remaining")
     for row in document["clients"]:
-        table.add(
-            *map(_cell, (row | {"released_again": sum(row["released_again"].values())}).values())
-        )
+        shown = row | {"released_again": sum(row["released_again"].values())}
+        table.add(*map(_cell, shown.values()))
     table.show(sys.stdout)
     totals = document["totals"]
     say(
@@ -188,9 +185,7 @@ def _show(document: dict[str, Any]) -> None:
 @with_options
 def mine(
     folder: Annotated[Path, "The owner's account or state folder.", ARGUMENT],
-    delta: Annotated[
-        float | None, "δ of the sum; else the limit's, or the smallest of its tasks'."
-    ],
+    delta: Annotated[float | None, "δ of the sum; else the limit's, or its tasks' smallest."],
     as_json: AsJson,
 ) -> None:
     """A data owner's own account: what its records have spent in all tasks together.
@@ -363,10 +358,8 @@ def _findings(kept: "KeptStatements", account: Path) -> list[str]:
         models.setdefault(body.version, set()).add(digest)
         served = kept.models.get((task, body.version))
         if served is not None and str(served) != digest:
-            found.append(
-                f"{role.value} signed {digest} as model {body.version}; this owner was served "
-                f"{served}"
-            )
+            signed = f"{role.value} signed {digest} as model {body.version}"
+            found.append(f"{signed}; this owner was served {served}")
         owned = [m for (of, client, _), m in own.items() if (of, client) == (task, body.client)]
         for m, count in enumerate(re_release_counts(body)):
             known = sum(each >= m for each in owned)
@@ -392,9 +385,8 @@ def _against(kept: "KeptStatements", other: "KeptStatements") -> list[str]:
         if ours.get((task, version), digest) != digest
     ]
     if not ours.keys() & theirs.keys():
-        raise Misconfiguration(
-            "--other", str(other.folder), "has no version of the same task: nothing to compare"
-        )
+        remedy = "has no version of the same task: nothing to compare"
+        raise Misconfiguration("--other", str(other.folder), remedy)
     return found
 
 

@@ -183,10 +183,9 @@ class LocalDeployment:
         self.folder = folder
         self.task = task
         self.clients = tuple(data)
-        self._instead = {
-            client.name: ("-m", "precad.simulation.bad_client", "--kind", kind)
-            for client, kind in (bad or {}).items()
-        } | dict(instead or {})
+        bad_client = ("-m", "precad.simulation.bad_client", "--kind")
+        self._instead = {client.name: (*bad_client, kind) for client, kind in (bad or {}).items()}
+        self._instead |= dict(instead or {})
         self.servers = servers_of(task)
         self.addresses = dict(zip(self.servers, free_addresses(len(self.servers)), strict=True))
         self.processes: dict[str, Popen[bytes]] = {}
@@ -197,10 +196,8 @@ class LocalDeployment:
         make_folder(records)
         create_local_keys(folder / "keys", [each.name for each in data], dealer=task.has_dealer)
         (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-        owners = {
-            client.name: {"data": f"records/{write_client_data(records, client, x, y).name}"}
-            for client, (x, y) in data.items()
-        }
+        files = {c.name: write_client_data(records, c, x, y) for c, (x, y) in data.items()}
+        owners = {name: {"data": f"records/{file.name}"} for name, file in files.items()}
         write_parties(folder, "task.toml", owners, self.addresses, linger_s=linger_s, way=way)
 
     def __enter__(self) -> Self:

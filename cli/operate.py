@@ -111,9 +111,8 @@ def health(
     settings = read_toml("config", config)
     listen, folder = settings.get("listen"), settings.get("identity")
     if not isinstance(listen, str) or not isinstance(folder, str):
-        raise Misconfiguration(
-            "config", str(config), "needs listen and identity, as those of a server and a dealer"
-        )
+        remedy = "needs listen and identity, as those of a server and a dealer"
+        raise Misconfiguration("config", str(config), remedy)
     host, _, port = listen.rpartition(":")
     own = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
     identity = Identity.load(config.resolve().parent / folder)

@@ -28,6 +28,7 @@ from precad.common.terminal import say, upper
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join."""
 
+Directions: TypeAlias = tuple[Direction, ...]
 MOST_SEARCHED = 2**12
 """No more attackers than that are looked for."""
 # With less noise than this over one unit's bound nothing is certified.
@@ -131,10 +132,8 @@ class Plan:
                 what = f"at {each.compositions:,} participations"
                 in_all = upper(more + (each.advantage_delta or 0.0), 2)
                 added = f"; δ and {in_all} more ({ASSUMED})"
-            say(
-                sys.stdout,
-                f"  {what}: ε = {upper(each.epsilon, 3)} ({each.adjacency}), {each.against}{added}",
-            )
+            epsilon = f"ε = {upper(each.epsilon, 3)} ({each.adjacency})"
+            say(sys.stdout, f"  {what}: {epsilon}, {each.against}{added}")
         found = self._robustness()
         owners, some, costs = found["malicious"], found["certified"], found["noise_over_signal"]
         say(
@@ -248,9 +247,7 @@ def certified(task: Task, robustness: Robustness) -> dict[str, int]:
     """
     loss, bound = robustness.loss, robustness.loss_bound
 
-    def most(
-        guarantee: Guarantee, mechanism: SampledGaussian, directions: tuple[Direction, ...]
-    ) -> int:
+    def most(guarantee: Guarantee, mechanism: SampledGaussian, directions: Directions) -> int:
         if mechanism.effective_noise_multiplier < _LEAST_NOISE:
             return 0
 

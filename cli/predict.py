@@ -25,9 +25,7 @@ class OfModel:
     """Which trained model is meant."""
 
     config: Annotated[
-        Path | None,
-        "A data owner's settings: its task, and the model in its state folder.",
-        *("--config", "-c"),
+        Path | None, "An owner's settings: its task, and its state's model.", "--config", "-c"
     ]
     task: Annotated[Path | None, "The task, where there are no settings."]
     model_file: Annotated[Path | None, "model.safetensors; the settings' own unless given."]

@@ -82,9 +82,7 @@ class Robustness(_Facts):
     unit: Literal["records", "owners"]
     error: float = Field(description="The share of wrong answers that the bounds start from.")
     bounds: list[Bound]
-    silent_from: int | None = Field(
-        description="The least K of those tried from which the bounds exclude nothing."
-    )
+    silent_from: int | None = Field(description="The least K tried from which nothing is excluded.")
 
 
 class ChangedInputs(_Facts):
@@ -95,9 +93,7 @@ class ChangedInputs(_Facts):
     confidence: float = Field(gt=0, lt=1, description="Of each input's certificate.")
     points: int = Field(gt=0, description="Held-out inputs.")
     abstained: int = Field(ge=0, description="Those without an answer that is sure enough.")
-    average_certified_radius: float = Field(
-        ge=0, description="ℓ2; wrong answers and abstentions count as 0."
-    )
+    average_certified_radius: float = Field(ge=0, description="ℓ2; wrong and abstained are 0.")
     certified_accuracy: dict[str, float] = Field(
         description="The share of inputs that are right and certified, by ℓ2 radius."
     )

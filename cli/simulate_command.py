@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import click
 
@@ -31,8 +31,7 @@ class SimulationRequest:
 
     task: Annotated[Path, "The task file.", ARGUMENT]
     dataset: Annotated[
-        str | None,
-        "digits, unless given, or breast-cancer; or one of --data: mnist, fashion-mnist, …",
+        str | None, "digits (default), breast-cancer; of --data: mnist, fashion-mnist, …"
     ]
     data: Annotated[
         tuple[Path, ...],
@@ -147,21 +146,15 @@ def _check_outputs(request: SimulationRequest) -> None:
         raise Misconfiguration("--rounds", request.rounds, "--try says it: leave one of them out")
     own = request.dataset is None and bool(request.data)
     if request.tries and own and not request.public:
-        raise Misconfiguration(
-            "--try",
-            request.tries[0],
-            "choosing settings by records spends their privacy, which no account counts: give "
-            "public or synthetic records, and say so with --public",
-        )
+        why = "choosing settings by records spends their privacy, which no account counts"
+        remedy = f"{why}: give public or synthetic records, and say so with --public"
+        raise Misconfiguration("--try", request.tries[0], remedy)
     if request.tries and own and request.held_out is None:
         raise Misconfiguration("--held-out", None, "give records that settings are compared on")
     if own and not request.public:
-        say(
-            sys.stderr,
-            "! this simulation protects nobody: what it prints tells of these records, and no "
-            "account counts that (--public, where they are)",
-            style="yellow",
-        )
+        tells = "what it prints tells of these records, and no account counts that"
+        warning = f"! this simulation protects nobody: {tells} (--public, where they are)"
+        say(sys.stderr, warning, style="yellow")
 
 
 def _data(request: SimulationRequest) -> Any:
@@ -172,11 +165,8 @@ def _data(request: SimulationRequest) -> Any:
     if request.dataset is None and files and files == list(request.data):
         return files[0] if len(files) == 1 else files
     if files or len(request.data) > 1:
-        raise Misconfiguration(
-            "--data",
-            ", ".join(map(str, request.data)),
-            "give either owners' files, or --dataset and the folder that has its files",
-        )
+        remedy = "give either owners' files, or --dataset and the folder that has its files"
+        raise Misconfiguration("--data", ", ".join(map(str, request.data)), remedy)
     return load(request.dataset or "digits", request.data[0] if request.data else None)
 
 
@@ -185,9 +175,11 @@ _TRIED = {
     "privacy": ("record_clip", "client_clip", "noise_multiplier", "record_rate", "client_rate"),
 }
 _MOST_TRIED = 100
+Words: TypeAlias = dict[str, float]
+"""A setting's values, by name."""
 
 
-def _settings(task: "Task", tries: Sequence[str]) -> "list[tuple[dict[str, float], Task]]":
+def _settings(task: "Task", tries: Sequence[str]) -> "list[tuple[Words, Task]]":
     """Each setting that is to be tried, and the task that it makes."""
     from precad.cli.task_planning import fractional_bits  # noqa: PLC0415 -- SciPy
 
@@ -216,9 +208,7 @@ def _settings(task: "Task", tries: Sequence[str]) -> "list[tuple[dict[str, float
 
 
 def compare(
-    out: TextIO,
-    request: SimulationRequest,
-    tried: "list[tuple[dict[str, float], SimulatedTraining]]",
+    out: TextIO, request: SimulationRequest, tried: "list[tuple[Words, SimulatedTraining]]"
 ) -> None:
     """Each setting with what it learnt and would have cost."""
     rows = []
@@ -349,8 +339,6 @@ def _show(out: TextIO, verdicts: "Sequence[Verdict]") -> None:
     table.show(out)
     for verdict in verdicts:
         if verdict.refuted:
-            say(
-                out,
-                f"audit failed: {verdict.statement.name} stated ε = {verdict.epsilon:.4f}; what "
-                f"was learnt needs at least {verdict.by_family:.4f}",
-            )
+            stated = f"{verdict.statement.name} stated ε = {verdict.epsilon:.4f}"
+            learnt = f"what was learnt needs at least {verdict.by_family:.4f}"
+            say(out, f"audit failed: {stated}; {learnt}")
