@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
@@ -96,8 +96,8 @@ def account(request: AccountRequest) -> None:
           --noise-multiplier 2 --rounds 60 --delta 1e-5
     """  # noqa: D301 -- click reads the control character
     asked = _asked(request)
-    each = [(one, Cost.of([one])) for one in asked if len(asked) <= MANY]
-    together = Cost.of(asked) if len(asked) > 1 else None
+    each = [(one, Cost.of(one)) for one in asked if len(asked) <= MANY]
+    together = Cost.of(*asked) if len(asked) > 1 else None
     if request.as_json:
         runs = [{"source": one.source} | cost.document() for one, cost in each]
         runs = runs or [{"source": one.source} for one in asked]
@@ -128,8 +128,7 @@ _NOTES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """One run that is asked about; ``cap`` is the most participations, fixed beforehand."""
 
     source: str
@@ -139,8 +138,7 @@ class Asked:
     cap: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """What one run costs, or several together, by every accountant."""
 
     real: "tuple[PrivacyStatement, ...]"
@@ -149,19 +147,19 @@ class Cost:
     """The record-level ones at the caps."""
 
     @classmethod
-    def of(cls, asked: Sequence[Asked]) -> "Cost":
+    def of(cls, *asked: Asked) -> "Cost":
         """At the least of the δ."""
         from precad.accounting.guarantees import guarantees  # noqa: PLC0415 -- SciPy
 
         delta = min(each.delta for each in asked)
-        real = guarantees([each.run for each in asked], delta)
         capped = [each.run.at_cap(each.cap) for each in asked]
+        real = guarantees([each.run for each in asked], delta)
         return cls(real, guarantees(capped, delta, RECORD_LEVEL))
 
     def document(self, real: str = "guarantees", at_cap: str = "at_cap") -> dict[str, Any]:
         """Both, under these names."""
-        both = {real: self.real, at_cap: self.at_cap}
-        return {name: [each.to_json() for each in found] for name, found in both.items()}
+        pairs = zip((real, at_cap), self, strict=True)
+        return {name: [each.to_json() for each in found] for name, found in pairs}
 
 
 def _asked(request: AccountRequest) -> list[Asked]:
@@ -214,7 +212,6 @@ def _by_m(text: str) -> dict[int, int]:
 
 
 def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -> Asked:
-    """What a task says."""
     from precad.accounting.guarantees import cap_of  # noqa: PLC0415 -- SciPy
 
     if request.cover_uploads:
@@ -226,7 +223,6 @@ def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -
 
 
 def _typed(request: AccountRequest, taken: ReleaseCounts | None) -> Asked:
-    """What all options by name say."""
     given = asdict(request)
     # One number of the client level alone is of no use.
     wanted = any(given[name] is not None for name in _CLIENT)
@@ -305,8 +301,7 @@ def _rejection(cost: Cost) -> str:
     """What honest rejection adds to every δ, in words."""
     from precad.accounting.guarantees import ASSUMED  # noqa: PLC0415 -- SciPy
 
-    rows = (*cost.real, *cost.at_cap)
-    exact = [row for row in rows if row.accountant is AccountantName.EXACT]
+    exact = [row for row in (*cost.real, *cost.at_cap) if row.accountant is AccountantName.EXACT]
     added = [row.rejection_delta for row in exact if row.rejection_delta is not None]
     if len(added) < len(exact):
         return "Honest rejection isn't in δ: how often updates are tested is known with --task."
@@ -324,7 +319,6 @@ def _rejection(cost: Cost) -> str:
 
 
 def _counted(run: Run, adversary: Adversary) -> str:
-    """What ``compositions`` counts, in words."""
     match adversary, run.basis:
         case Adversary.ONE_SERVER, Basis.PLANNED:
             return f"participations ({PLANNING_QUANTILE} quantile of Binomial(T, q), planned)"

@@ -287,7 +287,6 @@ def _trained(found: Document) -> str:
 
 
 def _first_points(points: list[Document], radius_name: str) -> Parts:
-    """The first points, one a line."""
     rows = []
     for point in points[:_SHOWN_POINTS]:
         radius = point.get("radius", "abstained")

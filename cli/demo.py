@@ -151,7 +151,6 @@ class Display:
             )
 
     def _beneath(self) -> Group:
-        """What happens now, and the last rounds."""
         seconds = time.monotonic() - self._since
         doing = plain(f"{self._doing} ({seconds:.0f} s)", "dim")
         if not self._recent:

@@ -59,12 +59,10 @@ def begin(environment: Mapping[str, str], modules: Sequence[str] = PARTS) -> Non
     own = dict(os.environ)
     multiprocessing.set_forkserver_preload(list(modules))
     try:
-        os.environ.clear()
-        os.environ.update(environment)
+        _have(environment)
         forkserver.ensure_running()
     finally:
-        os.environ.clear()
-        os.environ.update(own)
+        _have(own)
 
 
 def start(
@@ -125,6 +123,11 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def _have(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if name.startswith(EARLY)}
 
@@ -138,8 +141,7 @@ def _become(arguments: list[str], log: Path | None, environment: dict[str, str])
         for standard in (1, 2):
             os.dup2(descriptor, standard)
         os.close(descriptor)
-    os.environ.clear()
-    os.environ.update(environment)
+    _have(environment)
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

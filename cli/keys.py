@@ -157,10 +157,13 @@ def revoke(
     if (role is None) == (serial is None):
         raise Misconfiguration("party", role, "give a role, or --serial")
     deployment = Deployment.open(directory)
+    try:
+        serials = [] if serial is None else [int(serial, 16)]
+    except ValueError:
+        remedy = "hexadecimal, as precad keys show prints"
+        raise Misconfiguration("serial", serial, remedy) from None
     if role is not None:
         serials = deployment.current_serials(Principal.named(role, name))
-    else:
-        serials = [_serial(serial or "")]
     click.echo("\n".join(map(str, deployment.revoke(serials))))
     click.echo("Copy the first of these lists to every machine of the deployment.", err=True)
 
@@ -185,10 +188,3 @@ def show(
             for each in summaries
         ]
     print_json(found, indent=2) if as_json else click.echo("\n".join(lines))
-
-
-def _serial(text: str) -> int:
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise Misconfiguration("serial", text, "hexadecimal, as precad keys show prints") from None

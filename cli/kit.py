@@ -203,7 +203,6 @@ _WHEN = {
 
 
 def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, str]) -> Contents:
-    """What a party begins with, by path."""
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
     client = party.role is Role.CLIENT
@@ -228,7 +227,6 @@ def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, s
 
 
 def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> Contents:
-    """The files of a further task's kit, by path."""
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
 
     if not _NAME.fullmatch(task) or task in _TAKEN:
@@ -276,7 +274,6 @@ def _text(name: str) -> str:
 
 
 def _filled(name: str, values: Mapping[str, str], **others: str) -> str:
-    """A text of `machines/` with these values."""
     return Template(_text(name)).substitute(values, **others)
 
 

@@ -348,10 +348,9 @@ def _findings(kept: "KeptStatements", account: Path) -> list[str]:
     found = []
     own: dict[tuple[Digest, str, int], int] = {}
     for charge in AccountFile(account / ACCOUNT_FILE).new_entries():
-        if not isinstance(charge, Charge):
-            continue
-        step = charge.task, charge.client, charge.version
-        own[step] = max(charge.re_releases, own.get(step, 0))
+        if isinstance(charge, Charge):
+            step = charge.task, charge.client, charge.version
+            own[step] = max(charge.re_releases, own.get(step, 0))
     models: dict[int, set[str]] = {}
     for role, (_, body) in kept.statements.items():
         task, digest = Digest(body.task_digest), body.model_digest.hex()
@@ -362,18 +361,16 @@ def _findings(kept: "KeptStatements", account: Path) -> list[str]:
             found.append(f"{signed}; this owner was served {served}")
         owned = [m for (of, client, _), m in own.items() if (of, client) == (task, body.client)]
         for m, count in enumerate(re_release_counts(body)):
-            known = sum(each >= m for each in owned)
-            if count > known:
+            if count > (known := sum(each >= m for each in owned)):
                 found.append(
                     f"{role.value} charged {count} versions with {m} or more further releases; "
                     f"this owner knows of {known}: it signs for what was never shared, or this "
                     "isn't the account"
                 )
-    found += [
-        f"the servers signed different models {version}: {', '.join(sorted(digests))}"
-        for version, digests in models.items()
-        if len(digests) > 1
-    ]
+    for version, digests in models.items():
+        if len(digests) > 1:
+            both = ", ".join(sorted(digests))
+            found.append(f"the servers signed different models {version}: {both}")
     return found
 
 

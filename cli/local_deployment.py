@@ -183,9 +183,10 @@ class LocalDeployment:
         self.folder = folder
         self.task = task
         self.clients = tuple(data)
-        bad_client = ("-m", "precad.simulation.bad_client", "--kind")
-        self._instead = {client.name: (*bad_client, kind) for client, kind in (bad or {}).items()}
-        self._instead |= dict(instead or {})
+        self._instead = dict(instead or {})
+        for client, kind in (bad or {}).items():
+            played = ("-m", "precad.simulation.bad_client", "--kind", kind)
+            self._instead.setdefault(client.name, played)
         self.servers = servers_of(task)
         self.addresses = dict(zip(self.servers, free_addresses(len(self.servers)), strict=True))
         self.processes: dict[str, Popen[bytes]] = {}
@@ -291,14 +292,11 @@ class LocalDeployment:
 
     def _told_to_end(self, number: int, _frame: object) -> NoReturn:
         """Its parts hear of it here: what the exception meets may catch it, or wait for them."""
-        for process in self.processes.values():
+        parts = self.processes.values()
+        for process in parts:
             process.send_signal(number)
-        end_within(STOP_S, 128 + number, self._kill)
+        end_within(STOP_S, 128 + number, lambda: [process.kill() for process in parts])
         sys.exit(128 + number)
-
-    def _kill(self) -> None:
-        for process in self.processes.values():
-            process.kill()
 
     def _start(self, name: str, *command: str) -> None:
         played = self._instead.get(name, command)

@@ -109,12 +109,9 @@ class Plan:
         """Print the plan for people."""
         privacy, record = self.task.privacy, self.statements[0]
         rate = self.task.training.learning_rate
-        say(
-            sys.stdout,
-            f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε = {upper(record.epsilon)} "
-            f"at δ = {record.delta:g}, against one curious server. Into the task:",
-            style="bold",
-        )
+        gives = f"σ = {privacy.noise_multiplier:g} gives a record ε = {upper(record.epsilon)}"
+        at = f"at δ = {record.delta:g}, against one curious server"
+        say(sys.stdout, f"Planned: {gives} {at}. Into the task:", style="bold")
         names = ("record_clip", "client_clip", "noise_multiplier", "record_rate", "client_rate")
         say(
             sys.stdout,
@@ -126,12 +123,11 @@ class Plan:
             f"{self.upload_bytes / 1e6:,.1f} MB of uploads.",
         )
         for each in self.statements:
-            what, more = "planned", each.rejection_delta or 0.0
-            added = f"; δ and {upper(more, 2)} more for honest rejection"
+            what, more, why = "planned", each.rejection_delta or 0.0, "for honest rejection"
             if each.malicious_server:
-                what = f"at {each.compositions:,} participations"
-                in_all = upper(more + (each.advantage_delta or 0.0), 2)
-                added = f"; δ and {in_all} more ({ASSUMED})"
+                what, why = f"at {each.compositions:,} participations", f"({ASSUMED})"
+                more += each.advantage_delta or 0.0
+            added = f"; δ and {upper(more, 2)} more {why}"
             epsilon = f"ε = {upper(each.epsilon, 3)} ({each.adjacency})"
             say(sys.stdout, f"  {what}: {epsilon}, {each.against}{added}")
         found = self._robustness()

@@ -56,9 +56,8 @@ def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]"
     found = TrainedModel.load(model_file, task)
     if request.model is not None:
         module = own_model(request.model)
-    else:
-        own = None if settings is None else settings.own_model()
-        module = build(found.task.model) if own is None else own
+    elif settings is None or (module := settings.own_model()) is None:
+        module = build(found.task.model)
     check_buffers(module, found.task.model)
     return found, module, settings
 

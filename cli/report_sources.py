@@ -68,11 +68,9 @@ def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role
     if len({course.task.digest for course in courses}) > 1:
         raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
     # A database that was put back may know of less than the other.
-    worst = replace(
-        courses[0],
-        most_participations=max(course.most_participations for course in courses),
-        most_repeats=max(course.most_repeats for course in courses),
-    )
+    most = max(course.most_participations for course in courses)
+    repeats = max(course.most_repeats for course in courses)
+    worst = replace(courses[0], most_participations=most, most_repeats=repeats)
     return worst, {role: found[role][0] for role in SERVERS if role in found}
 
 

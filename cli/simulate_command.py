@@ -324,7 +324,6 @@ def audit(
 
 
 def _show(out: TextIO, verdicts: "Sequence[Verdict]") -> None:
-    """A row a statement, and a sentence for each that is refuted."""
     table = Table("who looks", ">coins", ">right guesses", ">ε at least", ">ε stated", "")
     for verdict in verdicts:
         guesses = verdict.guesses

@@ -166,15 +166,10 @@ def reminders(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _line(facts: Facts, gone: str, seen: list[tuple[int, float]]) -> str:
-    parts = (
-        f"{facts['role']}, {facts['task']}: {_position(facts, seen)}",
-        f"{facts['enrolled']} owners enrolled",
-        *(text for text, _ in reminders(facts)),
-        _rejected(facts),
-        facts["error"],
-        gone,
-    )
-    return "; ".join(filter(None, parts))
+    where = f"{facts['role']}, {facts['task']}: {_position(facts, seen)}"
+    reminded = (text for text, _ in reminders(facts))
+    parts = (f"{facts['enrolled']} owners enrolled", *reminded, _rejected(facts), facts["error"])
+    return "; ".join(filter(None, (where, *parts, gone)))
 
 
 def _screen(facts: Facts | None, gone: str, seen: list[tuple[int, float]]) -> RenderableType:

@@ -101,7 +101,12 @@ def new(
     made, sizes, tried = planned(wishes, name, {} if objective is None else {"objective": named})
     try:
         if wishes.weights is not None:
-            _lay_beside(wishes.weights, out)
+            place = out.parent / wishes.weights.name
+            if place.exists() and not place.samefile(wishes.weights):
+                remedy = "exists already: name the file otherwise"
+                raise Misconfiguration("--from", str(place), remedy)
+            if not place.exists():
+                shutil.copyfile(wishes.weights, place)
         out.write_text(written(made, described(made, wishes)), encoding="utf-8")
     except OSError as error:
         remedy = f"can't be written ({error.strerror}); name another place"
@@ -111,15 +116,6 @@ def new(
     if not tried:
         why = "! the model wasn't tried, as a record's shape isn't known: give --features, like"
         say(sys.stderr, f"{why} 784 or 3x32x32")
-
-
-def _lay_beside(weights: Path, out: Path) -> None:
-    """Copy a file of weights into the folder of the task's file, if it isn't there."""
-    place = out.parent / weights.name
-    if place.exists() and not place.samefile(weights):
-        raise Misconfiguration("--from", str(place), "exists already: name the file otherwise")
-    if not place.exists():
-        shutil.copyfile(weights, place)
 
 
 @task.command()

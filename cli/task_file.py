@@ -82,14 +82,10 @@ def _comment(text: str) -> str:
 def _assigned(name: str, value: Any) -> str:
     if value is None:
         return f"# {name} ="
-    if isinstance(value, list):
-        value = [_said(each) if isinstance(each, dict) else each for each in value]
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        # Without what is as it is without saying so.
+        value = [{k: v for k, v in row.items() if v not in (None, [])} for row in value]
     return f"{name} = {toml_value(value)}"
-
-
-def _said(table: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table without what is as it is without saying so."""
-    return {key: value for key, value in table.items() if value not in (None, [])}
 
 
 def sentences(made: Task) -> list[str]:

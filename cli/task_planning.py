@@ -138,8 +138,6 @@ def planned(
 def _numbers(
     wishes: Wishes, sizes: Sequence[int], kind: str, clip_for: ClipFor | None
 ) -> dict[str, Any]:
-    """The task's sections of numbers."""
-
     def given(value: Any, otherwise: Any) -> Any:
         return otherwise if value is None else value
 
@@ -148,8 +146,15 @@ def _numbers(
     rate = given(wishes.record_rate, default_rate(max(sizes)))
     client_rate = given(wishes.client_rate, cohort_rate(len(sizes)))
     delta = given(wishes.delta, 1e-5)
-    sigma, epsilon = noise_and_epsilon(wishes, delta, rate, participations_of(client_rate, rounds))
-    clip = wishes.client_clip
+    sigma, epsilon, clip = wishes.noise_multiplier, wishes.epsilon, wishes.client_clip
+    if (sigma is None) == (epsilon is None):
+        raise Misconfiguration("epsilon", epsilon, "give --epsilon or --noise-multiplier")
+    taken = participations_of(client_rate, rounds)
+    if sigma is None:
+        sigma = least_noise(epsilon or 0.0, delta, rate, taken)
+    else:
+        of = {"record_rate": rate, "noise_multiplier": sigma, "delta": delta}
+        epsilon = float(upper(record_epsilon(**of, participations=taken)))
     if clip is None and clip_for is not None:
         clip, raised = clip_for(record_clip, sigma, client_rate, rounds)
         # A σ that was given stays: then C is no less than R, and the plan says what that bounds.
@@ -183,21 +188,6 @@ def _numbers(
     }
 
 
-def noise_and_epsilon(
-    wishes: Wishes, delta: float, record_rate: float, participations: int
-) -> tuple[float, float]:
-    """Return σ and ε, of which one was given."""
-    epsilon, sigma = wishes.epsilon, wishes.noise_multiplier
-    if epsilon is not None and sigma is None:
-        return least_noise(epsilon, delta, record_rate, participations), epsilon
-    if sigma is None or epsilon is not None:
-        raise Misconfiguration("epsilon", epsilon, "give --epsilon or --noise-multiplier")
-    found = record_epsilon(
-        record_rate=record_rate, noise_multiplier=sigma, delta=delta, participations=participations
-    )
-    return sigma, float(upper(found))
-
-
 def _recipe(path: Path) -> DataSection:
     """A file's [data] section, alone or in whole."""
     values = checks.read_toml("recipe", path)
@@ -229,7 +219,6 @@ def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None
 
 
 def _model(wishes: Wishes, shape: Shape, classes: int | None) -> tuple[Any, dict[str, Any]]:
-    """The module, and the task's ``model`` that describes it."""
     from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
     from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch
     from precad.client.owner_settings import own_model  # noqa: PLC0415 -- torch
