@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
-from precad.accounting.guarantees import PrivacyStatement, guarantees
+from precad.accounting.guarantees import guarantees
 from precad.certify import prediction
 from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.group_guarantees import ExactGroups
@@ -168,25 +168,13 @@ class Outcome:
 
     def add(self, report: RoundReport, accuracy: float | None) -> RoundRow:
         """Take in one round's report."""
-        rounds, rejected = report.version + 1, dict(report.rejected)
-        adversaries = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-        stated = self.statements(rounds, report.most_participations, adversaries, EXACT)
-        counts = report.cohort, report.accepted, rejected
-        server, clients = (statement.epsilon for statement in stated)
+        task, rounds = self.scenario.task, report.version + 1
+        run = Run.of(task, rounds=rounds, participations=report.most_participations)
+        who = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+        server, clients = (s.epsilon for s in guarantees(run, task.privacy.delta, who, EXACT))
+        counts = report.cohort, report.accepted, dict(report.rejected)
         self.rows.append(RoundRow(rounds, accuracy, *counts, server, clients, report.seconds))
         return self.rows[-1]
-
-    def statements(
-        self,
-        rounds: int,
-        participations: int,
-        adversaries: tuple[Adversary, ...] = tuple(Adversary),
-        accountants: tuple[AccountantName, ...] = tuple(AccountantName),
-    ) -> tuple[PrivacyStatement, ...]:
-        """The guarantees after ``rounds``, for the client that took part most often."""
-        task = self.scenario.task
-        run = Run.of(task, rounds=rounds, participations=participations)
-        return guarantees(run, task.privacy.delta, adversaries, accountants)
 
 
 class Evaluation:
@@ -222,8 +210,10 @@ def summary(
 ) -> Found:
     """The summary as one JSON object, from what the servers' ledgers hold."""
     (status_a, status_b), scenario, task = statuses, outcome.scenario, outcome.scenario.task
+    # For the client that took part most often.
     most = max(status_a.participations.values(), default=0)
-    statements = outcome.statements(status_a.version, most)
+    run = Run.of(task, rounds=status_a.version, participations=most)
+    statements = guarantees(run, task.privacy.delta, tuple(Adversary))
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
     exact = {who: epsilon[AccountantName.EXACT, who] for who in Adversary}
     level = exact[Adversary.CLIENT_LEVEL]

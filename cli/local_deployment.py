@@ -292,11 +292,14 @@ class LocalDeployment:
 
     def _told_to_end(self, number: int, _frame: object) -> NoReturn:
         """Its parts hear of it here: what the exception meets may catch it, or wait for them."""
-        parts = self.processes.values()
-        for process in parts:
+        for process in self.processes.values():
             process.send_signal(number)
-        end_within(STOP_S, 128 + number, lambda: [process.kill() for process in parts])
+        end_within(STOP_S, 128 + number, self._kill)
         sys.exit(128 + number)
+
+    def _kill(self) -> None:
+        for process in self.processes.values():
+            process.kill()
 
     def _start(self, name: str, *command: str) -> None:
         played = self._instead.get(name, command)

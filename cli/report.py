@@ -181,12 +181,10 @@ def page(report: facts.Report) -> str:
     # What comes from a task or a database is text, never markup.
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
-    bounds = report.robustness
     return environment.from_string(template).render(
         report=report,
         guarantees=[(each, facts.guarantee_sentence(each)) for each in report.guarantees],
-        robustness=[(b, facts.robustness_sentence(b), error_by_attackers(b)) for b in bounds],
-        inputs=None if report.inputs is None else facts.inputs_sentence(report.inputs),
+        robustness=[(each, error_by_attackers(each)) for each in report.robustness],
         accuracy_plot=accuracy_by_round(report),
         epsilon_plot=epsilon_by_round(report),
         least=facts.least,

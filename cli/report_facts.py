@@ -251,36 +251,6 @@ def summary(report: Report) -> list[str]:
     return lines + [guarantee_sentence(said) for said in report.guarantees]
 
 
-def robustness_sentence(found: Robustness) -> str:
-    """What the bounds mean, and where they stop."""
-    silent = found.silent_from
-    useful = [b for b in found.bounds if silent is None or b.attackers < silent]
-    if not useful:
-        return (
-            f"Against a single bad {found.unit[:-1]} the bound says nothing: with this noise and "
-            "these clips it could do anything to the model that a single update of the allowed "
-            "size can do."
-        )
-    last = useful[-1]
-    end = "" if silent is None else f" From {silent} bad {found.unit} on it says nothing."
-    return (
-        f"Up to {last.attackers} bad {found.unit}, whatever they contain, leave an expected error "
-        f"of {found.error:.1%} between {least(last.lower)} and {most(last.upper)}.{end}"
-    )
-
-
-def inputs_sentence(found: ChangedInputs) -> str:
-    """What was certified of changed inputs, and of which model."""
-    return (
-        f"Where noise of σ = {found.sigma:g} is added to an input and {found.copies:,} noisy "
-        "copies vote, the answer stays the same however the input is changed within a radius of "
-        f"its own (ℓ2; {found.confidence:.2%} sure for each input). Of {found.points:,} public "
-        f"inputs {found.abstained:,} got no answer; the mean radius is "
-        f"{found.average_certified_radius:.3f}, wrong answers counted as 0. The model used without "
-        "that noise has no radius."
-    )
-
-
 def least(share: float) -> str:
     """A lower bound in per cent: never more than it is."""
     return f"{math.floor(1000 * share) / 10:.1f}%"
