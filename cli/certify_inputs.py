@@ -283,8 +283,7 @@ def votes_of_file(request: Smoothing) -> Smoothed:
 
 def votes_of_model(request: Smoothing) -> Smoothed:
     """A trained model's votes on noisy copies of records, with progress on a terminal."""
-    # Seconds of torch.
-    from precad.client.gradients import noisy_votes  # noqa: PLC0415
+    from precad.client.gradients import noisy_votes  # noqa: PLC0415 -- seconds of torch
     from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 

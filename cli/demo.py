@@ -66,7 +66,6 @@ def demo(request: DemoRequest) -> None:
     """
     out = sys.stderr if request.as_json else sys.stdout
     say(sys.stderr, "precad demo: loading torch and the data …")
-    # Seconds of torch: not before the options are known to be wanted.
     from precad.cli.local_deployment import environment_of_parts  # noqa: PLC0415
 
     # Beside this process's own loading: what the parts load is loaded once.

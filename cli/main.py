@@ -33,7 +33,7 @@ COMMANDS = {
     "serve": "operate",
     **dict.fromkeys(("doctor", "join"), "join"),
     **dict.fromkeys(("predict", "evaluate"), "predict"),
-    "status": "status_command",
+    "status": "operate",
     "health": "operate",
     "allow": "operate",
     "ledger": "ledger_command",

@@ -80,7 +80,6 @@ def predict(
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
     require_writable("--out", out)
-    # Seconds of torch: not before the options are known to be wanted.
     import numpy as np  # noqa: PLC0415
 
     from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
@@ -143,8 +142,7 @@ def evaluate(
     What it says is about these records, and has no privacy guarantee: whoever
     publishes it publishes something of them.
     """
-    # Seconds of torch.
-    from torch.nn import functional  # noqa: PLC0415
+    from torch.nn import functional  # noqa: PLC0415 -- takes seconds
 
     from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
     from precad.client.owner_settings import own_object  # noqa: PLC0415

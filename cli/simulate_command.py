@@ -85,8 +85,7 @@ def simulate(request: SimulationRequest) -> None:
     public or synthetic records alone (--public), or a data set by its name.
     """  # noqa: D301 -- click reads the control character
     _check_outputs(request)
-    # Seconds of torch: not before the options are known to be wanted.
-    from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
+    from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415 -- torch
     from precad.common.task import Task  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415

@@ -92,8 +92,7 @@ def new(
     """  # noqa: D301 -- click reads the control character
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
-    # SciPy and torch take seconds.
-    from precad.cli.task_file import described, written  # noqa: PLC0415
+    from precad.cli.task_file import described, written  # noqa: PLC0415 -- SciPy, torch
     from precad.cli.task_planning import planned  # noqa: PLC0415
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")

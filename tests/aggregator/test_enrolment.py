@@ -14,7 +14,7 @@ from tests.rig.aggregators import roster
 
 from precad.aggregator.enrol.admission import Listed, Window, window_of
 from precad.aggregator.enrol.register import Register
-from precad.cli.status_command import reminders
+from precad.cli.operate import reminders
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster, on_grid, rate_grid

@@ -11,7 +11,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.terminal import Terminal
 
 from precad.cli.main import app
-from precad.cli.status_command import facts_of, follow
+from precad.cli.operate import facts_of, follow
 from precad.common.errors import PeerUnavailable
 from precad.common.wire.messages import values_of
 from precad.common.wire.operator_connection import ServerStatus
