@@ -155,7 +155,6 @@ class Consortium(BaseModel):
         same: dict[str, object] = {"task": TASK, "identity": IDENTITY}
         dealer = {} if self.dealer is None else {"dealer": self.dealer}
         kept = {"state": "state", "journal": "journal"}
-        both = {"server_a": self.server_a, "server_b": self.server_b}
         match party.role:
             case Role.DEALER:
                 if self.dealer is None:
@@ -169,7 +168,8 @@ class Consortium(BaseModel):
                 return same | listen | dealer | kept
             case Role.CLIENT:
                 own = {"client": party.name, "state": "state"}
-                return same | own | both | {"data": "records.csv"} | self.owners
+                servers = {"server_a": self.server_a, "server_b": self.server_b}
+                return same | own | servers | {"data": "records.csv"} | self.owners
             case Role.OPERATOR:
                 return {}
 
@@ -188,18 +188,16 @@ def _everywhere(address: str) -> str:
     return f"0.0.0.0:{address.rpartition(':')[2]}"
 
 
-_COMMANDS = {
-    Role.DEALER: "serve dealer",
-    Role.SERVER_B: "serve b",
-    Role.SERVER_A: "serve a",
-    Role.CLIENT: "join",
-}
 _WHEN = {
     Role.DEALER: "It comes first: both servers call it. No client needs to reach its port.",
     Role.SERVER_B: "Before server A, which must reach its port, as every data owner must.",
     Role.SERVER_A: "After server B. Every data owner must reach its port.",
     Role.CLIENT: "After the servers. It listens nowhere.",
 }
+
+
+def _command(role: Role) -> str:
+    return "join" if role is Role.CLIENT else f"serve {role.value.removeprefix('server-')}"
 
 
 def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, str]) -> Contents:
@@ -215,7 +213,7 @@ def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, s
     contents: Contents = {f"{IDENTITY}/{CA_FILE}": public, NEXT: begin}
     if party.role is Role.OPERATOR:
         return contents
-    command = f"precad {_COMMANDS[party.role]} --config {party.name}/{SETTINGS}"
+    command = f"precad {_command(party.role)} --config {party.name}/{SETTINGS}"
     own, when = _filled("first-owner.txt", named) if client else "", _WHEN[party.role]
     contents[NEXT] = begin + _filled("first-start.txt", named, when=when, own=own, command=command)
     return contents | {
@@ -240,7 +238,7 @@ def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> Co
     else:
         settings, service = agreed.further(party, task), f"{party.name}-{task}"
         client = party.role is Role.CLIENT
-        command = f"precad {_COMMANDS[party.role]} --config {party.name}/{task}/{SETTINGS}"
+        command = f"precad {_command(party.role)} --config {party.name}/{task}/{SETTINGS}"
         contents[NEXT] += _filled("further-client.txt" if client else "further-service.txt", named)
         contents[NEXT] += _filled("further-start.txt", named, command=command)
         contents[TASK] = agreed.task.read_text(encoding="utf-8")
@@ -252,7 +250,7 @@ def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> Co
 
 def _unit(party: Principal, service: str, settings: str) -> str:
     named = {"party": party.name, "service": service, "settings": settings}
-    return _filled("precad.service", named, command=_COMMANDS[party.role])
+    return _filled("precad.service", named, command=_command(party.role))
 
 
 def _further_compose(party: Principal, task: str, settings: Mapping[str, object]) -> str:
