@@ -8,8 +8,7 @@ import click
 from precad.cli.main import ARGUMENT, AsJson, print_json, with_options
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import credentials
-from precad.common.identity import deployment_keys
+from precad.common.identity import credentials, deployment_keys
 from precad.common.identity.authority import PARTY_DAYS
 from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from precad.cli import start
 from precad.cli.main import ARGUMENT, REQUIRED, AsJson, digest_of, print_json, with_options
-from precad.common.addresses import by_proxy
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.process_settings import by_proxy
 from precad.common.terminal import Table, console_of, plain, redraws, say
 
 if TYPE_CHECKING:
