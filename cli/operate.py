@@ -118,7 +118,7 @@ def backup(
 
         precad backup server-a/state backup/server-a-monday
     """
-    from precad.aggregator.store.backup import back_up  # noqa: PLC0415
+    from precad.aggregator.store.audit import back_up  # noqa: PLC0415
     from precad.cli.ledger_command import end_with  # noqa: PLC0415
 
     end_with(back_up(state, copy))

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from precad.aggregator.settings import ServerSettings
-from precad.aggregator.store.backup import TOKENS
+from precad.aggregator.store.audit import TOKENS
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.files import write_file
 from precad.common.identifiers import ClientId, Digest
@@ -24,10 +24,7 @@ from precad.common.task import Task
 
 
 class Admission:
-    """Who may take part of the clients that the authority named: everybody, if it isn't narrowed.
-
-    The register asks ``foresee`` of every claim that is within the task's caps.
-    """
+    """Who may take part of those whom the authority named: everybody, if it isn't narrowed."""
 
     def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:
         """Raise AccessDenied where this client may not enrol with ``claim``, or whatever it claims.
@@ -59,19 +56,16 @@ class Listed(Admission):
             raise AccessDenied(f"client {client} isn't on the operator's roster")
         entry = self.roster[client]
         if claim is not None and claim != entry:
-            raise AccessDenied(
-                f"client {client} claims {claim.records} records at rate "
-                f"{claim.record_rate}; the operator's roster says {entry.records} at rate "
-                f"{entry.record_rate}"
-            )
+            listed = f"the operator's roster says {entry.records} at rate {entry.record_rate}"
+            said = f"claims {claim.records} records at rate {claim.record_rate}"
+            raise AccessDenied(f"client {client} {said}; {listed}")
 
     def invited(self) -> list[ClientId]:
         """Return everybody on the list."""
         return list(self.roster)
 
 
-TOKEN_BYTES = 32
-_TEXT_LENGTH = 52
+TOKEN_BYTES, _TEXT_LENGTH = 32, 52
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -81,38 +75,31 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> Digest:
-    """Return what servers keep of a token: SHA-256, useless to whoever reads it.
-
-    Raises AccessDenied: not a token. The text isn't repeated.
-    """
+    """Return a token's SHA-256, all that servers keep. Raises AccessDenied: not a token."""
     text = token.strip()
     if len(text) != _TEXT_LENGTH or not text.isascii():
         raise AccessDenied(f"a token has {_TEXT_LENGTH} characters of base32: copy the whole")
     try:
         raw = base64.b32decode(text + "====", casefold=True)
     except binascii.Error:
-        raise AccessDenied(
-            "a token is base32, letters and the digits 2 to 7: copy it as it is"
-        ) from None
+        said = "a token is base32, letters and the digits 2 to 7: copy it as it is"
+        raise AccessDenied(said) from None
     return Digest.of(encode_context("enrolment-token", raw))
 
 
 class ByToken(Admission):
     """Who brings a one-time token of the operator's; it becomes that client's.
 
-    One file per token in the state folder, named by the token's digest, so that the operator can
-    add some while the server runs. A second file beside it names the client: whom the token was
-    made for, or who used it first; it appears whole or not at all, and never changes.
+    One file per token in the state folder, named by the token's digest: the operator may add some
+    while the server runs. A second file beside it names the client whom the token was made for, or
+    who used it first; it appears whole or not at all, and never changes.
     """
 
     def __init__(self, state: Path) -> None:
         self._folder = state / TOKENS
 
     def redeem(self, token: str, client: ClientId) -> None:
-        """Bind a token to ``client``, for good; the same client may come again.
-
-        Raises AccessDenied: no such token, or another client's.
-        """
+        """Bind a token to ``client``, for good. Raises AccessDenied: unknown, or another's."""
         known = self._known(client, token)
         self._bind(known, client)
         self._check_owner(known, client)
@@ -144,14 +131,12 @@ class ByToken(Admission):
                 # Before the token is known here: nobody else can bring it meanwhile.
                 self._bind(known, client)
                 if self._owner(known) != client.name:
-                    raise Misconfiguration(
-                        "client", client.name, "this token is another client's: make a new one"
-                    )
+                    remedy = "this token is another client's: make a new one"
+                    raise Misconfiguration("client", client.name, remedy)
             (self._folder / known).touch(mode=0o600)
         except OSError as error:
-            raise Misconfiguration(
-                "state", str(self._folder), f"can't be written to ({error.strerror})"
-            ) from None
+            said = f"can't be written to ({error.strerror})"
+            raise Misconfiguration("state", str(self._folder), said) from None
 
     def owners(self) -> dict[str, str | None]:
         """Return whose each token is, by digest; None while it is anybody's who brings it."""
@@ -159,18 +144,14 @@ class ByToken(Admission):
 
     def _known(self, client: ClientId, token: str) -> str:
         if not token:
-            raise AccessDenied(
-                f"client {client} brings no token; ask the operator for one and put "
-                'token = "…" in the settings'
-            )
-        offered, known = str(token_digest(token)), ""
+            remedy = 'ask the operator for one and put token = "…" in the settings'
+            raise AccessDenied(f"client {client} brings no token; {remedy}")
+        offered = str(token_digest(token))
         # Every digest is compared, each in constant time: how long it takes tells nothing.
-        for digest in self._digests():
-            if hmac.compare_digest(digest, offered):
-                known = digest
+        known = [each for each in self._digests() if hmac.compare_digest(each, offered)]
         if not known:
             raise AccessDenied("this server knows no such token; ask the operator for another")
-        return known
+        return known[0]
 
     def _bind(self, known: str, client: ClientId) -> None:
         # Two that bring it can't both win.
@@ -198,14 +179,10 @@ class ByToken(Admission):
 
 
 def admission_of(settings: ServerSettings, task: Task) -> Admission:
-    """Return who may enrol by a server's settings.
-
-    Raises Misconfiguration: the roster is missing, superfluous or can't be used for the task.
-    """
+    """Return who may enrol. Raises Misconfiguration: a roster missing, superfluous or unusable."""
     if settings.roster is not None and settings.enrolment != "roster":
-        raise Misconfiguration(
-            "roster", str(settings.roster), 'needs enrolment = "roster" beside it'
-        )
+        remedy = 'needs enrolment = "roster" beside it'
+        raise Misconfiguration("roster", str(settings.roster), remedy)
     match settings.enrolment:
         case "open":
             return Admission()
@@ -236,15 +213,11 @@ def window_of(
     quorum: int | None = None,
     now: datetime | None = None,
 ) -> Window:
-    """Return how long enrolment is open by the task and a server's settings.
+    """Return how long enrolment is open.
 
-    Args:
-        until: in place of the task's deadline, which counts from a start; it outlasts restarts.
-        quorum: in place of the task's most owners.
-
-    Raises:
-        Misconfiguration: a quorum that the task doesn't take, or a date without a time zone
-            or beyond a year.
+    ``until`` is in place of the task's deadline, which counts from a start: it outlasts restarts.
+    ``quorum`` is in place of the task's most owners. Raises Misconfiguration: a quorum that the
+    task doesn't take, or a date without a time zone or beyond a year.
     """
     most, least = task.enrolment.clients, task.enrolment.min_clients
     if quorum is not None and not least <= quorum <= most:
@@ -252,9 +225,8 @@ def window_of(
     seconds = task.deadlines.enrol
     if until is not None:
         if until.tzinfo is None:
-            raise Misconfiguration(
-                "enrol_until", until.isoformat(), "say its time zone, as in 2027-01-31T18:00:00Z"
-            )
+            remedy = "say its time zone, as in 2027-01-31T18:00:00Z"
+            raise Misconfiguration("enrol_until", until.isoformat(), remedy)
         seconds = max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
         if seconds > LONGEST_S:
             raise Misconfiguration("enrol_until", until.isoformat(), "give a date within a year")

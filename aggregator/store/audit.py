@@ -1,7 +1,12 @@
-"""Checks that nobody changed a server's ledger, and that two servers' ledgers hold the same."""
+"""Whether anybody changed a server's ledger, two servers' hold the same, and a copy of a state."""
 
+import os
+import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
@@ -11,7 +16,9 @@ from precad.aggregator.store.attempts import SHARE_OF
 from precad.aggregator.store.ledger import Head, LedgerEntry, ledger_start
 from precad.aggregator.store.schema import PENDING, AttemptState
 from precad.aggregator.store.summary import Snapshot, snapshot
+from precad.aggregator.store.transaction import storage_errors
 from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.files import make_folder
 from precad.common.identifiers import Digest, Role
 
 _CHARGED = {AttemptState.PREPARED, AttemptState.LEARNED}
@@ -22,6 +29,10 @@ _ENTRY_OF = {
     AttemptState.WRITTEN_OFF: {AttemptState.WRITTEN_OFF},
 }
 """What the newest entry of an attempt says, by the attempt's state; others have none."""
+DATABASE = "state.db"
+BESIDE = ("model.seal", "model.safetensors")
+"""The seal first: of a model that is there it is never the older."""
+TOKENS = "tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +45,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What came of checking a ledger."""
+    """What came of checking a ledger of so many entries."""
 
     entries: int
-    """How many there are."""
     head: Digest
     """The newest hash. Noted elsewhere, it shows a ledger that was replaced as a whole."""
     findings: tuple[Finding, ...]
@@ -46,13 +56,9 @@ class Audit:
 def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
     """Recompute the chain, and hold attempts, charges and rejections against it.
 
-    Args:
-        url: SQLAlchemy URL of the server's database; the server may be running.
-        noted_head: a head that was noted earlier; it must still be in the chain.
-
-    Raises:
-        Misconfiguration: there is no such database, or its schema isn't this version's.
-        StorageFailure: it can't be read.
+    The server at the SQLAlchemy URL may be running; ``noted_head`` must still be in the chain.
+    Raises Misconfiguration: there is no such database, or its schema isn't this version's;
+    StorageFailure: it can't be read.
     """
     with snapshot(url) as server:
         task = server.task
@@ -70,32 +76,21 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
         except StorageFailure as error:
             findings.append(Finding("ledger", str(error)))
         if noted_head is not None and noted_head not in {start, *(entry.hash for entry in chain)}:
-            findings.append(
-                Finding("ledger", f"the noted head {noted_head} isn't in it: it was replaced")
-            )
+            said = f"the noted head {noted_head} isn't in it: it was replaced"
+            findings.append(Finding("ledger", said))
     return Audit(server.head.length, server.head.head, tuple(findings))
 
 
 def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
-    """What two servers' databases don't hold alike: charges and voids, attempt by attempt.
+    """Return what two servers' databases don't hold alike: charges and voids, attempt by attempt.
 
-    Args:
-        url: SQLAlchemy URL of one server's database.
-        other: of the other's. Both may be running; an attempt that is under way may differ.
-
-    Raises:
-        Misconfiguration: there is no such database, its schema isn't this version's, or the two
-            aren't those of one task's two servers.
-        StorageFailure: one can't be read.
+    Both may be running; an attempt that is under way may differ. Raises as ``audit_ledger``, and
+    Misconfiguration: the two aren't those of one task's two servers.
     """
     (one, here), (two, there) = _facts(url), _facts(other)
     if one[0] != two[0] or {one[1], two[1]} != {Role.SERVER_A, Role.SERVER_B}:
-        raise Misconfiguration(
-            "--against",
-            other,
-            f"holds {two[1].value} of task {two[0]}, not the other server of {one[1].value}'s task "
-            f"{one[0]}",
-        )
+        said = f"not the other server of {one[1].value}'s task {one[0]}"
+        raise Misconfiguration("--against", other, f"holds {two[1].value} of task {two[0]}, {said}")
     return tuple(
         Finding(f"attempt {attempt}", _difference(here.get(attempt), there.get(attempt), two[1]))
         for attempt in sorted(here.keys() | there.keys())
@@ -142,30 +137,26 @@ def _chain_findings(chain: list[LedgerEntry], start: Digest, head: Head) -> Iter
 def _noise_findings(chain: list[LedgerEntry], own: float) -> Iterator[Finding]:
     for entry in chain:
         if (noise := entry.noise_multiplier) != own:
-            yield Finding(
-                f"entry {entry.sequence}", f"has noise multiplier {noise}, the task {own}"
-            )
+            said = f"has noise multiplier {noise}, the task {own}"
+            yield Finding(f"entry {entry.sequence}", said)
 
 
 def _rate_findings(connection: Connection) -> Iterator[Finding]:
     charge, claim = schema.charge.c, schema.enrolment.c
-    for row in connection.execute(
-        select(schema.charge, claim.record_rate.label("claimed"))
-        .join(schema.enrolment, claim.client == charge.client)
-        .where(claim.record_rate != charge.record_rate)
-        .order_by(charge.sequence)
-    ):
-        yield Finding(
-            f"entry {row.sequence}",
-            f"charges {row.client} at rate {row.record_rate}, it is enrolled with {row.claimed}",
-        )
+    charged = select(schema.charge, claim.record_rate.label("claimed"))
+    other = charged.join(schema.enrolment, claim.client == charge.client).where(
+        claim.record_rate != charge.record_rate
+    )
+    for row in connection.execute(other.order_by(charge.sequence)):
+        said = f"charges {row.client} at rate {row.record_rate}, it is enrolled with {row.claimed}"
+        yield Finding(f"entry {row.sequence}", said)
 
 
 def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Finding]:
     """Every attempt that left something behind is charged, for all its valid clients.
 
-    With covered uploads there are valid ones that the coin didn't draw: they aren't charged.
-    Of versions whose model both servers hold the noisy share may be gone.
+    Covered uploads of clients that the coin didn't draw are valid and not charged. Of versions
+    whose model both servers hold the noisy share may be gone.
     """
     connection, covered = server.connection, server.task.privacy.cover_uploads
     over_on_both = server.versions.confirmed()
@@ -173,9 +164,8 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
     releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED}
     attempts, rejection = schema.attempts, schema.rejection.c
     rejected = select(func.count()).where(rejection.attempt == attempts.c.attempt).scalar_subquery()
-    for row in connection.execute(
-        select(attempts, rejected.label("rejected")).order_by(attempts.c.attempt)
-    ):
+    every = select(attempts, rejected.label("rejected")).order_by(attempts.c.attempt)
+    for row in connection.execute(every):
         where = f"attempt {row.attempt}"
         charged = newest[row.attempt].event if row.attempt in newest else None
         if charged not in _ENTRY_OF.get(row.state, {None}):
@@ -191,11 +181,8 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
         if not over if share is None else Digest.of(share) != release.share_digest:
             yield Finding(where, "its noisy share isn't the one that was released")
         if not covered and len(release.charges) + row.rejected != row.cohort_size:
-            yield Finding(
-                where,
-                f"of a cohort of {row.cohort_size}, {len(release.charges)} are charged and "
-                f"{row.rejected} rejected",
-            )
+            said = f"{len(release.charges)} are charged and {row.rejected} rejected"
+            yield Finding(where, f"of a cohort of {row.cohort_size}, {said}")
 
 
 def _sum_findings(server: Snapshot) -> Iterator[Finding]:
@@ -205,23 +192,18 @@ def _sum_findings(server: Snapshot) -> Iterator[Finding]:
     for client, m in sorted(kept.keys() | computed.keys()):
         has, is_so = kept.get((client, m), 0), computed.get((client, m), 0)
         if has != is_so:
-            yield Finding(
-                f"sums of {client}",
-                f"name {has} versions that were released 1 + {m} times, the charges {is_so}",
-            )
+            said = f"name {has} versions that were released 1 + {m} times, the charges {is_so}"
+            yield Finding(f"sums of {client}", said)
     opened = func.coalesce(select(func.sum(schema.versions.c.opened)).scalar_subquery(), 0)
     has, is_so = connection.execute(select(schema.task.c.opened, opened)).one()
     if has != is_so:
         yield Finding("opened attempts", f"their sum is {has}, the versions have {is_so}")
     shown = schema.shown_statement.c
-    for client, version, known in connection.execute(
-        select(shown.client, shown.version, shown.known)
-    ).all():
-        is_so = sum(ledger.charged_before(version).get(client, {}).values())
-        if known != is_so:
-            yield Finding(
-                f"statement of {client}", f"counts {known} charged versions, the ledger {is_so}"
-            )
+    stated = select(shown.client, shown.version, shown.known)
+    for client, version, known in connection.execute(stated).all():
+        if known != (is_so := sum(ledger.charged_before(version).get(client, {}).values())):
+            said = f"counts {known} charged versions, the ledger {is_so}"
+            yield Finding(f"statement of {client}", said)
 
 
 def _orphans(connection: Connection) -> Iterator[Finding]:
@@ -229,3 +211,60 @@ def _orphans(connection: Connection) -> Iterator[Finding]:
     if connection.dialect.name == "sqlite":
         for name, _, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
             yield Finding(f"table {name}", f"has a row that belongs to no row of {parent}")
+
+
+def back_up(state: Path, copy: Path) -> Audit:
+    """Copy what a state folder may be put back from to a new folder, and audit the copy.
+
+    The server may be running. The database comes first and whole, as of one moment; the model may
+    be a round newer, which a start after a crash knows too. Bodies in the spool aren't copied: they
+    end with their attempt. Nor is the journal file, which a copy must never replace
+    (docs/durable-state.md). The audit's head is what to note elsewhere.
+
+    Raises:
+        Misconfiguration: ``state`` holds no SQLite database, or ``copy`` exists.
+        StorageFailure: the database can't be read or the copy can't be written.
+    """
+    database = state / DATABASE
+    if not database.is_file():
+        beside = f"pg_dump, and copy {' and '.join(BESIDE)} beside it"
+        remedy = f"holds no {DATABASE}; of a database on PostgreSQL make a copy with {beside}"
+        raise Misconfiguration("STATE", str(state), remedy)
+    if copy.exists():
+        raise Misconfiguration("COPY", str(copy), "exists already: name a new folder")
+    draft = copy.with_name(f".{copy.name}.part")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        make_folder(draft)
+        with storage_errors():
+            _copy_database(database, draft / DATABASE)
+        for name in BESIDE:
+            if (state / name).exists():
+                shutil.copy2(state / name, draft / name)
+        if (state / TOKENS).is_dir():
+            shutil.copytree(state / TOKENS, draft / TOKENS)
+        for path in (*draft.rglob("*"), draft):
+            _sync(path)
+        draft.rename(copy)
+        _sync(copy.parent)
+    except OSError as error:
+        remedy = "make room there, or name another folder"
+        raise StorageFailure(f"{copy} can't be written ({error.strerror}); {remedy}") from None
+    return audit_ledger(f"sqlite:///{(copy / DATABASE).resolve()}")
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    target.touch(mode=0o600)
+    with closing(sqlite3.connect(source)) as database, closing(sqlite3.connect(target)) as copied:
+        database.execute("PRAGMA query_only=ON")
+        database.backup(copied)
+        # One file, without the log that WAL keeps beside it.
+        copied.execute("PRAGMA journal_mode=DELETE")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

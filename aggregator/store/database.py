@@ -1,17 +1,25 @@
-"""One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default)."""
+"""One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default).
+
+It is brought to this version's schema when it is opened, all of it or nothing. A new database is
+made as ``schema.py`` says; an older one takes the steps that it lacks. To change the tables: change
+``schema.py``, add a file to ``migrations/versions`` whose ``down_revision`` is the newest one's,
+and name it in ``NEWEST``. Data is never thrown away: there is no way down.
+"""
 
 import fcntl
+import logging
 import os
+import threading
 from pathlib import Path
 
-from sqlalchemy import Connection, insert, select
+import sqlalchemy as sa
+from sqlalchemy import Connection, inspect
 
 from precad.aggregator.store import schema
 from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.enrolment import Enrolments
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Ledger, ledger_start
-from precad.aggregator.store.migrate import migrate
 from precad.aggregator.store.postgres import STOP_IT_FIRST, hold_session, require_own_tables
 from precad.aggregator.store.statements import Statements
 from precad.aggregator.store.transaction import (
@@ -28,6 +36,19 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
+NEWEST = "0006"
+"""The schema of ``schema.py``."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+_ALEMBIC = threading.Lock()
+"""Alembic keeps the migration at hand in a module's globals: one at a time in a process."""
+_STAMP = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's own, where it looks for a database's schema."""
+
 
 class Store:
     """One server's durable state: five stores on one database."""
@@ -35,9 +56,7 @@ class Store:
     def __init__(
         self, transaction: Transaction, task: Task, role: Role, journal_file: JournalFile
     ) -> None:
-        self.task = task
-        self.role = role
-        self.transaction = transaction
+        self.task, self.role, self.transaction = task, role, transaction
         self.enrolment = Enrolments(transaction)
         self.ledger = Ledger(transaction, task)
         self.versions = Versions(transaction, journal_file)
@@ -78,26 +97,22 @@ class Store:
 
     def _claim(self, connection: Connection) -> None:
         owner = (str(self.task.digest), self.role)
-        row = connection.execute(select(schema.task)).one_or_none()
+        row = connection.execute(sa.select(schema.task)).one_or_none()
         if row is None:
             fresh = {"digest": owner[0], "role": self.role, "canonical": self.task.canonical}
             start = {"ledger_length": 0, "ledger_head": ledger_start(self.task.digest, self.role)}
-            connection.execute(insert(schema.task), fresh | start)
+            connection.execute(sa.insert(schema.task), fresh | start)
         elif (row.digest, row.role) != owner:
-            remedy = (
-                "this database belongs to another task or role; give "
-                f"{self.role.value} of task {self.task.digest} a state folder of its own"
-            )
+            own = f"give {self.role.value} of task {self.task.digest} a state folder of its own"
+            remedy = f"this database belongs to another task or role; {own}"
             raise Misconfiguration("state", f"{row.role.value} of task {row.digest}", remedy)
 
 
 def open_store(url: str, task: Task, role: Role, journal_file: Path | None = None) -> Store:
     """Open or create the database of ``role`` for ``task``; nobody else may have it open.
 
-    Raises:
-        Misconfiguration: the database holds another task or role, is open elsewhere, or was
-            written by a newer version of precad.
-        StorageFailure: it can't be read or written.
+    Raises Misconfiguration: it holds another task or role, is open elsewhere, or was written by a
+    newer version of precad; StorageFailure: it can't be read or written.
     """
     transaction = Transaction(writing_engine(parse_url(url)))
     store = Store(transaction, task, role, JournalFile(journal_file, task.digest))
@@ -110,10 +125,7 @@ def open_store(url: str, task: Task, role: Role, journal_file: Path | None = Non
 
 
 def _lock_beside(database: Path) -> int:
-    """Lock the file ``<database>.lock``, which stays, and return its descriptor.
-
-    Raises Misconfiguration: another process, or this one, has the database open.
-    """
+    """Lock ``<database>.lock``, which stays, and return its descriptor. Raises Misconfiguration."""
     path = database.with_name(database.name + ".lock")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -126,7 +138,78 @@ def _lock_beside(database: Path) -> int:
         os.close(descriptor)
         remedy = f"process {holder} works with this database; {STOP_IT_FIRST}"
         raise Misconfiguration("state", str(database), remedy) from None
-    # For whoever finds the database locked; the lock itself doesn't depend on it.
+    # For whoever finds it locked; the lock itself doesn't depend on it.
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor
+
+
+def migrate(connection: Connection) -> None:
+    """Make the tables, or run the steps that they lack, inside the connection's transaction.
+
+    Raises Misconfiguration: a newer version of precad wrote the database, or somebody else did.
+    """
+    current = revision(connection)
+    if current is None:
+        if set(schema.metadata.tables) & set(inspect(connection).get_table_names()):
+            remedy = "holds tables that precad didn't make; give an empty database"
+            raise Misconfiguration("state", _name_of(connection), remedy)
+        schema.metadata.create_all(connection)
+        _STAMP.create(connection, checkfirst=True)
+        connection.execute(sa.insert(_STAMP), {"version_num": NEWEST})
+    elif current != NEWEST:
+        upgrade(connection, current)
+
+
+def upgrade(connection: Connection, current: str, migrations: Path = MIGRATIONS) -> None:
+    """Run the steps that the tables lack, in the caller's transaction. Raises Misconfiguration."""
+    # A server whose tables are this version's, as nearly all are, loads nothing of Alembic.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
+    _require_known(connection, current)
+    # It says of every database that it looks at it.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    config = Config()
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    with _ALEMBIC:
+        command.upgrade(config, "head")
+
+
+def _require_known(connection: Connection, current: str) -> None:
+    """Refuse a schema that this version has never heard of. Raises Misconfiguration."""
+    known = sorted(path.name[1:5] for path in MIGRATIONS.glob("versions/r*.py"))
+    if current not in known:
+        why = (
+            "a version of precad that was never released wrote this database: start a new task"
+            if current < known[0]
+            else f"a newer precad wrote this database; this one knows schemas up to {NEWEST}. "
+            "Install that version, or the newest"
+        )
+        raise Misconfiguration("state", f"schema {current} at {_name_of(connection)}", why)
+
+
+def require_current(connection: Connection) -> None:
+    """For readers, which change nothing: refuse another schema. Raises Misconfiguration."""
+    current = revision(connection)
+    if current is None:
+        raise Misconfiguration("state", _name_of(connection), "holds no state of a precad server")
+    if current != NEWEST:
+        _require_known(connection, current)
+        remedy = "start the server once with it, which brings the database up to date"
+        remedy = f"this precad reads schema {NEWEST}; {remedy}"
+        raise Misconfiguration("state", f"schema {current} at {_name_of(connection)}", remedy)
+
+
+def revision(connection: Connection) -> str | None:
+    """The database's schema; None when it has none."""
+    if not inspect(connection).has_table(_STAMP.name):
+        return None
+    found: str | None = connection.scalar(sa.select(_STAMP.c.version_num))
+    return found
+
+
+def _name_of(connection: Connection) -> str:
+    """The database, as its operator knows it, but for options: they may hold a password."""
+    return connection.engine.url.set(query={}).render_as_string(hide_password=True)

@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from precad.aggregator.store import schema
+from precad.aggregator.store.database import require_current
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Head, Ledger
-from precad.aggregator.store.migrate import require_current
 from precad.aggregator.store.schema import CHARGED, AttemptState
 from precad.aggregator.store.transaction import Transaction, parse_url, reading_engine
 from precad.aggregator.store.versions import Versions
@@ -36,16 +36,13 @@ class ClientCharges:
 
 @dataclass(frozen=True, slots=True)
 class VersionSummary:
-    """One released version."""
+    """One released version: how often it was tried, and what its sum holds."""
 
     version: int
-    """From 0."""
     attempts: int
-    """How often it was tried."""
     counted: int
-    """Submissions in its sum."""
     rejected: dict[str, int]
-    """Submissions that weren't, by reason, in the attempt that was released."""
+    """Submissions that weren't counted, by reason, in the attempt that was released."""
     most_participations: int
     """Of any client, this version included."""
 
@@ -59,9 +56,8 @@ class TrainingSummary:
     clients: tuple[ClientCharges, ...]
     """Enrolled or charged, by name."""
     owners: tuple[str, ...]
-    """Whoever was in the roster, by name."""
+    """Whoever was in the roster, by name; they said that they hold so many ``records``, at most."""
     records: int
-    """What they said together that they hold, at most."""
     model: Digest | None
     """Of the newest released version."""
     attempts: int
@@ -81,25 +77,17 @@ class TrainingSummary:
 def read_training(url: str) -> TrainingSummary:
     """Return what the database of a server that may be running says; change nothing.
 
-    Args:
-        url: SQLAlchemy URL of the server's database.
-
-    Raises:
-        Misconfiguration: there is no such database, or its schema isn't this version's.
-        StorageFailure: it can't be read.
+    Raises Misconfiguration: there is no such database, or its schema isn't this version's;
+    StorageFailure: it can't be read.
     """
-    attempt, enrolment, charge = schema.attempts.c, schema.enrolment.c, schema.charge.c
+    of, enrolment, charge = schema.attempts.c, schema.enrolment.c, schema.charge.c
+    tried = select(of.attempt, of.version, of.state, of.next_model).order_by(of.attempt)
+    rate_of = select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
     with snapshot(url) as server:
         connection = server.connection
         claims = connection.execute(select(schema.enrolment).order_by(enrolment.client)).all()
-        attempts = connection.execute(
-            select(attempt.attempt, attempt.version, attempt.state, attempt.next_model).order_by(
-                attempt.attempt
-            )
-        ).all()
-        charged_at = connection.execute(
-            select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
-        ).all()
+        attempts = connection.execute(tried).all()
+        charged_at = connection.execute(rate_of).all()
         counts, again = server.ledger.participations(), server.ledger.re_releases()
         redrawn = server.versions.redrawn_coins()
         versions = tuple(_versions(connection, attempts))

@@ -16,7 +16,7 @@ from tests.rig.pages import Command, commands, typed
 from tests.rig.waiting import until
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
-from precad.aggregator.store.migrate import NEWEST
+from precad.aggregator.store.database import NEWEST
 from precad.common.errors import Misconfiguration
 
 ADDRESSES = {

@@ -10,7 +10,7 @@ import pytest
 from tests.rig.commands import precad
 
 from precad.aggregator.store import Store, audit_ledger
-from precad.aggregator.store.backup import back_up
+from precad.aggregator.store.audit import back_up
 from precad.common.errors import Misconfiguration
 
 Opener = Callable[..., Store]

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
 from precad.aggregator.store import Store, audit_ledger, read_training, schema
-from precad.aggregator.store.migrate import MIGRATIONS, NEWEST, migrate, require_current, upgrade
+from precad.aggregator.store.database import MIGRATIONS, NEWEST, migrate, require_current, upgrade
 from precad.aggregator.store.transaction import parse_url, writing_engine
 from precad.common.errors import Misconfiguration
 
