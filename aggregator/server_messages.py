@@ -1,7 +1,7 @@
 """What the servers say to each other about a round, as validated, frozen messages.
 
-On the wire each is the message of its name in protos/precad.proto. Digests and signatures are hex
-here, and in what a server keeps.
+On the wire each is the message of its name in protos/precad.proto, which says what its fields are.
+Digests and signatures are hex here, and in what a server keeps.
 """
 
 from collections.abc import Callable
@@ -100,17 +100,14 @@ class ServerSignatures:
 
     @property
     def other(self) -> Role:
-        """The other server."""
+        """Return the other server."""
         return Role.SERVER_B if self.role is Role.SERVER_A else Role.SERVER_A
 
     def sign(self, kind: SignedKind, body: Message) -> SignedMessage:
         """Sign ``body``."""
         made = sign_as_server(self.signer, self.role, kind, body.to_bytes())
-        return SignedMessage(
-            body=made.body.hex(),
-            signature=made.signature.value.hex(),
-            certificates=tuple(each.hex() for each in made.signature.certificates),
-        )
+        seal = {"signature": made.signature.value, "certificates": made.signature.certificates}
+        return SignedMessage.model_validate({"body": made.body, **seal})
 
     def exchange(
         self, link: PeerLink, step: str, kind: SignedKind, own: Body
@@ -173,13 +170,8 @@ class CoinOpening(Message):
 
     task: Hex32
     version: Number
-    coin: Hex32
-    salt: Hex32
-
-    def __repr__(self) -> str:
-        return f"CoinOpening(version={self.version})"
-
-    __str__ = __repr__
+    coin: Annotated[Hex32, Field(repr=False)]
+    salt: Annotated[Hex32, Field(repr=False)]
 
 
 class CoinState(Message):
@@ -187,11 +179,8 @@ class CoinState(Message):
 
     commitment: SignedMessage
     known: Hex32 | None = None
-    """The other server's commitment, where the sender keeps one: it shows a lost coin key."""
     held: SignedMessage | None = None
-    """The other server's opening, where the sender keeps one: it gives lost bytes back."""
     discard: bool = False
-    """The sender's operators gave their word to take new coins."""
 
 
 class CoinReveal(Message):
@@ -210,7 +199,6 @@ class HeadBody(Message):
     length: Number
     head: Hex32
     history: Hex32
-    """Of all that both ledgers hold alike, this attempt's charge included (``history``)."""
 
 
 class ModelBody(Message):
@@ -233,11 +221,9 @@ class PreparedView(Message):
     """An attempt that is prepared and not over."""
 
     version: Number
-    """Below the sender's own: its database was put back, and its model wasn't."""
     attempt: Number
     valid_set: Hex32
     bound: bool
-    """Whether its holder has countersigned or sent: then it is never voided."""
 
 
 class Position(Message):
@@ -248,23 +234,18 @@ class Position(Message):
     model: Hex32
     next_attempt: Number
     opened: Number
-    """Attempts of this version whose comparisons were opened."""
     prepared: PreparedView | None = None
     frozen: bool = False
-    """Whether the sender has a frozen roster: the receiver may have lost it."""
     ledger_length: Number
     ledger_head: Hex32
     nonce: Hex32
-    """Fresh: salts what is compared next."""
 
 
 class Remembered(Message):
     """Up to which attempt a ledger goes, and up to which one anybody has named an attempt."""
 
     unused: Number
-    """The first that the sender's database and journal don't know."""
     unheard: Number
-    """The first that nobody has named to it."""
 
 
 class Fact(Message):
@@ -282,10 +263,7 @@ class Evidence(Message):
     versions: Number
     facts: tuple[Fact, ...]
     signed: SignedMessage | None = None
-    """The receiver's own newest head over such a history."""
     pending: Fact | None = None
-    """The sender's prepared attempt, where it has countersigned or sent; or one of this version
-    that its journal alone remembers."""
 
 
 class ModelTransfer(Message):
@@ -293,9 +271,7 @@ class ModelTransfer(Message):
 
     version: Number
     signed: SignedMessage
-    """The receiver's own word on the digest."""
     own: SignedMessage
-    """The sender's."""
 
 
 class OpenedCount(Message):
@@ -324,9 +300,7 @@ class RosterProposal(Message):
 
     entries: tuple[EnrolmentEntry, ...]
     signed: SignedMessage | None = None
-    """B's word on just these, where they are frozen: B may have lost them."""
     least: Number = 0
-    """With fewer that both hold alike A still waits for more."""
 
 
 class RosterAnswer(Message):
@@ -334,10 +308,8 @@ class RosterAnswer(Message):
 
     entries: tuple[EnrolmentEntry, ...] = ()
     signed: SignedMessage | None = None
-    """A's word on just these, where they are frozen: A may have lost them."""
     refusal: str = ""
     waits: bool = False
-    """One of the two waits for more: nothing is frozen, and A proposes again."""
 
 
 class Cohort(Message):
@@ -345,11 +317,9 @@ class Cohort(Message):
 
     attempt: Number
     clients: tuple[Step, ...]
-    """Whom the coin drew and A's ledger lets take part, by places in the roster (``Places``)."""
     model: Hex32
     over: bool = False
     doubt: str = ""
-    """Why A needs the operators' word; nothing is proposed then."""
 
 
 class Verdict(Message):
@@ -357,11 +327,8 @@ class Verdict(Message):
 
     refusal: str = ""
     clients: tuple[Step, ...] = ()
-    """Those of the proposal whom B's ledger lets take part too, by places in the roster."""
     operators: bool = False
-    """The refusal is that B's operators haven't given their word."""
     used: bool = False
-    """The refusal is that the attempt's number was used: an owner may just have told B so."""
 
 
 class WorkerCount(Message):
@@ -374,9 +341,7 @@ class WorkerState(Message):
     """One worker, as its server knows it."""
 
     address: Annotated[str, Field(max_length=300)] = ""
-    """At B: where it listens; `:port` on B's own machine, nothing while it isn't up."""
     ready: bool
-    """Whether it is linked with its like."""
 
 
 class Workers(Message):

@@ -1881,6 +1881,7 @@ class HeadBody(_message.Message):
     length: _builtins.int
     head: _builtins.bytes
     history: _builtins.bytes
+    """Of all that both ledgers hold alike, this attempt's charge included."""
     def __init__(
         self,
         *,
@@ -1981,6 +1982,7 @@ class PreparedView(_message.Message):
     VALID_SET_FIELD_NUMBER: _builtins.int
     BOUND_FIELD_NUMBER: _builtins.int
     version: _builtins.int
+    """Below the sender's own: its database was put back, and its model wasn't."""
     attempt: _builtins.int
     valid_set: _builtins.bytes
     bound: _builtins.bool
@@ -2022,10 +2024,13 @@ class Position(_message.Message):
     model: _builtins.bytes
     next_attempt: _builtins.int
     opened: _builtins.int
+    """Attempts of this version whose comparisons were opened."""
     frozen: _builtins.bool
+    """Whether the sender has a frozen roster: the receiver may have lost it."""
     ledger_length: _builtins.int
     ledger_head: _builtins.bytes
     nonce: _builtins.bytes
+    """Fresh: salts what is compared next."""
     @_builtins.property
     def prepared(self) -> Global___PreparedView: ...
     def __init__(
@@ -2057,7 +2062,9 @@ class Remembered(_message.Message):
     UNUSED_FIELD_NUMBER: _builtins.int
     UNHEARD_FIELD_NUMBER: _builtins.int
     unused: _builtins.int
+    """The first that the sender's database and journal don't know."""
     unheard: _builtins.int
+    """The first that nobody has named to it."""
     def __init__(
         self,
         *,
@@ -2113,9 +2120,15 @@ class Evidence(_message.Message):
     @_builtins.property
     def facts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fact]: ...
     @_builtins.property
-    def signed(self) -> Global___SignedMessage: ...
+    def signed(self) -> Global___SignedMessage:
+        """The receiver's own newest head over such a history."""
+
     @_builtins.property
-    def pending(self) -> Global___Fact: ...
+    def pending(self) -> Global___Fact:
+        """The sender's prepared attempt, where it has countersigned or sent; or one of this version that
+        its journal alone remembers.
+        """
+
     def __init__(
         self,
         *,
@@ -2141,9 +2154,13 @@ class ModelTransfer(_message.Message):
     OWN_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     @_builtins.property
-    def signed(self) -> Global___SignedMessage: ...
+    def signed(self) -> Global___SignedMessage:
+        """The receiver's own word on the digest."""
+
     @_builtins.property
-    def own(self) -> Global___SignedMessage: ...
+    def own(self) -> Global___SignedMessage:
+        """The sender's."""
+
     def __init__(
         self,
         *,
@@ -2211,10 +2228,13 @@ class RosterProposal(_message.Message):
     SIGNED_FIELD_NUMBER: _builtins.int
     LEAST_FIELD_NUMBER: _builtins.int
     least: _builtins.int
+    """With fewer that both hold alike A still waits for more."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolmentEntry]: ...
     @_builtins.property
-    def signed(self) -> Global___SignedMessage: ...
+    def signed(self) -> Global___SignedMessage:
+        """B's word on just these, where they are frozen: B may have lost them."""
+
     def __init__(
         self,
         *,
@@ -2240,10 +2260,13 @@ class RosterAnswer(_message.Message):
     WAITS_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
     waits: _builtins.bool
+    """One of the two waits for more: nothing is frozen, and A proposes again."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolmentEntry]: ...
     @_builtins.property
-    def signed(self) -> Global___SignedMessage: ...
+    def signed(self) -> Global___SignedMessage:
+        """A's word on just these, where they are frozen: A may have lost them."""
+
     def __init__(
         self,
         *,
@@ -2277,8 +2300,11 @@ class Cohort(_message.Message):
     model: _builtins.bytes
     over: _builtins.bool
     doubt: _builtins.str
+    """Why A needs the operators' word; nothing is proposed then."""
     @_builtins.property
-    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Whom the coin drew and A's ledger lets take part, by places in the roster."""
+
     def __init__(
         self,
         *,
@@ -2306,9 +2332,13 @@ class Verdict(_message.Message):
     USED_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
     operators: _builtins.bool
+    """The refusal is that B's operators haven't given their word."""
     used: _builtins.bool
+    """The refusal is that the attempt's number was used: an owner may just have told B so."""
     @_builtins.property
-    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of the proposal whom B's ledger lets take part too, by places in the roster."""
+
     def __init__(
         self,
         *,
@@ -2351,7 +2381,9 @@ class WorkerState(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     address: _builtins.str
+    """At B: where it listens; `:port` on B's own machine, nothing while it isn't up."""
     ready: _builtins.bool
+    """Whether it is linked with its like."""
     def __init__(
         self,
         *,
