@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Integer, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from precad.aggregator.server_messages import Fact, HeadBody, SignedMessage
@@ -23,7 +23,6 @@ log = logging.getLogger("precad")
 
 UNKNOWN = Digest(bytes(32))
 """The model of an attempt that was learned: nobody asks for it again."""
-_RELEASED = (*PENDING, AttemptState.DONE)
 _NEVER_VOIDED = (*BOUND, AttemptState.DONE, AttemptState.WRITTEN_OFF)
 """Its noisy share may have left, whatever the other server says of it now."""
 _STAYS = {*CHARGED, AttemptState.VOIDED} - {AttemptState.PREPARED}
@@ -34,54 +33,34 @@ _AT_ONCE = 8
 # Put together once: SQLAlchemy takes longer over a statement than SQLite.
 _ATTEMPT, _SHARE = schema.attempts.c, schema.noisy_share.c
 _LEDGER, _REJECTION = schema.ledger.c, schema.rejection.c
+_LATEST, _OF = _ATTEMPT.attempt.desc(), bindparam("of", type_=Integer)
 _NEWEST = select(func.max(_ATTEMPT.attempt))
 _HEARD = select(schema.task.c.heard)
-_ROW = select(schema.attempts).where(_ATTEMPT.attempt == bindparam("of"))
-_IN_VERSION = select(func.count()).where(_ATTEMPT.version == bindparam("of"))
-_RELEASE_OF = select(_ATTEMPT.attempt).where(
-    _ATTEMPT.version == bindparam("of"), _ATTEMPT.state.in_(_RELEASED)
-)
-_PENDING = (
-    select(schema.attempts)
-    .where(_ATTEMPT.state.in_(PENDING))
-    .order_by(_ATTEMPT.attempt.desc())
-    .limit(1)
-)
-_REJECTIONS = select(_REJECTION.client, _REJECTION.reason).where(
-    _REJECTION.attempt == bindparam("of")
-)
-SHARE_OF = select(_SHARE.share).where(_SHARE.attempt == bindparam("of"))
-_SHARE_DIGEST = select(_LEDGER.share_digest).where(
-    _LEDGER.attempt == bindparam("of"), _LEDGER.event == AttemptState.PREPARED
-)
-_THEIR_HEAD = (
-    select(_ATTEMPT.their_head)
-    .where(_ATTEMPT.their_head.is_not(None), _ATTEMPT.state != AttemptState.VOIDED)
-    .order_by(_ATTEMPT.attempt.desc())
-    .limit(1)
-)
+_ROW = select(schema.attempts).where(_ATTEMPT.attempt == _OF)
+_IN_VERSION = select(func.count()).where(_ATTEMPT.version == _OF)
+_RELEASED = _ATTEMPT.state.in_((*PENDING, AttemptState.DONE))
+_RELEASE_OF = select(_ATTEMPT.attempt).where(_ATTEMPT.version == _OF, _RELEASED)
+_PENDING = select(schema.attempts).where(_ATTEMPT.state.in_(PENDING)).order_by(_LATEST).limit(1)
+_REJECTIONS = select(_REJECTION.client, _REJECTION.reason).where(_REJECTION.attempt == _OF)
+SHARE_OF = select(_SHARE.share).where(_SHARE.attempt == _OF)
+_PREPARED = _LEDGER.event == AttemptState.PREPARED
+_SHARE_DIGEST = select(_LEDGER.share_digest).where(_LEDGER.attempt == _OF, _PREPARED)
+_STANDS = (_ATTEMPT.their_head.is_not(None), _ATTEMPT.state != AttemptState.VOIDED)
+_THEIR_HEAD = select(_ATTEMPT.their_head).where(*_STANDS).order_by(_LATEST).limit(1)
 _START = select(_ATTEMPT.model).where(_ATTEMPT.version == 0).limit(1)
-_VERSION_OF_SHARE = (
-    select(_ATTEMPT.version)
-    .where(_ATTEMPT.attempt == _SHARE.attempt, _ATTEMPT.state.not_in(PENDING))
-    .scalar_subquery()
-)
-_OVER = (
-    select(_SHARE.attempt)
-    .where(bindparam("before") > _VERSION_OF_SHARE)
-    .order_by(_SHARE.attempt.desc())
-    .limit(_AT_ONCE)
-)
+_SHARE_IS_OVER = (_ATTEMPT.attempt == _SHARE.attempt, _ATTEMPT.state.not_in(PENDING))
+_VERSION_OF_SHARE = select(_ATTEMPT.version).where(*_SHARE_IS_OVER).scalar_subquery()
+_EARLIER = select(_SHARE.attempt).where(bindparam("before") > _VERSION_OF_SHARE)
+_OVER = _EARLIER.order_by(_SHARE.attempt.desc()).limit(_AT_ONCE)
 _DROP_SHARES = delete(schema.noisy_share).where(_SHARE.attempt.in_(_OVER))
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
-    """An attempt that was prepared on this server, as it is kept."""
+    """An attempt that was prepared on this server, from the model of ``version``, as it is kept."""
 
     attempt: int
     version: int
-    """t of the model θ_t that the attempt started from."""
     state: AttemptState
     cohort_size: int
     model: Digest
@@ -110,18 +89,19 @@ class Attempts:
         journal_file: JournalFile,
     ) -> None:
         self._transaction = transaction
-        self._ledger = ledger
-        self._versions = versions
-        self._journal_file = journal_file
-        self._entries = journal_file.read()
+        self._ledger, self._versions = ledger, versions
+        self._journal_file, self._entries = journal_file, journal_file.read()
 
     # --- numbers -----------------------------------------------------------------------------
 
     def next_number(self) -> int:
         """Return the first attempt that nobody remembers: not this server, nor whom it heard of."""
-        return self._transaction.look(
-            "next attempt", lambda: max(self.unused_here(), self._heard() + 1)
-        )
+
+        def find() -> int:
+            heard = self._transaction.value(_HEARD)
+            return max(self.unused_here(), -1 if heard is None else heard + 1)
+
+        return self._transaction.look("next attempt", find)
 
     def unused_here(self) -> int:
         """Return the first attempt that neither the database nor the journal file knows."""
@@ -146,10 +126,6 @@ class Attempts:
             if attempt >= self.next_number():
                 connection.execute(update(schema.task), {"heard": attempt})
 
-    def _heard(self) -> int:
-        found = self._transaction.value(_HEARD)
-        return -1 if found is None else int(found)
-
     # --- until it is prepared ----------------------------------------------------------------
 
     def begin(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
@@ -157,7 +133,8 @@ class Attempts:
         with self._transaction.write() as connection:
             if attempt < (unused := self.unused_here()):
                 raise PeerViolation(f"attempt {attempt} isn't above {unused - 1}, the newest here")
-            _begin(connection, attempt, version, cohort_size, model, AttemptState.OPEN)
+            kept = {"cohort_size": cohort_size, "model": model, "state": AttemptState.OPEN}
+            _begin(connection, attempt, version, **kept)
 
     def abandon_open(self) -> int:
         """Abandon attempts that were open when a link or a server broke off. Returns how many."""
@@ -173,9 +150,8 @@ class Attempts:
         """Keep a batch of correlated randomness as spent. Raises PeerViolation on reuse."""
         try:
             with self._transaction.write() as connection:
-                connection.execute(
-                    insert(schema.spent_triple), {"attempt": attempt, "batch": batch}
-                )
+                spent = {"attempt": attempt, "batch": batch}
+                connection.execute(insert(schema.spent_triple), spent)
         except IntegrityError:
             raise PeerViolation(
                 f"correlated randomness of attempt {attempt}, batch {batch} was spent before; "
@@ -194,66 +170,51 @@ class Attempts:
     ) -> None:
         """Charge every valid client and persist the noisy share, both or neither.
 
-        Raises AlreadyReleased: the attempt was prepared before, or another of its version is
-        prepared or done.
+        Raises AlreadyReleased: it was prepared before, or its version has another release.
         """
         with self._transaction.write() as connection:
             opened = _row(connection, attempt)
             if opened is None or opened.state is not AttemptState.OPEN:
                 raise AlreadyReleased(f"attempt {attempt} was prepared already, or never opened")
-            earlier = connection.scalar(_RELEASE_OF, {"of": opened.version})
-            if earlier is not None:
-                raise AlreadyReleased(
-                    f"version {opened.version} has its release already, of attempt {earlier}"
-                )
-            with self._ledger.changing(opened.version):
-                _change(connection, attempt, state=AttemptState.PREPARED, valid_set=valid_set)
+            version, state = opened.version, AttemptState.PREPARED
+            if (earlier := connection.scalar(_RELEASE_OF, {"of": version})) is not None:
+                said = f"version {version} has its release already, of attempt {earlier}"
+                raise AlreadyReleased(said)
+            with self._ledger.changing(version):
+                _change(connection, attempt, state=state, valid_set=valid_set)
                 # As a parameter: SQLAlchemy keeps statements, and what they hold.
                 share = {"attempt": attempt, "share": noisy_share}
                 connection.execute(insert(schema.noisy_share), share)
                 digest = Digest.of(noisy_share)
-                self._ledger.append(
-                    AttemptState.PREPARED, attempt, opened.version, valid, valid_set, digest
-                )
-            if rejections:
-                connection.execute(
-                    insert(schema.rejection),
-                    [{"attempt": attempt, "client": c, "reason": r} for c, r in rejections.items()],
-                )
+                self._ledger.append(state, attempt, version, valid, valid_set, digest)
+            found = rejections.items()
+            if rows := [{"attempt": attempt, "client": c, "reason": r} for c, r in found]:
+                connection.execute(insert(schema.rejection), rows)
 
     def countersign(self, attempt: int, head: HeadBody, signed: SignedMessage) -> None:
         """Keep that this server countersigns the other's head, in the journal file first.
 
-        What that file says and the database doesn't counts as sent.
-
-        Raises AlreadyReleased: the attempt isn't prepared here.
+        What that file says and the database doesn't counts as sent. Raises AlreadyReleased: the
+        attempt isn't prepared here.
         """
         self._journal_file.countersigned(head.version, attempt, self._ledger.charged(attempt))
         with self._transaction.write() as connection:
-            known = _row(connection, attempt)
-            if known is None or known.state not in PENDING:
+            if (state := _state(connection, attempt)) not in PENDING:
                 raise AlreadyReleased(f"attempt {attempt} isn't prepared here")
-            fresh = known.state is AttemptState.PREPARED
-            state = AttemptState.COUNTERSIGNED if fresh else known.state
+            if state is AttemptState.PREPARED:
+                state = AttemptState.COUNTERSIGNED
             _change(connection, attempt, state=state, their_head=signed.to_json())
 
     def sent(self, attempt: int, countersignature: SignedMessage) -> None:
-        """Keep the other's countersignature: the noisy share is about to leave.
-
-        Raises AlreadyReleased: this server hasn't countersigned the other's head.
-        """
+        """Keep the other's countersignature: the share may leave now. Raises AlreadyReleased."""
         with self._transaction.write() as connection:
-            known = _row(connection, attempt)
-            if known is None or known.state not in BOUND:
+            if _state(connection, attempt) not in BOUND:
                 raise AlreadyReleased(f"attempt {attempt} isn't countersigned here")
             kept = countersignature.to_json()
             _change(connection, attempt, state=AttemptState.SENT, countersignature=kept)
 
     def pending(self) -> ReleaseRecord | None:
-        """Return the attempt that is prepared and not over.
-
-        Raises StorageFailure: the noisy share isn't the one that was prepared.
-        """
+        """Return the prepared attempt that isn't over. Raises StorageFailure: its share changed."""
         with self._transaction.read():
             if (row := self._transaction.first(_PENDING)) is None:
                 return None
@@ -266,13 +227,9 @@ class Attempts:
                     "names; the database was changed or is damaged. Put back this server's newest "
                     "state, or start a new task"
                 )
+            kept = ("attempt", "version", "state", "cohort_size", "model", "valid_set")
             return ReleaseRecord(
-                attempt=row.attempt,
-                version=row.version,
-                state=row.state,
-                cohort_size=row.cohort_size,
-                model=row.model,
-                valid_set=row.valid_set,
+                **{name: getattr(row, name) for name in kept},
                 valid=self._ledger.charged(row.attempt),
                 rejections=dict(self._transaction.rows(_REJECTIONS, of=row.attempt)),
                 noisy_share=share,
@@ -286,16 +243,15 @@ class Attempts:
     def finish(self, attempt: int, next_model: Digest) -> None:
         """Keep a prepared attempt as done; any other stays what it is."""
         with self._transaction.write() as connection:
-            known = _row(connection, attempt)
-            if known is not None and known.state in PENDING:
+            if _state(connection, attempt) in PENDING:
                 _change(connection, attempt, state=AttemptState.DONE, next_model=next_model)
 
     def drop_shares(self, confirmed: int) -> None:
         """Remove noisy shares of versions before ``confirmed``, whose model both servers hold.
 
-        Only what is pending is ever sent, and nothing becomes pending again: what is over stays so,
-        and so does whatever an older copy of this database has of it. A few at a time, so that no
-        round waits for a database that has many; to be called where nobody waits.
+        Only what is pending is ever sent, and nothing becomes pending again, in an older copy of
+        this database neither. A few at a time, so that no round waits for a database that has many;
+        to be called where nobody waits.
         """
         with self._transaction.write() as connection:
             connection.execute(_DROP_SHARES, {"before": confirmed})
@@ -305,8 +261,8 @@ class Attempts:
     def void(self, version: int, attempt: int) -> None:
         """Keep that the attempt isn't prepared on both servers: it costs nothing.
 
-        Raises AlreadyReleased: this server has countersigned or sent it, also where it was written
-        off since, or it is done.
+        Raises AlreadyReleased: it was countersigned here, also where it was written off since, or
+        is done.
         """
         with self._transaction.write() as connection:
             self._void(connection, version, attempt)
@@ -345,30 +301,24 @@ class Attempts:
 
     def charge_unknown(self, fact: Fact) -> None:
         """Charge an attempt that others alone remember, in the journal file first."""
-        clients = [ClientId(name) for name in fact.clients]
-        self._journal_file.countersigned(fact.version, fact.attempt, clients)
+        self._journal_file.countersigned(fact.version, fact.attempt, map(ClientId, fact.clients))
         self.learn([fact])
 
     def take_back(self) -> None:
         """Take from the journal file what a database from an old copy has forgotten."""
         with self._transaction.write() as connection:
             for fact in self._entries.facts:
-                known = _row(connection, fact.attempt)
-                state = None if known is None else known.state
+                state = _state(connection, fact.attempt)
                 if state is AttemptState.VOIDED:
-                    # After the database was put back once: who voids an attempt never
-                    # countersigns it.
+                    # After the database was put back once: who voids never countersigns.
                     continue
                 if state is AttemptState.PREPARED:
                     # It was countersigned: never voided.
                     _change(connection, fact.attempt, state=AttemptState.COUNTERSIGNED)
                 elif self.learn([fact]):
-                    log.warning(
-                        "attempt %d stands in this server's journal and not in its database: its "
-                        "%d charges are in the ledger again",
-                        fact.attempt,
-                        len(fact.clients),
-                    )
+                    said = "stands in this server's journal and not in its database"
+                    again = f"its {len(fact.clients)} charges are in the ledger again"
+                    log.warning("attempt %d %s: %s", fact.attempt, said, again)
             opened = Counter(version for version, _ in set(self._entries.opened))
             for version, count in opened.items():
                 self._versions.raise_opened(version, count)
@@ -381,17 +331,19 @@ class Attempts:
                 self._ledger.append(state, attempt, known.version)
 
     def _void(self, connection: Connection, version: int, attempt: int) -> None:
-        known = _row(connection, attempt)
-        if known is not None and known.state is AttemptState.VOIDED:
-            return
-        if known is not None and (known.state in _NEVER_VOIDED or known.version != version):
-            raise AlreadyReleased(f"attempt {attempt} is {known.state.value} and is never voided")
+        if (known := _row(connection, attempt)) is not None:
+            if known.state is AttemptState.VOIDED:
+                return
+            if known.state in _NEVER_VOIDED or known.version != version:
+                said = f"is {known.state.value} and is never voided"
+                raise AlreadyReleased(f"attempt {attempt} {said}")
+        state = AttemptState.VOIDED
         with self._ledger.changing(version):
             if known is None:
-                _begin(connection, attempt, version, 0, UNKNOWN, AttemptState.VOIDED)
+                _begin(connection, attempt, version, cohort_size=0, model=UNKNOWN, state=state)
             else:
-                _change(connection, attempt, state=AttemptState.VOIDED)
-            self._ledger.append(AttemptState.VOIDED, attempt, version)
+                _change(connection, attempt, state=state)
+            self._ledger.append(state, attempt, version)
 
     def _learn_charge(self, connection: Connection, fact: Fact, known: Row[Any] | None) -> bool:
         """Take a forgotten charge into the ledger. Returns whether it was forgotten."""
@@ -403,7 +355,8 @@ class Attempts:
         state = AttemptState.LEARNED
         with self._ledger.changing(fact.version):
             if known is None:
-                _begin(connection, fact.attempt, fact.version, len(clients), UNKNOWN, state)
+                fresh = {"cohort_size": len(clients), "model": UNKNOWN, "state": state}
+                _begin(connection, fact.attempt, fact.version, **fresh)
             elif not charged:
                 _change(connection, fact.attempt, state=state)
             self._ledger.append(state, fact.attempt, fact.version, missing)
@@ -433,28 +386,22 @@ class Attempts:
 
     def rejected_clients(self) -> dict[ClientId, int]:
         """Return how many submissions of each client were rejected; absence isn't one."""
-        query = (
-            select(_REJECTION.client, func.count())
-            .where(_REJECTION.reason != Rejection.ABSENT)
-            .group_by(_REJECTION.client)
-        )
-        return dict(self._transaction.rows(query))
+        came = select(_REJECTION.client, func.count()).where(_REJECTION.reason != Rejection.ABSENT)
+        return dict(self._transaction.rows(came.group_by(_REJECTION.client)))
 
 
 def _row(connection: Connection, attempt: int) -> Row[Any] | None:
     return connection.execute(_ROW, {"of": attempt}).one_or_none()
 
 
-def _begin(
-    connection: Connection,
-    attempt: int,
-    version: int,
-    cohort_size: int,
-    model: Digest,
-    state: AttemptState,
-) -> None:
-    row = {"attempt": attempt, "version": version, "state": state}
-    connection.execute(insert(schema.attempts), row | {"cohort_size": cohort_size, "model": model})
+def _state(connection: Connection, attempt: int) -> AttemptState | None:
+    row = _row(connection, attempt)
+    return None if row is None else row.state
+
+
+def _begin(connection: Connection, attempt: int, version: int, **values: object) -> None:
+    row = {"attempt": attempt, "version": version, **values}
+    connection.execute(insert(schema.attempts), row)
 
 
 def _change(connection: Connection, attempt: int, **values: object) -> None:

@@ -49,44 +49,31 @@ class Enrolments:
             connection.execute(update(schema.task).values(roster_seal=signed.to_json()))
 
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
-        """Keep the roster; it never changes again.
+        """Keep the roster; it never changes again. Raises PeerViolation: it would.
 
-        Args:
-            roster: everybody in it.
-            taken_back: this server has signed it, and may have lost claims of it since.
-
-        Raises PeerViolation: it would change, or isn't made of claims that were kept here.
+        Also where it isn't made of claims that were kept here, but for one that is ``taken_back``:
+        this server has signed it, and may have lost claims of it since.
         """
         with self._transaction.write() as connection:
             if kept := self.roster():
                 if kept.digest() != roster.digest():
                     raise PeerViolation("the roster is frozen and can't change")
                 return
-            claims = self.claims()
+            table, claims = schema.enrolment, self.claims()
             for client, claim in roster.items():
                 if claims.get(client) == claim:
                     continue
                 if not taken_back:
                     raise PeerViolation(f"client {client} didn't enrol here with this claim")
-                connection.execute(
-                    delete(schema.enrolment).where(schema.enrolment.c.client == client)
-                )
-                connection.execute(insert(schema.enrolment), _row(claim))
-            connection.execute(
-                update(schema.enrolment)
-                .where(schema.enrolment.c.client == bindparam("name"))
-                .values(in_roster=True),
-                [{"name": client} for client in roster],
-            )
+                connection.execute(delete(table).where(table.c.client == client))
+                connection.execute(insert(table), _row(claim))
+            take = update(table).where(table.c.client == bindparam("name")).values(in_roster=True)
+            connection.execute(take, [{"name": client} for client in roster])
 
 
 def _row(claim: Enrolment) -> dict[str, object]:
-    return {
-        "client": claim.client,
-        "records": claim.records,
-        "record_rate": claim.record_rate,
-        "in_roster": False,
-    }
+    said = {"client": claim.client, "records": claim.records, "record_rate": claim.record_rate}
+    return said | {"in_roster": False}
 
 
 def _roster(rows: Iterable[Any]) -> Roster:

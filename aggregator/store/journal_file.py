@@ -49,25 +49,21 @@ class _Line(Message):
 class JournalFile:
     """Appends lines, each whole and on the disk before the call returns.
 
-    Args:
-        path: None where nothing has to outlive the database, as in a round in one process.
+    The path is None where nothing has to outlive the database, as in a round in one process.
     """
 
     def __init__(self, path: Path | None, task: Digest) -> None:
-        self._path = path
-        self._task = str(task)
+        self._path, self._task = path, str(task)
 
     def read(self) -> JournalEntries:
-        """What was written for this task. A line that a crash cut short is removed.
-
-        Raises Misconfiguration: the file holds what no server writes.
-        """
+        """Return what was written for this task. Raises Misconfiguration: it can't be read."""
         if self._path is None:
             return JournalEntries()
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return JournalEntries()
+        # A crash may have cut the last line short: it is removed.
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.truncate(self._path, len(whole))
@@ -76,18 +72,16 @@ class JournalFile:
             lines = whole.splitlines()
             own = [_Line.from_json(x) for x in lines if json.loads(x)["task"] == self._task]
         except (PeerViolation, ValueError, KeyError, TypeError, RecursionError):
-            raise Misconfiguration(
-                "journal", str(self._path), "can't be read; put this server's newest file back"
-            ) from None
+            remedy = "can't be read; put this server's newest file back"
+            raise Misconfiguration("journal", str(self._path), remedy) from None
         voided = frozenset(line.attempt for line in own if line.voided)
         facts = (
             Fact(version=line.version, attempt=line.attempt, voided=False, clients=line.clients)
             for line in own
             if line.clients is not None and line.attempt not in voided
         )
-        opened = (
-            (line.version, line.attempt) for line in own if line.clients is None and not line.voided
-        )
+        begun = (line for line in own if line.clients is None and not line.voided)
+        opened = ((line.version, line.attempt) for line in begun)
         return JournalEntries(tuple(facts), tuple(opened), voided)
 
     def countersigned(self, version: int, attempt: int, clients: Iterable[ClientId]) -> None:
@@ -103,8 +97,8 @@ class JournalFile:
         """Both servers have signed that a countersigned attempt isn't prepared on both.
 
         This server's database was put back and has lost the share; the other has countersigned
-        nothing, so nothing left, as long as it follows the protocol. Without this line it would
-        be a charge again at the next start, which the other server's ledger doesn't have.
+        nothing, so nothing left, as long as it follows the protocol. Without this line it would be
+        a charge again at the next start, which the other server's ledger doesn't have.
         """
         self._append({"version": version, "attempt": attempt, "voided": True})
 
@@ -115,7 +109,6 @@ class JournalFile:
         try:
             append_line(self._path, line)
         except OSError as error:
-            raise StorageFailure(
-                f"{self._path} can't be written ({error.strerror}); free or mend the disk, then "
-                "start this server again: nothing is lost"
-            ) from None
+            remedy = "free or mend the disk, then start this server again: nothing is lost"
+            said = f"{self._path} can't be written ({error.strerror})"
+            raise StorageFailure(f"{said}; {remedy}") from None

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from sqlalchemy import bindparam, func, insert, select, text, update
+from sqlalchemy import Integer, bindparam, func, insert, select, text, update
 
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import schema
@@ -37,35 +37,21 @@ _SALT_BYTES = 32
 _ATTEMPT, _CHARGE, _VERSION = schema.attempts.c, schema.charge.c, schema.versions.c
 _SUM, _SHOWN, _TASK = schema.participation.c, schema.shown_statement.c, schema.task.c
 _CHARGES = schema.charge.join(schema.attempts, _CHARGE.attempt == _ATTEMPT.attempt)
-_IN_VERSION = (
-    select(_CHARGE.client, func.count())
-    .select_from(_CHARGES)
-    .where(_ATTEMPT.version == bindparam("of"), _ATTEMPT.state.in_(CHARGED))
-    .group_by(_CHARGE.client)
-)
-# Grouped here and not there: to have groups in order SQLite would look through all charges.
-_FROM_VERSION_ON = (
-    select(_CHARGE.client, _ATTEMPT.version)
-    .select_from(_CHARGES)
-    .where(_ATTEMPT.version >= bindparam("of"), _ATTEMPT.state.in_(CHARGED))
-)
-_OF_ATTEMPT = (
-    select(_CHARGE.client).where(_CHARGE.attempt == bindparam("of")).order_by(_CHARGE.client)
-)
+_OF, _COUNTS = bindparam("of", type_=Integer), _ATTEMPT.state.in_(CHARGED)
+_CHARGED_IN = select(_CHARGE.client, func.count()).select_from(_CHARGES)
+_IN_VERSION = _CHARGED_IN.where(_ATTEMPT.version == _OF, _COUNTS).group_by(_CHARGE.client)
+# Grouped later and not there: to have groups in order SQLite would look through all charges.
+_VERSIONS_OF = select(_CHARGE.client, _ATTEMPT.version).select_from(_CHARGES)
+_FROM_VERSION_ON = _VERSIONS_OF.where(_ATTEMPT.version >= _OF, _COUNTS)
+_OF_ATTEMPT = select(_CHARGE.client).where(_CHARGE.attempt == _OF).order_by(_CHARGE.client)
 _ENTRIES = select(schema.ledger).order_by(schema.ledger.c.sequence)
-_OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(_CHARGE.sequence == bindparam("of"))
+_OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(_CHARGE.sequence == _OF)
 _SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
-_FACTS = (
-    select(_ATTEMPT.attempt, _ATTEMPT.state)
-    .where(_ATTEMPT.version == bindparam("of"), _ATTEMPT.state.in_((*CHARGED, AttemptState.VOIDED)))
-    .order_by(_ATTEMPT.attempt)
-)
-_NEWEST_HISTORY = (
-    select(_VERSION.version, _VERSION.history)
-    .where(_VERSION.version <= bindparam("of"), _VERSION.history.is_not(None))
-    .order_by(_VERSION.version.desc())
-    .limit(1)
-)
+_STATED = (_ATTEMPT.version == _OF, _ATTEMPT.state.in_((*CHARGED, AttemptState.VOIDED)))
+_FACTS = select(_ATTEMPT.attempt, _ATTEMPT.state).where(*_STATED).order_by(_ATTEMPT.attempt)
+_KNOWN = (_VERSION.version <= _OF, _VERSION.history.is_not(None))
+_HISTORIES = select(_VERSION.version, _VERSION.history).where(*_KNOWN)
+_NEWEST_HISTORY = _HISTORIES.order_by(_VERSION.version.desc()).limit(1)
 _HEAD = select(_TASK.ledger_length, _TASK.ledger_head)
 _RATES = select(schema.enrolment.c.client, schema.enrolment.c.record_rate)
 _ADD_TO_SUM = text(
@@ -186,15 +172,15 @@ class Ledger:
         valid_set: Digest | None = None,
         share_digest: Digest | None = None,
     ) -> None:
-        """Add an entry and its charges.
+        """Add an entry and its charges, in one ``changing`` with the attempt's change of state.
 
-        Who changes an attempt's state does both in one ``changing``. A client that isn't enrolled
-        here is charged at the task's rate, which no client's passes.
+        A client that isn't enrolled here is charged at the task's rate, which no client's passes.
         """
         privacy = self._task.privacy
         with self._transaction.write() as connection:
             rates = dict(connection.execute(_RATES).all()) if clients else {}
             newest = self.head()
+            by_client = ((each, rates.get(each, privacy.record_rate)) for each in sorted(clients))
             draft = LedgerEntry(
                 sequence=newest.length + 1,
                 event=event,
@@ -204,26 +190,20 @@ class Ledger:
                 valid_set=valid_set,
                 share_digest=share_digest,
                 salt=secrets.token_bytes(_SALT_BYTES),
-                charges=tuple(
-                    Charge(client, rates.get(client, privacy.record_rate))
-                    for client in sorted(clients)
-                ),
+                charges=tuple(Charge(client, rate) for client, rate in by_client),
                 previous=newest.head,
                 hash=newest.head,
             )
             entry = replace(draft, hash=draft.content_hash())
             fields = {column.name: getattr(entry, column.name) for column in schema.ledger.c}
             connection.execute(insert(schema.ledger), fields)
-            if entry.charges:
-                of = {"attempt": attempt, "sequence": entry.sequence}
-                charges = [
-                    of | {"client": charge.client, "record_rate": charge.record_rate}
-                    for charge in entry.charges
-                ]
+            of = {"attempt": attempt, "sequence": entry.sequence}
+            if charges := [
+                of | {"client": c.client, "record_rate": c.record_rate} for c in entry.charges
+            ]:
                 connection.execute(insert(schema.charge), charges)
-            connection.execute(
-                update(schema.task), {"ledger_length": entry.sequence, "ledger_head": entry.hash}
-            )
+            head = {"ledger_length": entry.sequence, "ledger_head": entry.hash}
+            connection.execute(update(schema.task), head)
 
     @contextmanager
     def changing(self, version: int) -> Iterator[None]:
@@ -251,10 +231,7 @@ class Ledger:
                 connection.execute(_KNOWN_SINCE, known)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Yield the ledger from its first entry on, as it stands in the database, unchecked.
-
-        Raises StorageFailure: a field holds what no server writes there.
-        """
+        """Yield all entries as they stand, unchecked. Raises StorageFailure: one is unreadable."""
         length = 0
         try:
             with self._transaction.read() as connection:
@@ -303,7 +280,7 @@ class Ledger:
 
     def uncharged_versions(self, version: int) -> tuple[int, ...]:
         """Return versions before ``version`` without any charge, not even of nobody."""
-        query = select(_ATTEMPT.version).where(_ATTEMPT.state.in_(CHARGED)).distinct()
+        query = select(_ATTEMPT.version).where(_COUNTS).distinct()
         charged = {row.version for row in self._transaction.rows(query)}
         return tuple(each for each in range(version) if each not in charged)
 
@@ -315,10 +292,8 @@ class Ledger:
 
     def charges_in(self, version: int) -> dict[ClientId, int]:
         """Return how many releases of ``version`` may have left with each client in them."""
-        find = self._transaction.rows
-        return self._transaction.look(
-            ("charges", version), lambda: dict(find(_IN_VERSION, of=version))
-        )
+        rows, what = self._transaction.rows, ("charges", version)
+        return self._transaction.look(what, lambda: dict(rows(_IN_VERSION, of=version)))
 
     def participations(self) -> dict[ClientId, int]:
         """Return T_i so far: how many versions each client was charged for, forgotten ones too."""

@@ -66,10 +66,9 @@ def hold_session(engine: Engine) -> None:
 
     A connection that broke and comes back finds out whether somebody else moved in meanwhile. Each
     transaction looks whether its session is still the one that was locked: behind a pooler that
-    gives sessions away it may be another one, or another process may have it too.
-
-    Raises, when it connects or begins:
-        Misconfiguration: somebody has the database open, or a pooler shares the session.
+    gives sessions away it may be another one, or another process may have it too. Connecting or
+    beginning raises Misconfiguration: somebody has the database open, or a pooler shares the
+    session.
     """
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "connect", _advisory_lock)
@@ -89,10 +88,8 @@ def _prepare(connection: Any, record: Any) -> None:
             cursor.execute("SELECT set_config(%s, %s, false)", (f"tcp_{name}", str(value)))
         cursor.execute("SELECT current_setting('fsync')")
         if cursor.fetchone() == ("off",):
-            log.warning(
-                "PostgreSQL runs with fsync = off: a power cut may lose a charge whose share has "
-                "left; set it on"
-            )
+            why = "a power cut may lose a charge whose share has left; set it on"
+            log.warning("PostgreSQL runs with fsync = off: %s", why)
     connection.commit()
 
 
@@ -103,11 +100,8 @@ def _advisory_lock(connection: Any, _record: object) -> None:
         schema, here = cursor.fetchone()
         digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
         key = int.from_bytes(digest[:8], "big", signed=True)
-        taken = Misconfiguration(
-            "state",
-            connection.info.dbname,
-            f"another process works with this database; {STOP_IT_FIRST}",
-        )
+        remedy = f"another process works with this database; {STOP_IT_FIRST}"
+        taken = Misconfiguration("state", connection.info.dbname, remedy)
         patience_s = _PATIENCE_S if here else _REMOTE_PATIENCE_S
         patience = Retries(patience_s, _WAITS, counted_from_now=True)
         while True:
@@ -125,29 +119,23 @@ def _advisory_lock(connection: Any, _record: object) -> None:
 def _require_same_session(connection: Connection) -> None:
     mark = connection.exec_driver_sql("SELECT current_setting('precad.session', true)").scalar()
     if mark != connection.info[_SESSION]:
-        raise Misconfiguration(
-            "database",
-            connection.engine.url.database,
+        remedy = (
             "something between gives this session to others, or resets it, and the lock on the "
-            "state with it; give a direct connection, or a pooler that keeps sessions",
+            "state with it; give a direct connection, or a pooler that keeps sessions"
         )
+        raise Misconfiguration("database", connection.engine.url.database, remedy)
 
 
 def require_own_tables(connection: Connection) -> None:
-    """Refuse tables of the state's names that another user owns, who reads and changes them.
+    """Refuse tables of the state's names that another user owns. Raises Misconfiguration.
 
     Where others may make tables in the schema, as in ``public`` before PostgreSQL 15, theirs would
     be used as this server's own.
-
-    Raises Misconfiguration: names the table and its owner.
     """
     if connection.dialect.name != "postgresql":
         return
     names = [*metadata.tables, "alembic_version"]
     if (found := connection.execute(_FOREIGN_TABLES, {"names": names}).first()) is not None:
-        raise Misconfiguration(
-            "database",
-            connection.engine.url.database,
-            f"table {found.relname} belongs to user {found.owner}; give a schema in which this "
-            "server's user alone makes tables",
-        )
+        said = f"table {found.relname} belongs to user {found.owner}"
+        remedy = f"{said}; give a schema in which this server's user alone makes tables"
+        raise Misconfiguration("database", connection.engine.url.database, remedy)

@@ -64,10 +64,8 @@ class Permission(Enum):
 class _Kept(TypeDecorator[Any]):
     """A type of precad's in a column. What no server writes there is a StorageFailure.
 
-    Args:
-        stored: the column's own type.
-        kind: makes the value from what is stored.
-        plain: the value's attribute that is stored.
+    ``kind`` makes the value from what is ``stored``, the column's own type; ``plain`` is the
+    value's attribute that is.
     """
 
     impl = sa.String
@@ -104,16 +102,27 @@ ONE_RELEASE = "state IN ('prepared', 'countersigned', 'sent', 'done')"
 
 metadata = sa.MetaData()
 
-task = sa.Table(
+
+def _table(name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
+    return sa.Table(name, metadata, *parts)
+
+
+def _key(name: str, kind: Any = sa.Integer) -> sa.Column[Any]:
+    return sa.Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _required(name: str, kind: Any = sa.Integer) -> sa.Column[Any]:
+    return sa.Column(name, kind, nullable=False)
+
+
+task = _table(
     "task",
-    metadata,
     sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("role", _ROLE, nullable=False),
-    sa.Column("canonical", sa.LargeBinary, nullable=False),
-    # The ledger's length and its newest hash: without them a ledger whose end was cut off
-    # would still be a sound chain.
-    sa.Column("ledger_length", sa.Integer, nullable=False),
-    sa.Column("ledger_head", _DIGEST, nullable=False),
+    _required("role", _ROLE),
+    _required("canonical", sa.LargeBinary),
+    # Without them a ledger whose end was cut off would still be a sound chain.
+    _required("ledger_length"),
+    _required("ledger_head", _DIGEST),
     # The other server's signature over the frozen roster.
     sa.Column("roster_seal", sa.LargeBinary),
     # The newest attempt that anybody else has named: the dealer, an owner, the other server.
@@ -122,23 +131,21 @@ task = sa.Table(
     sa.Column("opened", sa.Integer, nullable=False, server_default="0"),
 )
 
-enrolment = sa.Table(
+enrolment = _table(
     "enrolment",
-    metadata,
-    sa.Column("client", _CLIENT, primary_key=True),
-    sa.Column("records", sa.Integer, nullable=False),
-    sa.Column("record_rate", sa.Float(53), nullable=False),
-    sa.Column("in_roster", sa.Boolean, nullable=False),
+    _key("client", _CLIENT),
+    _required("records"),
+    _required("record_rate", sa.Float(53)),
+    _required("in_roster", sa.Boolean),
 )
 
-attempts = sa.Table(
+attempts = _table(
     "attempt",
-    metadata,
-    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("state", _STATE, nullable=False),
-    sa.Column("cohort_size", sa.Integer, nullable=False),
-    sa.Column("model", _DIGEST, nullable=False),
+    _key("attempt"),
+    _required("version"),
+    _required("state", _STATE),
+    _required("cohort_size"),
+    _required("model", _DIGEST),
     sa.Column("valid_set", _DIGEST),
     sa.Column("next_model", _DIGEST),
     # The other server's signed head of this attempt, and its countersignature of ours.
@@ -157,10 +164,9 @@ attempts = sa.Table(
     ),
 )
 
-versions = sa.Table(
+versions = _table(
     "version",
-    metadata,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    _key("version"),
     # How many attempts of it had their comparisons opened; both servers keep the larger number.
     sa.Column("opened", sa.Integer, nullable=False, default=0),
     # Whether both servers are known to hold its model: only then owners hear of it.
@@ -178,66 +184,53 @@ versions = sa.Table(
 )
 
 # This server's own statements, as owners have shown them: the newest of each.
-shown_statement = sa.Table(
+shown_statement = _table(
     "shown",
-    metadata,
-    sa.Column("client", _CLIENT, primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("model", _DIGEST, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("charged", sa.Text, nullable=False),
-    sa.Column("opened", sa.Integer, nullable=False),
+    _key("client", _CLIENT),
+    _required("version"),
+    _required("model", _DIGEST),
+    _required("attempt"),
+    _required("charged", sa.Text),
+    _required("opened"),
     # Versions before it that the ledger holds a charge of this client for: a sum, kept.
     sa.Column("known", sa.Integer, nullable=False, server_default="0"),
 )
 
-permission = sa.Table(
-    "word",
-    metadata,
-    sa.Column("word", _PERMISSION, primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    # The newest attempt that the operators' permission reaches to.
-    sa.Column("until", sa.Integer, nullable=False),
-)
+# The operators' permissions, with the newest attempt that each reaches to.
+permission = _table("word", _key("word", _PERMISSION), _key("version"), _required("until"))
 
 # Apart from its attempt: a row is written whole whenever one of its columns changes.
-noisy_share = sa.Table(
+noisy_share = _table(
     "noisy_share",
-    metadata,
-    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("share", sa.LargeBinary, nullable=False),
+    _key("attempt"),
+    _required("share", sa.LargeBinary),
     sa.ForeignKeyConstraint(["attempt"], ["attempt.attempt"], name="share_has_its_attempt"),
 )
 
-ledger = sa.Table(
+ledger = _table(
     "ledger",
-    metadata,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
+    _key("sequence"),
     # What happened to the attempt: prepared or learned (charged), voided, or written off.
-    sa.Column("event", _STATE, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("noise_multiplier", sa.Float(53), nullable=False),
-    sa.Column("valid_set", _DIGEST),
-    sa.Column("share_digest", _DIGEST),
+    _required("event", _STATE),
+    *(_required(name) for name in ("attempt", "version")),
+    _required("noise_multiplier", sa.Float(53)),
+    *(sa.Column(name, _DIGEST) for name in ("valid_set", "share_digest")),
     # Fresh for each entry: the hash leaves the server, and must not tell who was charged.
     sa.Column("salt", sa.LargeBinary),
-    sa.Column("previous", _DIGEST, nullable=False),
-    sa.Column("hash", _DIGEST, nullable=False),
+    *(_required(name, _DIGEST) for name in ("previous", "hash")),
     sa.UniqueConstraint("sequence", "attempt", name="entry_of_a_round"),
     sa.ForeignKeyConstraint(
         ["attempt", "version"], ["attempt.attempt", "attempt.version"], name="entry_has_its_round"
     ),
 )
 
-charge = sa.Table(
+charge = _table(
     "charge",
-    metadata,
     # Nobody is charged twice for an attempt.
-    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("client", _CLIENT, primary_key=True),
-    sa.Column("record_rate", sa.Float(53), nullable=False),
-    sa.Column("sequence", sa.Integer, nullable=False),
+    _key("attempt"),
+    _key("client", _CLIENT),
+    _required("record_rate", sa.Float(53)),
+    _required("sequence"),
     sa.ForeignKeyConstraint(
         ["sequence", "attempt"], ["ledger.sequence", "ledger.attempt"], name="charge_has_its_entry"
     ),
@@ -247,26 +240,16 @@ charge = sa.Table(
 
 # Sums of the charges that count, kept with them: of each client, how many versions may have been
 # released 1 + m times with it in them.
-participation = sa.Table(
-    "participation",
-    metadata,
-    sa.Column("client", _CLIENT, primary_key=True),
-    sa.Column("re_releases", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("versions", sa.Integer, nullable=False),
+participation = _table(
+    "participation", _key("client", _CLIENT), _key("re_releases"), _required("versions")
 )
 
-rejection = sa.Table(
+rejection = _table(
     "rejection",
-    metadata,
-    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("client", _CLIENT, primary_key=True),
-    sa.Column("reason", _REASON, nullable=False),
+    _key("attempt"),
+    _key("client", _CLIENT),
+    _required("reason", _REASON),
     sa.ForeignKeyConstraint(["attempt"], ["attempt.attempt"], name="rejection_has_its_round"),
 )
 
-spent_triple = sa.Table(
-    "spent_triple",
-    metadata,
-    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("batch", sa.Integer, primary_key=True, autoincrement=False),
-)
+spent_triple = _table("spent_triple", _key("attempt"), _key("batch"))

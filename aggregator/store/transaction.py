@@ -38,11 +38,9 @@ class Transaction:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._turn = threading.RLock()
+        self.engine, self._turn = engine, threading.RLock()
         self._connection: Connection | None = None
-        self._broken = False
-        self._writing = False
+        self._broken = self._writing = False
         self._looks: dict[Hashable, Any] = {}
 
     @contextmanager
@@ -114,10 +112,7 @@ class Transaction:
 
 
 def parse_url(text: str) -> URL:
-    """Return the URL of a kind of database that precad keeps its state in.
-
-    Raises Misconfiguration: another kind of database, or no URL.
-    """
+    """Return the URL of a database that precad can use. Raises Misconfiguration."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
@@ -170,17 +165,13 @@ def writing_engine(url: URL) -> Engine:
 
 
 def reading_engine(url: URL) -> Engine:
-    """Return an engine that changes nothing, beside a running server; a transaction is a snapshot.
-
-    Raises Misconfiguration: there is no such file.
-    """
+    """Return an engine that changes nothing, beside a server. Raises Misconfiguration: no file."""
     path = file_of(url)
     if path is not None and not path.is_file():
         raise Misconfiguration("state", str(path), "there is no such file")
     if url.get_backend_name() == "postgresql":
-        return _engine(
-            url, isolation_level="REPEATABLE READ", execution_options={"postgresql_readonly": True}
-        )
+        readonly = {"postgresql_readonly": True}
+        return _engine(url, isolation_level="REPEATABLE READ", execution_options=readonly)
     engine = _engine(url)
     event.listen(engine, "connect", _read_only_sqlite)
     event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
@@ -188,10 +179,7 @@ def reading_engine(url: URL) -> Engine:
 
 
 def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
-    """Wait until it takes a connection; a file takes one at once, or never.
-
-    Raises StorageFailure: it took none for ``START_S``.
-    """
+    """Wait until it takes a connection; a file does at once, or never. Raises StorageFailure."""
     if engine.dialect.name == "sqlite":
         return
     patience = Retries(START_S, _WAITS, clock)
@@ -205,11 +193,9 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
 
 
 def require_whole(engine: Engine) -> None:
-    """Refuse a file that is damaged, or a copy that was made beside a running server, at the start.
+    """Refuse a file that is damaged, or copied beside a running server. Raises StorageFailure.
 
     Later it would show in the middle of a round, or in what is read wrongly.
-
-    Raises StorageFailure: SQLite finds pages that don't belong together.
     """
     if file_of(engine.url) is not None:
         with storage_errors(), engine.connect() as connection:
@@ -256,13 +242,16 @@ def _engine(url: URL, **options: Any) -> Engine:
 def _durable_sqlite(connection: Any, _record: object) -> None:
     # Python's module would begin transactions on its own, and never before a CREATE TABLE.
     connection.isolation_level = None
-    connection.execute("PRAGMA journal_mode=WAL")
-    # FULL: a charge that was committed survives a power cut, also in WAL mode.
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA foreign_keys=ON")
-    # Where SQLite was built to overwrite what is deleted (as Debian's), a noisy share would be
-    # written twice. It is no secret: both together are what everybody gets.
-    connection.execute("PRAGMA secure_delete=FAST")
+    # FULL: a charge that was committed survives a power cut, also in WAL mode. FAST: where SQLite
+    # was built to overwrite what is deleted (as Debian's), a noisy share would be written twice. It
+    # is no secret: both together are what everybody gets.
+    for setting in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "secure_delete=FAST",
+    ):
+        connection.execute(f"PRAGMA {setting}")
 
 
 def _read_only_sqlite(connection: Any, _record: object) -> None:
@@ -271,8 +260,8 @@ def _read_only_sqlite(connection: Any, _record: object) -> None:
 
 
 def _explain(error: BaseException) -> str:
-    said = " ".join(str(error).split())
-    remedy = "see to the database, then start again: the state is as it was before"
+    said, again = " ".join(str(error).split()), "start again: the state is as it was before"
+    remedy = f"see to the database, then {again}"
     if "malformed" in said or "not a database" in said:
         remedy = (
             "the file is damaged, as one is that cp copied beside a running server: copy with "
@@ -280,5 +269,5 @@ def _explain(error: BaseException) -> str:
             "start a new task"
         )
     elif "full" in said or "disk I/O" in said or "No space" in said:
-        remedy = "make room on the disk, then start again: the state is as it was before"
+        remedy = f"make room on the disk, then {again}"
     return f"the durable state can't be used ({said}); {remedy}"

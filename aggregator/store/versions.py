@@ -12,12 +12,10 @@ from precad.aggregator.store.transaction import Transaction
 
 _VERSION, _PERMISSION = schema.versions.c, schema.permission.c
 _ROW = select(schema.versions).where(_VERSION.version == bindparam("of"))
-_CONFIRMED = (
-    select(_VERSION.version).where(_VERSION.confirmed).order_by(_VERSION.version.desc()).limit(1)
-)
-_ALLOWED = select(_PERMISSION.until).where(
-    _PERMISSION.word == bindparam("what"), _PERMISSION.version == bindparam("of")
-)
+_NEWEST_FIRST = select(_VERSION.version).order_by(_VERSION.version.desc())
+_CONFIRMED = _NEWEST_FIRST.where(_VERSION.confirmed).limit(1)
+_NAMED = (_PERMISSION.word == bindparam("what"), _PERMISSION.version == bindparam("of"))
+_ALLOWED = select(_PERMISSION.until).where(*_NAMED)
 
 
 class Versions:
@@ -31,11 +29,7 @@ class Versions:
     # --- opened attempts ---------------------------------------------------------------------
 
     def count_opened(self, version: int, attempt: int) -> int:
-        """Count an attempt whose comparisons are about to be opened, in the journal file first.
-
-        Returns:
-            How many of the version's attempts were opened, this one included.
-        """
+        """Count an attempt about to be opened, in the journal first; return its version's count."""
         self._journal_file.opened(version, attempt)
         with self._transaction.write() as connection:
             count = self.opened(version) + 1
@@ -52,9 +46,8 @@ class Versions:
 
     def opened(self, version: int) -> int:
         """Return how many of the version's attempts had their comparisons opened."""
-        return self._transaction.look(
-            ("opened", version), lambda: int(self._column(version, "opened") or 0)
-        )
+        what = ("opened", version)
+        return self._transaction.look(what, lambda: int(self._column(version, "opened") or 0))
 
     def all_opened(self) -> int:
         """Return ``opened`` of all versions together."""
@@ -151,10 +144,8 @@ class Versions:
 def set_version(connection: Connection, version: int, **values: object) -> None:
     """Change what is kept of a version."""
     table = schema.versions
-    changed = connection.execute(
-        update(table).where(_VERSION.version == version).values(**values)
-    ).rowcount
-    if not changed:
+    change = update(table).where(_VERSION.version == version).values(**values)
+    if not connection.execute(change).rowcount:
         connection.execute(insert(table).values({"opened": 0} | values | {"version": version}))
 
 
