@@ -3,16 +3,10 @@
 import logging
 import secrets
 
+from precad.aggregator import server_messages as messages
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.server_messages import (
-    EnrolmentEntry,
-    RosterAnswer,
-    RosterBody,
-    RosterProposal,
-    ServerSignatures,
-    SignedMessage,
-)
+from precad.aggregator.server_messages import EnrolmentEntry, ServerSignatures, SignedMessage
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.signatures import SignedKind
@@ -27,10 +21,7 @@ _SHOWN = 10
 
 
 def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
-    """What salts the digests of valid sets, known to both servers alone.
-
-    Fresh for every link, so that it needs no storage.
-    """
+    """What salts valid sets' digests, known to both servers alone; fresh for every link."""
     random = Secret(_random_of_both(link, role, "set-secret"))
     return derive(random, "set-secret", task.digest.value)
 
@@ -51,17 +42,12 @@ def _random_of_both(link: PeerLink, role: Role, step: str) -> bytes:
 def propose_roster(
     link: PeerLink, register: Register, task: Task, signatures: ServerSignatures, least: int = 0
 ) -> Roster | None:
-    """A's part: its enrolments; the roster is those of them that B holds alike.
+    """A's part: its enrolments; the frozen roster is those of them that B holds alike.
 
     A client that enrolled at one server only, or with other claims at the other, is left out: that
     is its own doing, and costs nobody else the training. A frozen roster is final: a server that
-    lost it takes it back, on its own signature.
-
-    Args:
-        least: with fewer held alike A waits; 0 where its enrolment is over.
-
-    Returns:
-        The frozen roster; None where a server waits for more clients.
+    lost it takes it back, on its own signature. Returns None where a server waits for more clients:
+    A does with fewer than ``least`` held alike, 0 where its enrolment is over.
 
     Raises:
         PeerViolation: B refuses, or answers with somebody who wasn't proposed.
@@ -69,9 +55,9 @@ def propose_roster(
     """
     own = register.roster()
     frozen, signed = register.frozen, register.signature()
-    proposal = RosterProposal(entries=_entries(own), signed=signed, least=least)
+    proposal = messages.RosterProposal(entries=_entries(own), signed=signed, least=least)
     link.send("roster", proposal.to_bytes())
-    answer = RosterAnswer.from_bytes(link.receive("roster"))
+    answer = messages.RosterAnswer.from_bytes(link.receive("roster"))
     if answer.refusal:
         raise PeerViolation(f"server B refused the roster: {answer.refusal}")
     if answer.waits and not frozen:
@@ -96,27 +82,19 @@ def accept_roster(
     timeout_s: float,
     least: int = 0,
 ) -> bool:
-    """B's part: freeze whom A proposes and B holds alike, then say who that is.
+    """B's part: freeze whom A proposes and B holds alike, then say who; return whether it did.
 
-    Who enrolled at one server alone is none of those whom the servers wait for: else a few such
-    clients would close enrolment before the others have come.
-
-    The roster is frozen durably before A hears of it: what A has frozen is frozen here too,
-    whatever crashes in between.
-
-    Args:
-        timeout_s: how long A may take.
-        least: with fewer held alike B waits; 0 where its enrolment is over.
-
-    Returns:
-        Whether a roster is frozen; else A proposes again.
+    With fewer than ``least`` held alike, 0 where its enrolment is over, B waits and A proposes
+    again. Who enrolled at one server alone is none of those: else a few such clients would close
+    enrolment before the others have come. The roster is frozen durably before A hears of it: what A
+    has frozen is frozen here too, whatever crashes in between. A may take ``timeout_s``.
 
     Raises:
         PeerViolation: A names a client twice, or no longer somebody of the frozen roster.
         Misconfiguration: the servers hold too few clients alike.
         StorageFailure: the roster can't be kept. A hears nothing then, and tries again.
     """
-    proposal = RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
+    proposal = messages.RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
     try:
         proposed, known = _roster(proposal.entries), register.roster()
         signed = register.signature()
@@ -132,15 +110,15 @@ def accept_roster(
             held = [claim for claim in proposed.values() if known.get(claim.client) == claim]
             roster = Roster({claim.client: claim for claim in held if _fits(claim, task)})
             if len(roster) < max(least, proposal.least):
-                link.send("roster", RosterAnswer(waits=True).to_bytes())
+                link.send("roster", messages.RosterAnswer(waits=True).to_bytes())
                 return False
             _freeze(register, proposed, roster, task)
     except (PeerViolation, Misconfiguration) as error:
         # Only what the two disagree about is answered, and stops A. What fails here alone, as a
         # full disk, ends the link without an answer: A tries again.
-        link.send("roster", RosterAnswer(refusal=str(error)).to_bytes())
+        link.send("roster", messages.RosterAnswer(refusal=str(error)).to_bytes())
         raise
-    link.send("roster", RosterAnswer(entries=_entries(roster), signed=signed).to_bytes())
+    link.send("roster", messages.RosterAnswer(entries=_entries(roster), signed=signed).to_bytes())
     _exchange_signatures(link, register, signatures, roster)
     return True
 
@@ -148,7 +126,7 @@ def accept_roster(
 def _exchange_signatures(
     link: PeerLink, register: Register, signatures: ServerSignatures, roster: Roster
 ) -> None:
-    own = RosterBody(task=str(signatures.task), digest=str(roster.digest()))
+    own = messages.RosterBody(task=str(signatures.task), digest=str(roster.digest()))
     theirs, found = signatures.exchange(link, "roster-seal", SignedKind.ROSTER, own)
     if found != own:
         raise PeerViolation("the servers froze different rosters; start a new task")
@@ -160,8 +138,8 @@ def _is_own(signatures: ServerSignatures, signed: SignedMessage | None, roster: 
     """Whether this server has signed just this roster."""
     if signed is None:
         return False
-    found = signatures.check(signatures.role, SignedKind.ROSTER, signed, RosterBody)
-    return found == RosterBody(task=str(signatures.task), digest=str(roster.digest()))
+    found = signatures.check(signatures.role, SignedKind.ROSTER, signed, messages.RosterBody)
+    return found == messages.RosterBody(task=str(signatures.task), digest=str(roster.digest()))
 
 
 def _entries(roster: Roster) -> tuple[EnrolmentEntry, ...]:
@@ -172,9 +150,9 @@ def _entries(roster: Roster) -> tuple[EnrolmentEntry, ...]:
 
 
 def _roster(entries: tuple[EnrolmentEntry, ...]) -> Roster:
-    enrolments = [Enrolment(ClientId(e.client), e.records, e.record_rate) for e in entries]
-    roster = Roster({enrolment.client: enrolment for enrolment in enrolments})
-    if len(roster) != len(enrolments):
+    claims = [Enrolment(ClientId(e.client), e.records, e.record_rate) for e in entries]
+    roster = Roster({claim.client: claim for claim in claims})
+    if len(roster) != len(claims):
         raise PeerViolation("the roster names a client twice")
     return roster
 
@@ -191,17 +169,11 @@ def _fits(claim: Enrolment, task: Task) -> bool:
 def _freeze(register: Register, proposed: Roster, roster: Roster, task: Task) -> None:
     """Freeze who is held alike, and say who isn't. Raises Misconfiguration: they are too few."""
     if left_out := sorted(client.name for client in proposed if client not in roster):
-        log.warning(
-            "%d clients did not enrol at both servers with the same claims, within the task's "
-            "caps, and are left out: %s",
-            len(left_out),
-            ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else ""),
-        )
+        names = ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else "")
+        said = "did not enrol at both servers with the same claims, within the task's caps"
+        log.warning("%d clients %s, and are left out: %s", len(left_out), said, names)
     if len(roster) < (least := task.enrolment.min_clients):
-        raise Misconfiguration(
-            "enrolment.min_clients",
-            least,
-            f"only {len(roster)} clients had enrolled at the deadline; start more of them, or "
-            "raise deadlines.enrol",
-        )
+        said = f"only {len(roster)} clients had enrolled at the deadline"
+        remedy = f"{said}; start more of them, or raise deadlines.enrol"
+        raise Misconfiguration("enrolment.min_clients", least, remedy)
     register.freeze(roster)

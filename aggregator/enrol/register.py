@@ -19,10 +19,8 @@ class Register:
     def __init__(
         self, task: Task, store: Store, admission: Admission | None = None, clock: Clock = CLOCK
     ) -> None:
-        self._task = task
+        self._task, self._store, self._clock = task, store, clock
         self._admission = admission or Admission()
-        self._store = store
-        self._clock = clock
         self._changed = clock.condition()
         self.cap = PrivacyCap(task, clock)
         frozen = store.enrolment.roster()
@@ -56,37 +54,29 @@ class Register:
             return len(self._enrolments)
 
     def admits(self, enrolment: Enrolment, token: str) -> bool:
-        """Return whether the claim would be taken, but for its account; False where it was.
+        """Return whether the claim would be taken, but for its account; raises as ``enrol``.
 
-        Before an account of it is computed: that takes seconds, and who has no token gets none.
-        Raises as ``enrol``.
+        False where it was taken. Asked before an account of it is computed: that takes seconds, and
+        who has no token gets none.
         """
         enrolment.check(self._task)
         known = self._enrolments.get(enrolment.client)
         if known == enrolment:
             return False
+        name, most = enrolment.client.name, self._task.enrolment.clients
         if known is not None:
-            raise Misconfiguration(
-                "enrolment",
-                f"{enrolment.records} records at rate {enrolment.record_rate}",
-                f"client {enrolment.client} is enrolled with {known.records} records at rate "
-                f"{known.record_rate}; claims are frozen",
-            )
+            said = f"{enrolment.records} records at rate {enrolment.record_rate}"
+            kept = f"{known.records} records at rate {known.record_rate}; claims are frozen"
+            raise Misconfiguration("enrolment", said, f"client {name} is enrolled with {kept}")
         if self.frozen:
-            raise Misconfiguration(
-                "client", enrolment.client.name, "enrolment ended before round 0; too late"
-            )
-        if len(self._enrolments) >= self._task.enrolment.clients:
-            raise Misconfiguration(
-                "client",
-                enrolment.client.name,
-                f"the task is full: enrolment.clients = {self._task.enrolment.clients}",
-            )
+            raise Misconfiguration("client", name, "enrolment ended before round 0; too late")
+        if len(self._enrolments) >= most:
+            raise Misconfiguration("client", name, f"the task is full: enrolment.clients = {most}")
         self._admission.foresee(enrolment.client, token, enrolment)
         return True
 
     def prepare_accounts(self) -> None:
-        """What rounds will ask of those enrolled already, before the first; seconds.
+        """Compute what rounds will ask of those enrolled, before the first; seconds.
 
         An account that can't be computed is logged, and that client doesn't count.
         """

@@ -15,7 +15,6 @@ from precad.aggregator.rpc.limits import (
     Call,
     Limits,
     OpenCalls,
-    TransferSlot,
     TransferSlots,
     in_time,
 )
@@ -76,13 +75,11 @@ class AggregationService(AggregationServicer):
         """The task that this server runs, where it stands, and whether the caller is in it."""
         async with Refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
-        session, task = self._session, self._session.task
+        session, task, refusal = self._session, self._session.task, ""
         # Nothing of anybody else: who takes part is no client's business.
         client = ClientId(caller.name) if caller.role is Role.CLIENT else None
-        refusal = ""
         if client is not None:
-            look = session.register.foresee
-            refusal = await asyncio.to_thread(look, client, request.token)
+            refusal = await asyncio.to_thread(session.register.foresee, client, request.token)
         return pb.DescribeReply(
             role=session.role.value,
             task_digest=task.digest.value,
@@ -103,11 +100,8 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             client = self._client(context, request)
             if self._session.finished and not self._session.register.has(client):
-                raise Misconfiguration(
-                    "client",
-                    client.name,
-                    "the training is finished, without it; ask the operator for the next task",
-                )
+                remedy = "the training is finished, without it; ask the operator for the next task"
+                raise Misconfiguration("client", client.name, remedy)
             claim = Enrolment(client, request.records, request.record_rate)
             await self._account(claim, request.token)
             # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
@@ -121,12 +115,11 @@ class AggregationService(AggregationServicer):
         """
         register = self._session.register
         admitted = await asyncio.to_thread(register.admits, claim, token)
-        if admitted and not register.cap.is_ready(claim.record_rate):
+        if admitted and not register.cap.is_ready(rate := claim.record_rate):
             # In a thread of its own: the others keep their places for claims and status.
             loop, caller = asyncio.get_running_loop(), Principal.client(claim.client.name)
             with self.calls.one_more(caller, Call.CLAIM):
-                compute = register.cap.precompute
-                await loop.run_in_executor(self._accounts, compute, claim.record_rate)
+                await loop.run_in_executor(self._accounts, register.cap.precompute, rate)
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: Context
@@ -237,8 +230,8 @@ class AggregationService(AggregationServicer):
                         async for piece in pieces:
                             data += piece.data
                             if len(data) > size:
-                                text = "is longer than this task's"
-                                raise Misconfiguration("model", len(data), text)
+                                said = "is longer than this task's"
+                                raise Misconfiguration("model", len(data), said)
                         theta = from_bytes(data, session.task.dimension)
                         await asyncio.to_thread(give_back, session, client, lost, theta)
         return pb.GivenReply()
@@ -264,10 +257,8 @@ class AggregationService(AggregationServicer):
     ) -> None:
         """One upload, from its header to its end. Raises RejectedSubmission, AccessDenied."""
         slot, total_s = self._upload_slots.one(), self._session.task.deadlines.collect
-        inbox = self._session.inbox
-        pieces = in_time(
-            request_iterator, idle_s=self.calls.limits.idle_s, total_s=total_s, slot=slot
-        )
+        inbox, idle_s = self._session.inbox, self.calls.limits.idle_s
+        pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s, slot=slot)
         upload: Upload | None = None
         link = f"clients to {self._session.role.value}"
         try:
@@ -280,7 +271,7 @@ class AggregationService(AggregationServicer):
                     upload = self._start(piece.header, context)
                     self._session.traffic[link] += len(piece.header.seed)
                     if upload.awaits_body:
-                        await self._in_its_slot(slot, total_s)
+                        await slot.take(total_s)
                         # For this the client waits before it sends b.
                         await context.send_initial_metadata(BODY_WANTED)
                 elif kind == "body":
@@ -305,15 +296,6 @@ class AggregationService(AggregationServicer):
                 upload.abandon()
                 inbox.refuse(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
 
-    async def _in_its_slot(self, slot: TransferSlot, limit_s: float) -> None:
-        try:
-            async with asyncio.timeout(limit_s):
-                await slot.take()
-        except TimeoutError:
-            raise RejectedSubmission(
-                Rejection.TRUNCATED, "this server had no time for it; send the same bytes again"
-            ) from None
-
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
         client = self._still(context, header.client)
         try:
@@ -332,10 +314,7 @@ class AggregationService(AggregationServicer):
         return caller
 
     def _client(self, context: Context, request: Any) -> ClientId:
-        """The client that begins a call about this task.
-
-        Raises AccessDenied, TaskMismatch.
-        """
+        """The client that begins a call about this task. Raises AccessDenied, TaskMismatch."""
         self._caller(context, Role.CLIENT)
         client = self._still(context, request.client)
         check_task(self._session.task, request.task_digest)
@@ -345,7 +324,6 @@ class AggregationService(AggregationServicer):
         """The client that calls; its certificate must be its own. Raises AccessDenied."""
         client = ClientId(name)
         named = Principal.client(client.name)
-        principal = require(context, self._session.identity, Role.CLIENT)
-        if principal != named:
+        if (principal := require(context, self._session.identity, Role.CLIENT)) != named:
             raise AccessDenied(f"the certificate is {principal}'s, the call is {named}'s")
         return client

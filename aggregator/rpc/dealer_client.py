@@ -65,12 +65,8 @@ class RemoteDealer:
         role: Role,
         why: Callable[[], PeerUnavailable | None] = lambda: None,
     ) -> None:
-        self._stub = DealingStub(channel)
-        self._address = address
-        self._task = task
-        self._role = role
-        self._why = why
-        self._timeout_s = task.deadlines.peer
+        self._stub, self._address, self._why = DealingStub(channel), address, why
+        self._task, self._role, self._timeout_s = task, role, task.deadlines.peer
         self.bytes_received = 0
         self._counting = threading.Lock()
         self.epoch = b""
@@ -107,10 +103,7 @@ class RemoteDealer:
         return from_bytes(data)
 
     def leave(self, timeout_s: float) -> None:
-        """Say that this server's training is over.
-
-        Raises PeerUnavailable, AccessDenied, PeerViolation.
-        """
+        """Say that training is over here. Raises PeerUnavailable, AccessDenied, PeerViolation."""
         request = pb.LeaveRequest(task_digest=self._task.digest.value, role=self._role.value)
         with errors_of("the dealer", self._address):
             self._stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
@@ -119,8 +112,8 @@ class RemoteDealer:
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
         """A conversation for one attempt, over one stream; a thread reads what is answered.
 
-        Whoever waits for an answer hears what went wrong. The dealer forgets what has no answer
-        when the block ends.
+        Whoever waits hears what went wrong. At the block's end the dealer forgets what has no
+        answer.
         """
         outgoing: Outgoing = queue.SimpleQueue()
 
@@ -129,9 +122,8 @@ class RemoteDealer:
 
         conversation = DealerConversation(attempt, send, self._timeout_s)
         call = self._stub.Square(_together(outgoing), wait_for_ready=True)
-        reader = threading.Thread(
-            target=self._read, args=(call, conversation), name="squares", daemon=True
-        )
+        read = partial(self._read, call, conversation)
+        reader = threading.Thread(target=read, name="squares", daemon=True)
         reader.start()
         try:
             yield conversation

@@ -45,13 +45,9 @@ class Limits:
 
     def most(self, call: Call) -> int:
         """How many calls of this kind one caller may have open."""
-        kinds = {
-            Call.WATCH: self.watches,
-            Call.SUBMIT: self.submissions,
-            Call.FETCH: self.fetches,
-            Call.CLAIM: self.claims,
-        }
-        return kinds[call]
+        return dict(
+            zip(Call, (self.watches, self.submissions, self.fetches, self.claims), strict=True)
+        )[call]
 
 
 class OpenCalls:
@@ -66,10 +62,8 @@ class OpenCalls:
         """Keep one call open. Raises TooManyCalls: the caller has as many as it may."""
         key, most = (caller, call), self.limits.most(call)
         if self._open[key] >= most:
-            raise TooManyCalls(
-                f"{caller} has {most} calls of kind {call.value} open, the most that one caller "
-                "may; let one end first"
-            )
+            said = f"{caller} has {most} calls of kind {call.value} open"
+            raise TooManyCalls(f"{said}, the most that one caller may; let one end first")
         self._open[key] += 1
         try:
             yield
@@ -90,12 +84,9 @@ class TransferSlots:
     Every vector on its way has a megabyte in gRPC and this process, and a busy server gains nothing
     from a hundred at once: clients send b, and get models, when a slot is free, in the order in
     which they asked. A slot ends early where the server would wait for its client, who goes on
-    without one: nobody waits for a client that is slow on purpose.
-
-    Args:
-        at_once: how many slots there are.
-        shares_grace: whether, where more than ``AT_ONCE`` wait, they share so many ``GRACE_S``:
-            else the last of many slow clients would begin late.
+    without one: nobody waits for a client that is slow on purpose. Where ``shares_grace``, and more
+    than ``AT_ONCE`` wait, they share so many ``GRACE_S``: else the last of many slow clients would
+    begin late.
     """
 
     def __init__(self, at_once: int = AT_ONCE, *, shares_grace: bool = False) -> None:
@@ -125,21 +116,22 @@ class TransferSlots:
 
 
 class TransferSlot:
-    """One vector's way. Used on the event loop alone.
-
-    Args:
-        slots: one is held from ``take`` to ``close``, or until the client is too slow.
-    """
+    """One vector's: a slot is held from ``take`` to ``close``, or until the client is too slow."""
 
     def __init__(self, slots: TransferSlots) -> None:
         self._slots = slots
         self._held = False
         self._left_s = 0.0
 
-    async def take(self) -> None:
-        """Wait for the others."""
-        self._left_s += await self._slots.taken()
-        self._held = True
+    async def take(self, limit_s: float | None = None) -> None:
+        """Wait for the others. Raises RejectedSubmission: TRUNCATED, after ``limit_s``."""
+        try:
+            async with asyncio.timeout(limit_s):
+                self._left_s += await self._slots.taken()
+                self._held = True
+        except TimeoutError:
+            text = "this server had no time for it; send the same bytes again"
+            raise RejectedSubmission(Rejection.TRUNCATED, text) from None
 
     def passed(self, size: int) -> None:
         """So many bytes of the vector have."""
@@ -170,12 +162,10 @@ class TransferSlot:
 async def in_time(
     pieces: AsyncIterator[Piece], *, idle_s: float, total_s: float, slot: TransferSlot | None = None
 ) -> AsyncIterator[Piece]:
-    """An upload's pieces, as long as they keep coming: a caller that dawdles is cut off.
+    """Yield an upload's pieces while they keep coming: a caller that dawdles is cut off.
 
-    Args:
-        slot: the upload's; it ends while a piece is waited for too long.
-
-    Raises RejectedSubmission: TRUNCATED, when either has passed.
+    The upload's ``slot`` ends while a piece is waited for too long. Raises RejectedSubmission:
+    TRUNCATED, when either time has passed.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + total_s
@@ -183,9 +173,8 @@ async def in_time(
     while True:
         remaining = deadline - clock()
         if remaining <= 0:
-            raise RejectedSubmission(
-                Rejection.TRUNCATED, f"the upload took longer than {total_s:g} s"
-            )
+            text = f"the upload took longer than {total_s:g} s"
+            raise RejectedSubmission(Rejection.TRUNCATED, text)
         wait_s = min(idle_s, remaining)
         try:
             async with asyncio.timeout(wait_s):
@@ -194,7 +183,6 @@ async def in_time(
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise RejectedSubmission(
-                Rejection.TRUNCATED, f"nothing came for {wait_s:g} s; send the same bytes again"
-            ) from None
+            text = f"nothing came for {wait_s:g} s; send the same bytes again"
+            raise RejectedSubmission(Rejection.TRUNCATED, text) from None
         yield piece

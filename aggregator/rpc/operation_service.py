@@ -82,6 +82,8 @@ class OperationService(OperationServicer):
     def _status(self) -> pb.StatusReply:
         session = self._session
         participations = session.store.ledger.participations()
+        rejected = session.store.attempts.rejected_clients()
+        left_s = session.started + session.enrolling.seconds - session.clock.now()
         return pb.StatusReply(
             role=session.role.value,
             task_name=session.task.name,
@@ -95,15 +97,11 @@ class OperationService(OperationServicer):
             rejected={reason.value: n for reason, n in session.store.attempts.rejections().items()},
             participations={client.name: n for client, n in participations.items()},
             bytes_by_link=dict(session.traffic),
-            rejected_by_client={
-                client.name: n for client, n in session.store.attempts.rejected_clients().items()
-            },
+            rejected_by_client={client.name: n for client, n in rejected.items()},
             kernel=kernel_in_use(),
             most_owners=session.enrolling.enough,
             least_owners=session.task.enrolment.min_clients,
-            enrolment_left_s=0.0
-            if session.register.frozen
-            else max(0.0, session.started + session.enrolling.seconds - session.clock.now()),
+            enrolment_left_s=0.0 if session.register.frozen else max(0.0, left_s),
             missing=[client.name for client in session.register.missing()],
             unused_tokens=session.register.unused_tokens(),
             twice=dict(session.twice),

@@ -93,13 +93,10 @@ class _Receiving:
 
 
 class DialledTransport(_Receiving):
-    """A's end.
+    """A's end; ``others`` are channels to the same port, and carry frames too.
 
-    Args:
-        why: looks at what keeps the connection from coming about.
-        others: to the same port; they carry frames too.
-
-    Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows a reason.
+    Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows what keeps
+    the connection from coming about.
     """
 
     def __init__(
@@ -127,11 +124,8 @@ class DialledTransport(_Receiving):
         self._outgoing: list[queue.SimpleQueue[bytes | None]] = [
             queue.SimpleQueue() for _ in range(1 + len(others))
         ]
-        self._put = 0
-        self._closed = False
-        self._timeout_s = timeout_s
-        self._room = threading.Semaphore(_WAITING)
-        self._unsent = threading.Semaphore(_WAITING)
+        self._put, self._closed, self._timeout_s = 0, False, timeout_s
+        self._room, self._unsent = (threading.Semaphore(_WAITING) for _ in range(2))
         self._call = self._open(channel, 0, str(len(self._outgoing)))
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
@@ -218,9 +212,8 @@ def dial(address: str, identity: Identity, timeout_s: float) -> Iterator[Dialled
     """Dial server B, or its worker, until the block ends. Raises PeerUnavailable."""
     to_b = address, identity, Role.SERVER_B
     with ExitStack() as stack:
-        first, *others = (
-            stack.enter_context(open_channel(*to_b, bulk=True)) for _ in range(STREAMS)
-        )
+        dialled = (open_channel(*to_b, bulk=True) for _ in range(STREAMS))
+        first, *others = map(stack.enter_context, dialled)
         why = partial(why_unreachable, *to_b)
         yield stack.enter_context(closing(DialledTransport(first, address, timeout_s, why, others)))
 
@@ -272,9 +265,7 @@ class _Streams:
     """A's messages at B, over so many streams, in the order in which they were sent."""
 
     def __init__(self, streams: int) -> None:
-        self._others: list[asyncio.Queue[bytes | None]] = [
-            asyncio.Queue() for _ in range(1, streams)
-        ]
+        self._others = [asyncio.Queue[bytes | None]() for _ in range(1, streams)]
         self.over = False
         """Nothing more is taken: the link has ended, or was refused before it began."""
 
@@ -331,27 +322,17 @@ def frame_to_wire(frame: Frame) -> bytes:
 
 
 def frame_from_wire(message: bytes) -> Frame:
-    """Inverse of ``frame_to_wire``; the payload is a view of ``message``.
-
-    Raises Misconfiguration: it is no frame, or its digest has the wrong length.
-    """
+    """Inverse of ``frame_to_wire``; the payload is a view. Raises Misconfiguration: no frame."""
     payload, rest = _split(message)
     try:
         other = pb.LinkFrame.FromString(rest)
     except DecodeError:
-        raise Misconfiguration(
-            "frame", len(message), "isn't a frame of the servers' link"
-        ) from None
+        said = "isn't a frame of the servers' link"
+        raise Misconfiguration("frame", len(message), said) from None
     if payload and other.payload:
         raise Misconfiguration("frame", len(message), "has two payloads")
-    return Frame(
-        Digest(other.task_digest),
-        other.attempt,
-        other.step,
-        other.sequence,
-        payload or other.payload,
-        other.last,
-    )
+    task, body = Digest(other.task_digest), payload or other.payload
+    return Frame(task, other.attempt, other.step, other.sequence, body, other.last)
 
 
 def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
@@ -381,9 +362,8 @@ def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
             streams.over = True
 
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(greeted)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),)
-    )
+    offered = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
+    server.add_generic_rpc_handlers((offered,))
 
 
 def _split(message: bytes) -> tuple[memoryview, bytes]:

@@ -61,14 +61,10 @@ async def run_server(
 ) -> int:
     """Serve until the training is over and its model was on offer for long enough.
 
-    Args:
-        training_loop: the training itself; runs in a thread of its own.
-
-    Returns:
-        The process's exit status: 0 after a finished training, and where it was told to stop
-        (SIGTERM, SIGINT) in the middle of one; 1 after a training that couldn't go on.
-
-    Raises Misconfiguration: settings, task, identity or state can't be used.
+    ``training_loop`` runs in a thread of its own. Returns the process's exit status: 0 after a
+    finished training, and where it was told to stop (SIGTERM, SIGINT) in the middle of one; 1 after
+    a training that couldn't go on. Raises Misconfiguration: settings, task, identity or state can't
+    be used.
     """
     dump_stacks_on_signal()
     # Asked here, so that a wrong name stops the server now and not in its first round.
@@ -80,13 +76,8 @@ async def run_server(
     port = make_port(session)
     if extend is not None:
         extend(port.server, session)
-    log.info(
-        "%s serves task %s on port %d; projections by %s",
-        role.value,
-        session.task.name,
-        await port.listen(settings.listen),
-        kernel,
-    )
+    served, number = session.task.name, await port.listen(settings.listen)
+    log.info("%s serves task %s on port %d; projections by %s", role.value, served, number, kernel)
     ended, stop = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     set_when_told_to_stop(ended, stop)
@@ -166,6 +157,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     make_folder(journal)
     store = open_store(url, task, role, journal / "journal.jsonl")
     model_store = ModelStore(task, settings.state / "model.safetensors", store.attempts.start())
+    kept_key = read_coin_key(settings.identity, journal, task.digest)
     return Session(
         role=role,
         task=task,
@@ -173,10 +165,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         store=store,
         signer=CertificateSigner(identity),
         verifier=verifier,
-        coin_key=CoinKey(
-            read_coin_key(settings.identity, journal, task.digest),
-            partial(replace_coin_key, journal, task.digest),
-        ),
+        coin_key=CoinKey(kept_key, partial(replace_coin_key, journal, task.digest)),
         inbox=Inbox(role, task, verifier, settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),
         connected_clients=ConnectedClients(task.deadlines.rejoin),
@@ -187,15 +176,11 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
 
 
 def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
-    """When a server with a finished model may go.
+    """When a server with a finished model may go: on offer ``linger_s`` once everybody knows it.
 
-    A server that comes back after the end would be gone before owners who start as slowly as it
-    did have asked, and they would wait for it in vain.
-
-    Args:
-        done: when the training was over, or this server back with a finished one.
-        last_heard: when the last owner that comes was first heard from; None while one wasn't.
-        linger_s: how long the model stays on offer once everybody knows that this server is there.
+    A server that comes back after the end, at ``done``, would be gone before owners who start as
+    slowly as it did have asked, and they would wait for it in vain: ``last_heard`` is when the last
+    owner that comes was first heard from, None while one wasn't.
     """
     if last_heard is None:
         return done + LATE * linger_s
@@ -245,8 +230,7 @@ def peers_of(
 def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
     """Begin to tell the dealer that a finished training is over; one that doesn't hear it deals on.
 
-    Returns:
-        What is set once that was tried: whoever is told to stop doesn't wait for it.
+    Returns what is set once that was tried: whoever is told to stop doesn't wait for it.
     """
     left, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -289,9 +273,8 @@ class PeerService:
                 log.warning("a second server A dialled from %s and was refused", context.peer())
                 self._session.twice[Role.SERVER_A.value] += 1
                 raise PeerUnavailable(LINKED)
-            transport = self._current = ServedTransport(
-                asyncio.get_running_loop(), self._session.task.deadlines.peer
-            )
+            loop, timeout_s = asyncio.get_running_loop(), self._session.task.deadlines.peer
+            transport = self._current = ServedTransport(loop, timeout_s)
             self._links.put(transport)
             async with aclosing(transport.serve(request_iterator)) as frames:
                 async for message in LongStream(lambda: self._admit(context)).follow(frames):
@@ -309,9 +292,8 @@ class PeerService:
             while not self._links.empty():
                 link = self._links.get_nowait()
         except queue.Empty:
-            raise PeerUnavailable(
-                f"server A didn't connect within {timeout_s:g} s; check that it runs and that "
-                "its server_b address is this server's"
-            ) from None
+            remedy = "check that it runs and that its server_b address is this server's"
+            said = f"server A didn't connect within {timeout_s:g} s"
+            raise PeerUnavailable(f"{said}; {remedy}") from None
         with closing(link):
             yield link

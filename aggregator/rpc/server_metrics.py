@@ -1,7 +1,6 @@
-"""What a server shows a Prometheus: counts by outcome, reason, step and link, and ε; no owner.
+"""What a server shows a Prometheus, from what it keeps anyway (docs/metrics.md).
 
-Computed when it is asked for, from what the server keeps anyway. docs/metrics.md says what each is,
-and what is left out: nothing names an owner, and nothing says who was drawn.
+Nothing names an owner, and nothing says who was drawn.
 """
 
 import math
@@ -135,12 +134,10 @@ class Epsilons:
         taken: Mapping[ClientId, int],
         again: Mapping[ClientId, Mapping[int, int]],
     ) -> Mapping[Adversary, Epsilon]:
-        """What the charges so far come to.
+        """What the charges so far come to, with so many versions ``released``.
 
-        Args:
-            released: how many versions are.
-            taken: T_i, versions that each client was charged for.
-            again: of them, those with further releases: versions by m ≥ 1.
+        ``taken`` is T_i, versions that each client was charged for; ``again`` those of them with
+        further releases: versions by m ≥ 1.
         """
         most: dict[_Again, int] = {}
         for client, count in taken.items():
