@@ -118,14 +118,12 @@ def _epsilon(rounds: Rounds, delta: float, *, reverse: bool) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """``count`` rounds of one kind in one direction, on one lattice.
-
-    ``infinite`` is the probability that one of them has infinite loss, or one left out.
-    """
+    """``count`` rounds of one kind in one direction, on one lattice."""
 
     losses: Losses
     count: int
     infinite: float
+    """Probability that one of them has infinite loss, or one left out."""
 
     @classmethod
     def of(cls, one: Round, count: int, tail: float, *, reverse: bool) -> "_Part":
@@ -158,9 +156,7 @@ class _Part:
         share = float(usual.sum())
         of_q = 1 - float(rare @ np.exp(-losses.losses[cut:]))
         off = math.log(share / of_q)
-        step = _LEVEL_STEP
-        points = losses.points[cut:] // step
-        wide = losses.cell * step
+        points, wide = losses.points[cut:] // _LEVEL_STEP, losses.cell * _LEVEL_STEP
         # A rare loss lies at l − off, which is split onto the lattice like any other.
         shift = math.floor(-off / wide)
         up = min(1.0, math.expm1(off + shift * wide) / math.expm1(-wide) * (1 + 16 * UNIT))
@@ -205,17 +201,13 @@ class _Window:
         here = float(log_moments(np.array([self.order]))[0])
         outside = math.log(OUTSIDE)
 
-        def below(s: Floats) -> Floats:
-            return (log_moments(self.order - s) - here - outside) / s
+        def under_tilt(side: int) -> float:
+            return _least(
+                lambda s: (log_moments(self.order + side * s) - here - outside) / s, steps
+            )
 
-        def above(s: Floats) -> Floats:
-            return (log_moments(self.order + s) - here - outside) / s
-
-        def plain(s: Floats) -> Floats:
-            return (log_moments(s) - self.log_tail) / s
-
-        low = -_least(below, steps)
-        return low, max(low, _least(above, steps), _least(plain, steps))
+        low, plain = -under_tilt(-1), _least(lambda s: (log_moments(s) - self.log_tail) / s, steps)
+        return low, max(low, under_tilt(1), plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +224,8 @@ class _Direction:
         return math.exp(self.log_delta) * _TAIL_SHARE / (2 * len(self.rounds) + 1)
 
     def parts(self) -> list[_Part]:
-        return [
-            _Part.of(one, count, self.tail, reverse=self.reverse)
-            for one, count in self.rounds.items()
-        ]
+        tail, reverse = self.tail, self.reverse
+        return [_Part.of(one, n, tail, reverse=reverse) for one, n in self.rounds.items()]
 
     def first_look(self) -> list[_Part]:
         """All kinds, on lattices good enough for finding a tilt."""
@@ -286,7 +276,6 @@ class _Direction:
 
 
 def _alone(part: _Part, window: _Window, parts: int) -> Composed:
-    """All rounds of one part together, on a lattice of their own."""
     sparse = part.count == 1 and parts > 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ALL_POINTS // parts))
     low, high = (0.0, 0.0) if sparse else window.around(part.log_moments)
@@ -312,7 +301,6 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
 
 
 def _largest(parts: Sequence[_Part]) -> float:
-    """The largest finite loss of all rounds together."""
     return math.fsum(part.count * float(part.losses.losses[-1]) for part in parts)
 
 

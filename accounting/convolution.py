@@ -145,7 +145,7 @@ class Tilted:
         self._whole = float(masses.sum()), float(held[0])
 
     def profile(self) -> tuple[Floats, Floats]:
-        """Every point's ε, increasing, and δ(ε), at most 1; [n] float64 each."""
+        """Every point's ε, increasing, and δ(ε), at most 1."""
         return self._losses, np.asarray(np.minimum(self._deltas + self._infinite, 1.0), np.float64)
 
     def epsilon(self, delta: float) -> float:

@@ -240,8 +240,8 @@ def require_bound(
     if not isinstance(event, SampledGaussian):
         raise Misconfiguration("event", event, f"the {who} accountant takes a SampledGaussian")
     if (event.sampling, event.adjacency) not in known:
-        raise Misconfiguration(
-            "sampling",
-            f"{event.sampling.value} under {event.adjacency.value}",
-            f"the {who} accountant knows no bound for it; use Poisson sampling under add-remove",
+        found = f"{event.sampling.value} under {event.adjacency.value}"
+        remedy = (
+            f"the {who} accountant knows no bound for it; use Poisson sampling under add-remove"
         )
+        raise Misconfiguration("sampling", found, remedy)

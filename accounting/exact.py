@@ -171,13 +171,8 @@ def most_participations(
 
     def within(participations: int) -> bool:
         once = max(0, participations - sum(repeated.values()))
-        epsilon = record_epsilon(
-            record_rate=record_rate,
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            counts=repeated | {0: once},
-        )
-        return epsilon <= epsilon_limit
+        by_m = events.checked_counts(repeated | {0: once})
+        return _record_epsilon(record_rate, noise_multiplier, delta, by_m) <= epsilon_limit
 
     return largest_count(within, ceiling)
 

@@ -181,14 +181,14 @@ def _statement(
     epsilon, mu = _epsilon_and_mu(events, delta, name)
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
-    alone = runs[0] if len(runs) == 1 else None
+    alone = len(runs) == 1
     return PrivacyStatement(
         adversary=adversary,
         accountant=name,
         runs=len(runs),
-        record_rate=None if alone is None else alone.record_rate,
-        client_rate=None if alone is None else alone.client_rate,
-        noise_multiplier=None if alone is None else events[0].effective_noise_multiplier,
+        record_rate=runs[0].record_rate if alone else None,
+        client_rate=runs[0].client_rate if alone else None,
+        noise_multiplier=events[0].effective_noise_multiplier if alone else None,
         compositions=sum(event.count for event in events),
         basis=next(b for b in (Basis.PLANNED, Basis.CAP, Basis.COUNTED) if b in bases),
         delta=delta,

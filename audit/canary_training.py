@@ -179,11 +179,11 @@ def statements(task: Task, periods: int) -> tuple[verdict.Statement, verdict.Sta
 
     What is stated is of one of the training's ``periods``, each with coins of its own.
     """
-    privacy, rounds = task.privacy, task.training.rounds // periods
-    one = privacy.noise_multiplier
+    p, rounds = task.privacy, task.training.rounds // periods
+    one = p.noise_multiplier
     return (
-        verdict.Statement(verdict.MODELS, privacy.record_rate, 2**0.5 * one, rounds, privacy.delta),
-        verdict.Statement(verdict.ONE_SERVER, privacy.record_rate, one, rounds, privacy.delta),
+        verdict.Statement(verdict.MODELS, p.record_rate, 2**0.5 * one, rounds, p.delta),
+        verdict.Statement(verdict.ONE_SERVER, p.record_rate, one, rounds, p.delta),
     )
 
 
@@ -324,12 +324,9 @@ def planned(
     """
     coins = made.canaries.coins
     both = statements(made.task, len(coins))
-    each = SIGNIFICANCE / len(both)
+    each, crowding = SIGNIFICANCE / len(both), made.crowding
     return {
-        statement: statement.plan(
-            coins.size, each, repetitions, less.get(statement.name, 1.0), made.crowding
-        )
-        for statement in both
+        of: of.plan(coins.size, each, repetitions, less.get(of.name, 1.0), crowding) for of in both
     }
 
 

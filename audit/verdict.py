@@ -206,11 +206,10 @@ class Statement:
 
     def accountant(self, share: float = 1.0) -> ExactAccountant:
         """Of the same training with this share of the noise."""
-        accountant = ExactAccountant()
-        event = poisson_gaussian(
-            rate=self.rate, noise_multiplier=self.noise * share, count=self.rounds
+        noise, accountant = self.noise * share, ExactAccountant()
+        accountant.compose(
+            poisson_gaussian(rate=self.rate, noise_multiplier=noise, count=self.rounds)
         )
-        accountant.compose(event)
         return accountant
 
     @property
@@ -264,9 +263,8 @@ class Statement:
         def refuted() -> bool:
             # As `judge` does: in two ways, which share the significance.
             runs = played(self.noise / less)
-            ways = [
-                pooled([guess(*run, made) for run in runs]) for made in (shares[best], canaries)
-            ]
+            tried = shares[best], canaries
+            ways = [pooled([guess(*run, made) for run in runs]) for made in tried]
             return any(refutes(stated, way, significance / len(ways)) for way in ways)
 
         def epsilon(mu: float) -> float:
@@ -351,10 +349,9 @@ def _largest_refuted(
 ) -> float:
     """How many times less noise at most is refuted; 0 where nothing is."""
     # The stated noise first: whether that is refuted is the verdict, and stays on its side.
+    least, most = _LEAST_TIMES, 1.0
     if refutes(family(1.0), guesses, significance):
-        return lower_bound(
-            family, guesses, significance, _MOST_TIMES, least=1.0, steps=_NOISE_STEPS
-        )
-    if not refutes(family(_LEAST_TIMES), guesses, significance):
+        least, most = 1.0, _MOST_TIMES
+    elif not refutes(family(least), guesses, significance):
         return 0.0
-    return lower_bound(family, guesses, significance, 1.0, least=_LEAST_TIMES, steps=_NOISE_STEPS)
+    return lower_bound(family, guesses, significance, most, least=least, steps=_NOISE_STEPS)

@@ -288,12 +288,11 @@ class ValidationAllowance(Derived):
 def require_guarantee(value: object) -> Guarantee:
     """``value``; raises Misconfiguration where it is a reproduction, or something else."""
     if not isinstance(value, Guarantee):
-        raise Misconfiguration(
-            "guarantee",
-            type(value).__name__,
+        remedy = (
             "only a Guarantee certifies (ExactGroups, RenyiGroups, ApproximateDP, GaussianDP…); "
-            "a Reproduction shows what a paper printed and certifies nothing",
+            "a Reproduction shows what a paper printed and certifies nothing"
         )
+        raise Misconfiguration("guarantee", type(value).__name__, remedy)
     return value
 
 

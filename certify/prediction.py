@@ -162,10 +162,9 @@ def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
 
 
 def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
-    """Fraction of all points that are certified, right, and hold at each given radius.
+    """Fraction of all points that are ``counted`` and hold at each given radius.
 
-    ``counted`` are the certified points that are right, where true labels are known; ``radius`` of
-    the others is ignored.
+    Counted are the certified points that are right, where true labels are known.
     """
     held = np.sort(counted_radii(radius, counted))
     at = np.atleast_1d(np.asarray(at, dtype=np.float64))
@@ -224,10 +223,7 @@ def certify_smoothing(
 
 
 def average_certified_radius(radius: npt.ArrayLike, counted: npt.ArrayLike) -> float:
-    """ACR (DP-CERT eq. 6): abstentions and wrong labels count as radius 0, over all points.
-
-    ``counted`` as in ``certified_accuracy``.
-    """
+    """ACR (DP-CERT eq. 6): what isn't ``counted`` has radius 0, over all points."""
     return float(counted_radii(radius, counted).sum() / np.size(radius))
 
 
@@ -296,10 +292,7 @@ def plot_certified_accuracy(
 def plot_smoothing(
     path: Path, certificates: SmoothingCertificates, counted: Booleans, *, known: bool, noise: float
 ) -> None:
-    """Certified accuracy by ℓ2 radius.
-
-    ``counted`` is [points] bool: certified and, where true labels are ``known``, right.
-    """
+    """Certified accuracy by ℓ2 radius; ``counted`` as in ``certified_accuracy``."""
     title, x = f"Randomised smoothing, σ = {noise:g}", "radius: ℓ2 distance of the input"
     with picture(path, title=title, x=x, y=_share_name(known=known)) as axes:
         radii = np.linspace(0, 1.05 * float(certificates.radius.max(initial=0.1)), 1000)

@@ -77,10 +77,7 @@ class Forgery(Enum):
 
 
 def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
-    """The vector that a client of this kind submits in place of ``honest``, ``[d] int64``.
-
-    Its norm over the integers is above β, always.
-    """
+    """What it submits in place of ``honest``, ``[d]``: of a norm over the integers above β."""
     if kind is Forgery.OVERSIZE:
         return _oversize(task, honest)
     words = Keystream(Secret.random(), "forged-update").words(honest.size)

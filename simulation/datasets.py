@@ -119,11 +119,9 @@ def _folder() -> Path:
 def _split(name: str, x: NDArray[np.float64], y: NDArray[np.float64], classes: int) -> DataSet:
     """The same 80/20 split everywhere: it is no secret."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
-    test = round(_TEST_PART * len(x))
+    test, train = np.split(order, [round(_TEST_PART * len(x))])
     x32, y64 = x.astype(np.float32), y.astype(np.int64)
-    return DataSet(
-        name, x32[order[test:]], y64[order[test:]], x32[order[:test]], y64[order[:test]], classes
-    )
+    return DataSet(name, x32[train], y64[train], x32[test], y64[test], classes)
 
 
 MOST_BYTES = 2**30
@@ -156,10 +154,8 @@ def unreadable(path: Path, what: str, why: str) -> Misconfiguration:
 
 
 _IDX = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
+    *("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    *("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 )
 _GREY = {
     "mnist": ("MNIST", "MNIST of LeCun, Cortes and Burges"),

@@ -25,7 +25,7 @@ from precad.common.ring import Keystream, RingVector, derive
 from precad.common.task import Task
 from precad.simulation import attacks
 from precad.simulation.result import SimulatedRound
-from precad.simulation.virtual_owners import Drawn, Owners, PerClient, Stacked
+from precad.simulation.virtual_owners import Drawn, Owner, Owners, PerClient, Stacked
 
 SEEDS = 2**63
 
@@ -146,12 +146,7 @@ class Rounds:
         accepted: list[str] = []
         failed, records = self.honest.failed, 0
         for block in self._blocks(present):
-            samples = [
-                Drawn(
-                    self.owners[name], self._sample(version, name), self.draws.copies(version, name)
-                )
-                for name in block
-            ]
+            samples = [self._drawn(version, self.owners[name]) for name in block]
             records += sum(len(each.indices) for each in samples)
             updates = self._attacked(self.honest.updates(theta, samples), block, version, theta)
             valid = [squared_norm(row) <= task.bound**2 for row in updates]
@@ -181,18 +176,17 @@ class Rounds:
             return [[]]
         return [present[start : start + size] for start in range(0, len(present), size)]
 
-    def _sample(self, version: int, name: str) -> NDArray[np.int64]:
-        count = len(self.owners[name].records)
+    def _drawn(self, version: int, owner: Owner) -> Drawn:
+        count, name = len(owner.records), owner.name
         drawn = self.sampler(version, name, count, self.task.privacy.record_rate)
         indices = np.asarray(drawn)
         if not indices.size:
-            return np.empty(0, np.int64)
+            indices = np.empty(0, np.int64)
         whole = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
-        if not whole or indices.min() < 0 or indices.max() >= count:
-            raise Misconfiguration(
-                "sampler", drawn, f"must give indices of the {count} records of {name}"
-            )
-        return indices.astype(np.int64)
+        if not whole or indices.min(initial=0) < 0 or indices.max(initial=0) >= count:
+            remedy = f"must give indices of the {count} records of {name}"
+            raise Misconfiguration("sampler", drawn, remedy)
+        return Drawn(owner, indices.astype(np.int64), self.draws.copies(version, name))
 
     def _attacked(
         self, updates: attacks.Matrix, names: list[str], version: int, theta: ModelVector
@@ -205,11 +199,8 @@ class Rounds:
         bad = [name for name in names if name in self.bad]
         found = np.asarray(self.attack(own.copy(), self._view(version, theta, bad, updates[~mine])))
         if found.shape != own.shape or found.dtype != np.int64:
-            raise Misconfiguration(
-                "attack",
-                f"{found.dtype}{list(found.shape)}",
-                f"must give int64{list(own.shape)}, units of the last place: view.encode(real)",
-            )
+            remedy = f"must give int64{list(own.shape)}, units of the last place: view.encode(real)"
+            raise Misconfiguration("attack", f"{found.dtype}{list(found.shape)}", remedy)
         updates[mine] = found
         return updates
 
@@ -232,11 +223,8 @@ class Rounds:
             if np.issubdtype(vector.dtype, np.floating) and (np.abs(vector) < 2.0**62).all():
                 rounded: RingVector = np.rint(vector).astype(np.int64)
                 return rounded
-        raise Misconfiguration(
-            field,
-            f"{vector.dtype}{list(vector.shape)}",
-            f"must give [{self.task.dimension}] finite numbers, in units of the last place",
-        )
+        remedy = f"must give [{self.task.dimension}] finite numbers, in units of the last place"
+        raise Misconfiguration(field, f"{vector.dtype}{list(vector.shape)}", remedy)
 
     def _view(
         self, version: int, theta: ModelVector, names: Sequence[str], others: attacks.Matrix

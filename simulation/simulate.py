@@ -95,12 +95,8 @@ def simulate(
             the same result, bit for bit, if the functions that it is given keep nothing from round
             to round.
 
-    Returns:
-        Rounds and weights.
-
-    Raises:
-        Misconfiguration: anything that a real run would refuse, a checkpoint without a seed, or
-            one of the functions gave something else than its type says.
+    Raises Misconfiguration: anything that a real run would refuse, a checkpoint without a seed, or
+    one of the functions gave something else than its type says.
     """
     task = task if isinstance(task, Task) else Task.load(Path(task))
     data, test = _data(task, columns, data, test)
@@ -134,15 +130,12 @@ def simulate(
     }
     if checkpoint is not None:
         state = checkpoint.found_state(what, state)
+    stacked = path == "stacked"
     training = Rounds(
         task=task,
         owners=owners,
         draws=draws,
-        honest=(
-            Stacked(module, loss, task, owners)
-            if path == "stacked"
-            else PerClient(module, loss, task)
-        ),
+        honest=(Stacked(module, loss, task, owners) if stacked else PerClient(module, loss, task)),
         attack=attacks.named(attack) if isinstance(attack, str) else attack,
         bad=bad,
         absent=absent or (lambda _version, _drawn: ()),
@@ -184,9 +177,8 @@ def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
         return copy.deepcopy(model).float().to(device)
     except (RuntimeError, TypeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise Misconfiguration(
-            "device", str(device), f"can't be used ({reason}): give cpu, or a GPU with float64"
-        ) from None
+        remedy = f"can't be used ({reason}): give cpu, or a GPU with float64"
+        raise Misconfiguration("device", str(device), remedy) from None
 
 
 def _data(task: Task, columns: Columns | None, data: Any, test: Any) -> tuple[Any, Any]:
