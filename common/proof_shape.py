@@ -23,17 +23,14 @@ _COLUMNS = 8
 
 @dataclass(frozen=True)
 class ProofShape:
-    """The sizes that client and servers use alike.
+    """d, β, the norm's bound in units of the last place, and k, the range test's random rows.
 
     Raises Misconfiguration: no such proof is sound, or exact in the field.
     """
 
     dimension: int
-    """d."""
     bound: int
-    """β: the bound of the norm in units of the last place."""
     rows: int = LEAST_ROWS
-    """k: random rows of the range test."""
 
     def __post_init__(self) -> None:
         if self.rows < LEAST_ROWS:
@@ -42,9 +39,8 @@ class ProofShape:
             raise Misconfiguration("client_clip", self.bound, "must be 1 to 2^25 units")
         # 2B·d < p/2: no true sum of an accepted row wraps.
         if self.dimension < 1 or 4 * self.half_width * self.dimension >= 2**63:
-            raise Misconfiguration(
-                "dimension", self.dimension, "must be at least 1 and below 2^58/β"
-            )
+            remedy = "must be at least 1 and below 2^58/β"
+            raise Misconfiguration("dimension", self.dimension, remedy)
 
     @property
     def half_width(self) -> int:
@@ -57,9 +53,8 @@ class ProofShape:
 
         So they can write every number of [0, 2B), and no other.
         """
-        width = (2 * self.half_width - 1).bit_length()
-        powers = tuple(2**i for i in range(width - 1))
-        return (*powers, 2 * self.half_width - 2 ** (width - 1))
+        most = (2 * self.half_width - 1).bit_length() - 1
+        return (*(2**i for i in range(most)), 2 * self.half_width - 2**most)
 
     @property
     def slack_bits(self) -> int:

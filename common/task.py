@@ -7,7 +7,6 @@ fits; a number of fractional bits that is named satisfies every rule of the ring
 
 import json
 import math
-from collections.abc import Callable
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -121,9 +120,8 @@ class Task(schema.Section):
     @cached_property
     def proof(self) -> ProofShape | None:
         """The proofs' sizes, where clients prove their norms."""
-        if self.validation != "proof":
-            return None
-        return ProofShape(self.dimension, self.bound, self.projections)
+        sizes = self.dimension, self.bound, self.projections
+        return ProofShape(*sizes) if self.validation == "proof" else None
 
     @property
     def has_dealer(self) -> bool:
@@ -217,7 +215,7 @@ def _wrong_together(task: Task) -> _Wrong | None:
         twice = next(name for name in names if names.count(name) > 1)
         return "model.parameters", "names two parameters; each needs its own name", twice
     if (broken := _headroom(task)) is not None:
-        return _REMEDIES_OF[broken](task)
+        return _to_keep(broken, task)
     if privacy.client_clip > most:
         return "privacy.client_clip", (
             f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
@@ -250,57 +248,45 @@ def _headroom(task: Task) -> _Rule | None:
     return None if task.enrolment.clients * task.bound < room else "sum"
 
 
-def _of_bound(task: Task) -> _Wrong:
-    fitting = _fitting_bits(task, "range", "noise", "sum")
-    if not fitting:
-        return "privacy.client_clip", (
-            "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
-            f"that: use a clip from 2^-{schema.MAX_FRACTIONAL_BITS} to 2^24"
-        )
-    rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {MAX_BOUND}"
-    return "fractional_bits", f"{rule}; {_use(task, fitting)}"
-
-
-def _of_range(task: Task) -> _Wrong:
-    most = (RANGE_LIMIT - 1) // (_widths(task) * task.bound)
-    remedy = (
-        f"{_widths(task)}·βd must be below 2^63; with β = {task.bound} at most d = {most} fits: "
-        "use fewer fractional_bits or a smaller model"
-    )
-    return "model.parameters", remedy, f"d = {task.dimension}"
-
-
-def _of_noise(task: Task) -> _Wrong:
-    rule = (
-        f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
-        f"place and must be at least {MIN_NOISE_UNITS:g}"
-    )
-    if fitting := _fitting_bits(task):
-        use = f"{_use(task, fitting)}, or a larger privacy.noise_multiplier"
-        return "fractional_bits", f"{rule}; {use}"
-    least = MIN_NOISE_UNITS / _clip_units(task)
-    return "privacy.noise_multiplier", (
-        f"{rule}, which no number of fractional_bits gives; with {task.fractional_bits} of them "
-        f"use a multiplier of at least {_four_digits(least, up=True)}"
-    )
-
-
-def _of_sum(task: Task) -> _Wrong:
-    # n·β alone is always far below 2^62: n and β are limited themselves.
-    room = SUM_LIMIT - task.enrolment.clients * task.bound
-    most = room / (2 * NOISE_DEVIATIONS * _clip_units(task))
-    return "privacy.noise_multiplier", (
-        f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be "
-        f"below 2^62; use a multiplier of at most {_four_digits(most, up=False)}"
-    )
-
-
-_REMEDIES_OF: dict[_Rule, Callable[[Task], _Wrong]] = {
-    "bound": _of_bound,
-    "range": _of_range,
-    "noise": _of_noise,
-    "sum": _of_sum,
-}
+def _to_keep(rule: _Rule, task: Task) -> _Wrong:
+    """What to change where that rule is broken."""
+    match rule:
+        case "bound":
+            if fitting := _fitting_bits(task, "range", "noise", "sum"):
+                said = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {MAX_BOUND}"
+                return "fractional_bits", f"{said}; {_use(task, fitting)}"
+            return "privacy.client_clip", (
+                "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
+                f"that: use a clip from 2^-{schema.MAX_FRACTIONAL_BITS} to 2^24"
+            )
+        case "range":
+            most = (RANGE_LIMIT - 1) // (_widths(task) * task.bound)
+            remedy = (
+                f"{_widths(task)}·βd must be below 2^63; with β = {task.bound} at most d = {most} "
+                "fits: use fewer fractional_bits or a smaller model"
+            )
+            return "model.parameters", remedy, f"d = {task.dimension}"
+        case "noise":
+            said = (
+                f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
+                f"place and must be at least {MIN_NOISE_UNITS:g}"
+            )
+            if fitting := _fitting_bits(task):
+                use = f"{_use(task, fitting)}, or a larger privacy.noise_multiplier"
+                return "fractional_bits", f"{said}; {use}"
+            least = _four_digits(MIN_NOISE_UNITS / _clip_units(task), up=True)
+            return "privacy.noise_multiplier", (
+                f"{said}, which no number of fractional_bits gives; with {task.fractional_bits} of "
+                f"them use a multiplier of at least {least}"
+            )
+        case "sum":
+            # n·β alone is always far below 2^62: n and β are limited themselves.
+            room = SUM_LIMIT - task.enrolment.clients * task.bound
+            largest = room / (2 * NOISE_DEVIATIONS * _clip_units(task))
+            return "privacy.noise_multiplier", (
+                f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be "
+                f"below 2^62; use a multiplier of at most {_four_digits(largest, up=False)}"
+            )
 
 
 def _fitting_bits(task: Task, *others: _Rule) -> list[int]:

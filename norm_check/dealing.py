@@ -51,18 +51,18 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class DealRequest:
-    """The binary triples of one validation batch. Raises Misconfiguration for what can't be."""
+    """The binary triples of an attempt's batch. Raises Misconfiguration for what can't be.
+
+    One conjunction for each client, of as many of the comparisons, which are sign bits, as for any
+    other. The nonces are server A's and B's for their link: two restored databases have others.
+    """
 
     task: Digest
     attempt: int
     batch: int
-    """Number of the batch within the attempt."""
     clients: int
-    """Conjunctions: one a submission."""
     comparisons: int
-    """Sign bits that the batch takes, all clients' together."""
     nonces: bytes
-    """Server A's and B's for their link, 32 bytes each: two restored databases have others."""
 
     def __post_init__(self) -> None:
         if len(self.nonces) != NONCES_BYTES:
@@ -96,27 +96,26 @@ class DealRequest:
 
 @dataclass(frozen=True, slots=True)
 class SquareRequest:
-    """One server's half of a mask that the dealer squares; Misconfiguration for bad names."""
+    """One server's half of a mask that the dealer squares; Misconfiguration for bad names.
+
+    Both masks are bound to ctx, c_A and c_B; this server's seed and salt open its commitment.
+    """
 
     task: Digest
     attempt: int
     context: bytes
-    """SHA-256 of the submission's context."""
     commitment_a: bytes
     commitment_b: bytes
-    """To each server's seed, as the client signed them."""
     seed: Secret = field(compare=False)
-    """Of this server's mask; 32 bytes, like the salt. They open this server's commitment."""
     salt: Secret = field(compare=False)
 
     @property
     def names(self) -> tuple[Digest, Digest, Digest]:
-        """Ctx, c_A and c_B: what both masks are bound to."""
+        """Ctx, c_A and c_B."""
         return Digest(self.context), Digest(self.commitment_a), Digest(self.commitment_b)
 
     def __post_init__(self) -> None:
-        for value in (self.context, self.commitment_a, self.commitment_b):
-            Digest(value)
+        _ = self.names  # of which each must be a digest
         if self.attempt not in range(ATTEMPTS):
             raise Misconfiguration("attempt", self.attempt, f"must be in [0, {ATTEMPTS})")
 
@@ -289,7 +288,7 @@ class Dealing(Protocol):
 
 
 class NoDealer:
-    """The dealer of a task that has none: nobody asks it for anything."""
+    """The dealer of a task that has none: whoever asks it for anything is wrong."""
 
     epoch = b""
     bytes_received = 0
@@ -300,9 +299,9 @@ class NoDealer:
         return Secret(b"")
 
     def deal(self, request: DealRequest) -> RingVector:
-        """Nothing is dealt: a caller's mistake."""
+        """Fail."""
         raise AssertionError(f"{request.task} has no dealer")
 
     def squares(self, attempt: int) -> AbstractContextManager[DealerConversation]:
-        """Nothing is dealt: a caller's mistake."""
+        """Fail."""
         raise AssertionError(f"attempt {attempt} has no dealer")

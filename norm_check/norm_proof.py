@@ -119,17 +119,17 @@ def _put_columns(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Where h and the wires are asked for, and what each relation is weighed with."""
+    """The point t where h and the wires are asked for, and each relation's weight ρ, ``[k + 3]``.
+
+    ``wires`` are the L_m(t) over the N-th roots, ``[N]``; ``proof`` are those over the 2N-th roots,
+    in the order of the proof's words, ``[values]``. t is no such root.
+    """
 
     shape: ProofShape
     t: int
-    """The point; no 2N-th root of unity."""
     rho: FieldVector = field(repr=False)
-    """``[k + 3]``."""
     wires: FieldVector = field(repr=False)
-    """L_m(t) over the N-th roots, ``[N]``."""
     proof: FieldVector = field(repr=False)
-    """The same over the 2N-th roots, in the order of the proof's words, ``[values]``."""
 
     @classmethod
     def at(cls, shape: ProofShape, t: int, rho: FieldVector) -> "Query":
@@ -154,29 +154,28 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class ProofWords:
-    """One server's answer: c_w + 2 words, uniform to whoever lacks the other's share."""
+    """One server's answer: c_w + 2 words, uniform to whoever lacks the other's share.
+
+    Its shares of all f_i(t), of h(t), and of the sum of the linear relations, each times its ρ.
+    """
 
     wires: FieldVector = field(repr=False)
-    """Its share of f_i(t), ``[c_w]``."""
     value: int = field(repr=False)
-    """Its share of h(t)."""
     zero: int = field(repr=False)
-    """Its share of all linear relations, each times its ρ."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofShare:
-    """One server's share of what a proof has beside the update itself."""
+    """One server's share of what a proof has beside the update: bits, u, h's values, projections.
+
+    Constants are shared as (constant, 0): the seed's holder holds them.
+    """
 
     bits: FieldVector = field(repr=False)
     mask: FieldVector = field(repr=False)
-    """Of u."""
     values: FieldVector = field(repr=False)
-    """Of h."""
     z: FieldVector = field(repr=False)
-    """Of the projections: the rows times the share of the update, ``[k]``."""
     holds_constants: bool
-    """The seed's holder: constants are shared as (constant, 0)."""
 
 
 def answer(

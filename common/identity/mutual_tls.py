@@ -95,10 +95,10 @@ def check_version(who: str, theirs: int) -> None:
 def open_channel(
     address: str, identity: Identity, expect: Role, *, bulk: bool = False
 ) -> grpc.Channel:
-    """A synchronous channel to the server of that role; connects lazily.
+    """A channel to the server of that role, which connects lazily. Raises as ``dialling``.
 
     A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``, whatever its
-    address. ``bulk``: megabytes come in over it without a pause. Raises as ``dialling``.
+    address. ``bulk``: megabytes come in over it without a pause.
     """
     target, credentials, options = dialling(address, identity, expect)
     chosen = dict(options) | (_BULK if bulk else {})
@@ -184,16 +184,12 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
     """The party at the other end of a call, from its certificate and never from a message.
 
     The handshake checked the certificate when the connection began; connections live for weeks,
-    hence expiry and revocation are checked again here.
-
-    Raises AccessDenied: no certificate, no or several precad names, expired, not yet valid,
-    revoked, or of none of these roles.
+    hence expiry and revocation are checked again here. Raises AccessDenied.
     """
     certificate, principal = of_connection(context)
     if principal is None:
         raise AccessDenied("the certificate names no single precad party", Denial.MALFORMED_NAME)
-    fault = certificates.validity_fault(certificate)
-    if fault is not None:
+    if (fault := certificates.validity_fault(certificate)) is not None:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
         by = f"by the clock there, {clock.wall():%Y-%m-%d %H:%M} UTC"
         raise AccessDenied(f"the certificate of {principal} is {fault} {by}", denial)
@@ -206,10 +202,7 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
 
 
 def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]:
-    """The certificate at the other end of a call, and who it names.
-
-    Raises AccessDenied: none, or one that can't be parsed.
-    """
+    """The certificate at the other end of a call, and who it names. Raises AccessDenied."""
     pem = list(context.auth_context().get("x509_pem_cert", ()))
     if len(pem) != 1:
         raise AccessDenied("call over a connection with mutual TLS", Denial.NO_CERTIFICATE)
@@ -230,6 +223,7 @@ def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
 
 
 TIMEOUT_S = 3.0
+_LONGEST_ANSWER = 8192
 _EXPIRED, _NOT_YET_VALID = 10, 9
 """OpenSSL's verify codes."""
 
@@ -248,25 +242,17 @@ def why_unreachable(address: str, identity: Identity, expect: Role) -> PeerUnava
         to = split_address(address if proxy is None else proxy.address)
         with socket.create_connection(to, TIMEOUT_S) as connection:
             if proxy is not None and (refused := _refused(proxy, connection, address)):
-                return PeerUnavailable(
-                    f"{via} doesn't connect to {address} ({refused}): ask who runs it to allow "
-                    "that, and check the address"
-                )
+                remedy = "ask who runs it to allow that, and check the address"
+                return PeerUnavailable(f"{via} doesn't connect to {address} ({refused}): {remedy}")
             return _handshake(connection, identity, expect, who, address)
     except ConnectionRefusedError:
-        return PeerUnavailable(
-            f"{via} refuses connections: nothing listens on that port; {remedy}{hint}"
-        )
+        found = " refuses connections: nothing listens on that port"
     except socket.gaierror as error:
-        return PeerUnavailable(f"{via}: there is no such host ({error.strerror}); {remedy}{hint}")
+        found = f": there is no such host ({error.strerror})"
     except OSError as error:
-        return PeerUnavailable(
-            f"{via} doesn't answer ({error.strerror or 'no answer in time'}); {remedy}, and the "
-            f"network between{hint}"
-        )
-
-
-_LONGEST_ANSWER = 8192
+        found = f" doesn't answer ({error.strerror or 'no answer in time'})"
+        remedy += ", and the network between"
+    return PeerUnavailable(f"{via}{found}; {remedy}{hint}")
 
 
 def _refused(proxy: HttpProxy, connection: socket.socket, address: str) -> str:
@@ -286,13 +272,13 @@ def _refused(proxy: HttpProxy, connection: socket.socket, address: str) -> str:
 
 def _unused_proxy() -> str:
     """A word for whoever has a proxy in the environment, which isn't asked."""
-    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
-        if os.environ.get(name):
-            return (
-                f"; the proxy that {name} names isn't used: where there is no other way, name it "
-                'in the settings, proxy = "http://host:port"'
-            )
-    return ""
+    names = ("grpc_proxy", "https_proxy", "http_proxy")
+    if (name := next(filter(os.environ.get, names), None)) is None:
+        return ""
+    return (
+        f"; the proxy that {name} names isn't used: where there is no other way, name it in the "
+        'settings, proxy = "http://host:port"'
+    )
 
 
 def _handshake(
@@ -326,10 +312,8 @@ def _handshake(
             f"{who} answers, but not in TLS 1.3; check its address, and that nothing between "
             "takes TLS apart"
         )
-    certificate = certificates.read_certificates(
-        ssl.DER_cert_to_PEM_cert(shown).encode(), source=who
-    )[0]
-    names = certificates.dns_names(certificate)
+    pem = ssl.DER_cert_to_PEM_cert(shown).encode()
+    names = certificates.dns_names(certificates.read_certificates(pem, source=who)[0])
     if expected in names:
         return None
     other = {Role.SERVER_A: Role.SERVER_B, Role.SERVER_B: Role.SERVER_A}.get(expect)
@@ -342,7 +326,7 @@ def _handshake(
 
 
 def _require_connected(connection: socket.socket) -> None:
-    """Raise ConnectionError: it was reset meanwhile. ``wrap_socket`` would leave it open then."""
+    """Raise ConnectionError where it was reset: ``wrap_socket`` would leave it open then."""
     try:
         connection.getpeername()
     except OSError as error:

@@ -125,10 +125,8 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 def read_pem(path: Path, field: str, remedy: str) -> bytes:
     """The PEM blocks of a file, as programs write them; where there is none, the file's bytes.
 
-    People's editors and mail leave marks of an encoding, text before, indentation and other ends
-    of lines, which some of PEM's readers take and gRPC's doesn't.
-
-    Raises Misconfiguration: it can't be read.
+    People's editors and mail leave marks of an encoding, text before, indentation and other ends of
+    lines, which some of PEM's readers take and gRPC's doesn't. Raises Misconfiguration.
     """
     try:
         data = read_regular(path)
@@ -189,11 +187,7 @@ def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list
 
 
 def check_algorithm(public_key: object, *, source: str) -> None:
-    """Refuse a party's key that isn't ECDSA on P-256.
-
-    Ed25519 too: gRPC's BoringSSL offers no signature algorithm for it, and every handshake would
-    fail without saying why.
-    """
+    """Refuse a party's key that isn't ECDSA on P-256: handshakes would fail without saying why."""
     curve = public_key.curve if isinstance(public_key, ec.EllipticCurvePublicKey) else None
     if not isinstance(curve, ec.SECP256R1):
         remedy = (

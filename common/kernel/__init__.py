@@ -174,15 +174,11 @@ _LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 _SHIFT = np.uint64(_NIBBLE)
 
 
-def _entry_table() -> NDArray[np.void]:
-    """Four entries for each byte: bits i of its low half u and of its high half v give u − v."""
-    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    entries = bits[:, :_NIBBLE].astype(np.float32) - bits[:, _NIBBLE:]
-    # As one opaque item a byte, so that a look-up moves all four entries.
-    return np.ascontiguousarray(entries).view(f"V{_NIBBLE * 4}").reshape(256)
-
-
-_TABLE = _entry_table()
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_ENTRIES = _BITS[:, :_NIBBLE].astype(np.float32) - _BITS[:, _NIBBLE:]
+_TABLE = np.ascontiguousarray(_ENTRIES).view(f"V{_NIBBLE * 4}").reshape(256)
+"""Four entries for each byte: bits i of its low half u and of its high half v give u − v. As one
+opaque item a byte, so that a look-up moves all four."""
 _WEIGHTS = np.arange(0, 32, 8)
 
 

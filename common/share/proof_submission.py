@@ -45,25 +45,22 @@ class ForProof:
 
     openings: Openings
     seed_holder: Role
-    """SERVER_A or SERVER_B."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofDraft:
-    """What a client signs of its submission."""
+    """What a client signs: c, bound to the seed's holder, h_x of x', h_e of e', h_π of s_u and π'.
+
+    The holder isn't sent: both servers know it (``Roster.seed_holders``).
+    """
 
     context: SubmissionContext
     openings: Openings
     seed_holder: Role
-    """Not sent: both servers know it (``Roster.seed_holders``)."""
     commitment: Digest
-    """c, to the seed; bound to its holder."""
     update_digest: Digest
-    """h_x, of x'."""
     bits_digest: Digest
-    """h_e, of e'."""
     proof_digest: Digest
-    """h_π, of s_u and π'."""
 
     def __post_init__(self) -> None:
         if self.seed_holder not in SERVERS:
@@ -104,7 +101,6 @@ class ProofHeader(ProofDraft):
     """What both servers get alike, as it came."""
 
     signature: Signature = field(repr=False)
-    """Over ``signed``."""
 
     @classmethod
     def of(cls, draft: ProofDraft, signature: Signature) -> Self:
@@ -127,15 +123,16 @@ def _hashed(purpose: str, *digests: Digest) -> Secret:
 
 @dataclass(frozen=True, slots=True)
 class ProofSubmission:
-    """What one server gets, and holds: seed and salt, or the body. Used as ``Submission``."""
+    """What one server gets, and holds: seed and salt, or, once it has come, the body.
+
+    Used as ``Submission``.
+    """
 
     header: ProofHeader
     role: Role
     seed: Secret | None = field(default=None, repr=False)
-    """s; at the seed's holder alone, with the salt of the commitment to it."""
     salt: Secret | None = field(default=None, repr=False)
     body: Body | None = field(default=None, repr=False)
-    """At the body's holder, once it has come."""
 
     @property
     def context(self) -> SubmissionContext:

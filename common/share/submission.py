@@ -41,15 +41,13 @@ def _require_length(name: str, value: bytes | Secret, right: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionContext:
-    """Task, version, attempt, client, model and nonce."""
+    """Task, version t, attempt, client, the digest of θ_t, and a nonce."""
 
     task: Digest
     version: int
-    """t of the model θ_t."""
     attempt: int
     client: ClientId
     model: Digest
-    """Of θ_t."""
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
 
     def __post_init__(self) -> None:
@@ -134,17 +132,13 @@ def whole_digest(signed: bytes, signature: Signature) -> Digest:
 
 @dataclass(frozen=True, slots=True)
 class SignedHeader:
-    """What both servers get alike, as it came."""
+    """What both servers get alike, as it came: c_A and c_B to each server's seed, h of B's body."""
 
     context: SubmissionContext
     commitment_a: Digest
-    """c_A, to the seed that server A gets."""
     commitment_b: Digest
-    """c_B, to server B's."""
     body_digest: Digest
-    """h, of the body that server B gets."""
     signature: Signature = field(repr=False)
-    """Over ``signed``."""
 
     @property
     def signed(self) -> bytes:
@@ -170,8 +164,7 @@ def body_hasher(ctx: Digest, salt_h: Secret) -> blake3:
     """A BLAKE3 that waits for b's bytes and then gives h = BLAKE3(ctx, salt_h, b).
 
     Not SHA-256, as everything else: it takes a quarter of the time, and bodies are hashed three
-    times, by the client, B and A.
-    b comes last, without its length: ctx names the task, and the task fixes it.
+    times. b comes last, without its length: ctx names the task, and the task fixes it.
     """
     return blake3(encode_context("submission-body", ctx.value, salt_h.reveal()))
 
@@ -186,9 +179,7 @@ class Body(Protocol):
     def pieces(self) -> Iterator[bytes | memoryview]:
         """B in pieces of ``PIECE_BYTES``, the last one the rest: little-endian ring elements.
 
-        Each piece is good until the next one is asked for.
-
-        Raises BodyUnreadable: it was kept in a file that is gone or was changed.
+        Each piece is good until the next one is asked for. Raises BodyUnreadable.
         """
 
     def discard(self) -> None:
@@ -197,11 +188,10 @@ class Body(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldBody:
-    """A body in memory."""
+    """A body in memory, 8 bytes a word."""
 
     prefix: Secret = field(repr=False)
     words: bytes | bytearray | memoryview = field(repr=False)
-    """Their bytes: ``8·d`` of b."""
 
     def pieces(self) -> Iterator[memoryview]:
         """The words, in views of the one buffer."""
@@ -219,17 +209,14 @@ PIECE_WORDS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What one server gets, and holds."""
+    """What one server gets, and holds: s_j, salt_j of the commitment to it, and at B the body."""
 
     header: SignedHeader
     role: Role
-    """Which server's it is."""
     seed: Secret = field(repr=False)
-    """s_j, of this server's mask."""
     salt: Secret = field(repr=False)
-    """salt_j, of the commitment to it."""
     body: Body | None = field(default=None, repr=False)
-    """At B, once it has come; never at A."""
+    """None until it has come."""
 
     def __post_init__(self) -> None:
         _require_length("seed", self.seed, SEED_BYTES)
@@ -252,7 +239,7 @@ class Submission:
         return self.role is Role.SERVER_B
 
     def body_hash(self, prefix: Secret, _shape: ProofShape | None = None) -> "BodyHash":
-        """Takes a body's words as they come, behind salt_h, and says whether they are right."""
+        """What takes a body's words, behind salt_h, and says whether they are right."""
         return BodyHash(self.header, prefix)
 
     def mask(self) -> Keystream:

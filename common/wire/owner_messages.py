@@ -24,30 +24,29 @@ from precad.protos import precad_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class RoundOpen:
-    """An attempt started."""
+    """An attempt started; A's opening of it may have come along."""
 
     attempt: int
     version: int
-    """t of θ_t."""
     model: Digest
     selected: bool
     collect_seconds: float
     """Until collection closes; anything, NaN too."""
     signed: bytes | None = None
-    """A's opening of it, where it came along."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundOver:
-    """An attempt got done, and its version with it."""
+    """An attempt got done, and its version with it; A's newest statement may have come along.
+
+    Why a drawn owner's submission didn't count is one of ``Rejection``'s values.
+    """
 
     attempt: int
     version: int
     counted: bool
     rejection: str = ""
-    """Why it didn't, of an owner that was drawn: one of ``Rejection``'s values."""
     signed: bytes | None = None
-    """A's newest statement, where it came along."""
 
 
 @dataclass(frozen=True, slots=True)
