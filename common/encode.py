@@ -65,11 +65,9 @@ def _relative(
     largest = np.maximum(gradients.max(axis=1, initial=0.0), -gradients.min(axis=1, initial=0.0))
     if not np.isfinite(largest).all():
         row = int(np.argmin(np.isfinite(largest)))
-        raise Misconfiguration(
-            f"gradient of sampled record {row}",
-            float(largest[row]),
-            "must be finite; check that record, the loss and the learning rate",
-        )
+        field = f"gradient of sampled record {row}"
+        remedy = "must be finite; check that record, the loss and the learning rate"
+        raise Misconfiguration(field, float(largest[row]), remedy)
     unit = np.where(largest > 0, largest, 1.0)[:, None]
     relative = gradients / unit
     lengths = np.linalg.norm(relative, axis=1, keepdims=True)
@@ -120,12 +118,11 @@ def encode(x: NDArray[np.float64], fractional_bits: int) -> RingVector:
     # Extremes hand NaN on, and the comparisons are False for it.
     if not (scaled.min(initial=0.0) > -_LIMIT and scaled.max(initial=0.0) < _LIMIT):
         where = tuple(int(i) for i in np.argwhere(~(np.abs(scaled) < _LIMIT))[0])
-        raise Misconfiguration(
-            f"update{list(where)}",
-            float(x[where]),
+        remedy = (
             f"must be finite and below 2^{62 - fractional_bits} to be encoded with "
-            f"{fractional_bits} fractional bits; check the data and the loss for NaN",
+            f"{fractional_bits} fractional bits; check the data and the loss for NaN"
         )
+        raise Misconfiguration(f"update{list(where)}", float(x[where]), remedy)
     return scaled.astype(np.int64)  # which drops the fraction
 
 

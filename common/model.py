@@ -119,9 +119,8 @@ def _read_safetensors(
             names = set(file.keys()) & set(file.keys() if wanted is None else wanted)
             return {name: file.get_tensor(name) for name in sorted(names)}, file.metadata() or {}
     except (OSError, SafetensorError, TypeError) as error:
-        raise Misconfiguration(
-            field, str(path), f"can't be read: {error}; give a safetensors file, float32 or float64"
-        ) from None
+        why = f"can't be read: {error}; give a safetensors file, float32 or float64"
+        raise Misconfiguration(field, str(path), why) from None
 
 
 def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:

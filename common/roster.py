@@ -57,13 +57,11 @@ def on_grid(task: Task, record_rate: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """One client's frozen claim: how many records it holds, and at what rate it samples them."""
+    """One client's frozen claim: |D_i| records that it holds, and samples at rate p_i."""
 
     client: ClientId
     records: int
-    """|D_i|."""
     record_rate: float
-    """p_i."""
 
     def check(self, task: Task) -> None:
         """Refuse a claim that the task doesn't allow. Raises Misconfiguration."""
@@ -138,8 +136,7 @@ class Roster(Mapping[ClientId, Enrolment]):
     def denominator(self, client_rate: float) -> float:
         """q·Σ p_i·|D_i|: fixed and public, in place of PRECAD eq. (2)'s sum over who took part.
 
-        A denominator that depends on the participants breaks Lemma 8
-        (docs/decisions/fixed-denominator.md).
+        One that depends on them breaks Lemma 8 (docs/decisions/fixed-denominator.md).
         """
         return client_rate * self.expected_records()
 

@@ -23,6 +23,7 @@ Upto1000 = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 MAX_FRACTIONAL_BITS = 52
+_WITH_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
 class Section(BaseModel):
@@ -87,12 +88,11 @@ class ModelSection(Section):
         of_file = self.initial == "file"
         for name in ("initial_file", "initial_digest"):
             if of_file != (getattr(self, name) is not None):
-                raise Misconfiguration(
-                    f"model.{name}",
-                    getattr(self, name),
+                remedy = (
                     'belongs to model.initial = "file", and to nothing else: precad task new '
-                    "--from WEIGHTS writes all three",
+                    "--from WEIGHTS writes all three"
                 )
+                raise Misconfiguration(f"model.{name}", getattr(self, name), remedy)
         return self
 
 
@@ -105,9 +105,6 @@ def level_text(text: str) -> str:
         plain = plain.rstrip("0").rstrip(".")
         return "0" if plain == "-0" else plain
     return plain
-
-
-_WITH_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
 class Column(Section):
@@ -177,22 +174,19 @@ def _wrong_columns(section: DataSection) -> Misconfiguration | None:
         foreign = _NUMERIC if column.kind == "categorical" else _CATEGORICAL
         # By value: a file that a program wrote has every field.
         if beside := [name for name in foreign if getattr(column, name) != _PLAIN[name]]:
-            return Misconfiguration(
-                field, beside[0], f"isn't for a {column.kind} column; leave out"
-            )
+            remedy = f"isn't for a {column.kind} column; leave out"
+            return Misconfiguration(field, beside[0], remedy)
         if column.kind == "categorical" and not levels:
             return Misconfiguration(field, [], "list at least one level")
         read = Counter(map(level_text, levels))
         if alike := [level for level in levels if read[level_text(level)] > 1]:
             return Misconfiguration(field, alike, "are read alike: list each level once")
         if both := set(levels) & set(section.missing):
-            return Misconfiguration(
-                field, min(both), "is a level here and means a missing value in data.missing"
-            )
+            remedy = "is a level here and means a missing value in data.missing"
+            return Misconfiguration(field, min(both), remedy)
     if section.target.fill is not None or section.target.fill_level is not None:
-        return Misconfiguration(
-            "data.target", "fill", "a record without a target teaches nothing: leave it out"
-        )
+        remedy = "a record without a target teaches nothing: leave it out"
+        return Misconfiguration("data.target", "fill", remedy)
     return None
 
 

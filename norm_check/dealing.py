@@ -152,10 +152,8 @@ class DealtRandomness:
     ) -> None:
         expected = request.correction_words if role is Role.SERVER_B else 0
         if corrections.dtype != np.int64 or corrections.shape != (expected,):
-            raise PeerViolation(
-                f"the dealer sent correction words of shape {corrections.shape} to {role.value}, "
-                f"expected ({expected},)"
-            )
+            sent = f"the dealer sent correction words of shape {corrections.shape}"
+            raise PeerViolation(f"{sent} to {role.value}, expected ({expected},)")
         self.role = role
         self.request = request
         self._key = key
@@ -262,8 +260,7 @@ class DealerConversation:
             while (found := self._found.get((kind, context))) is None:
                 if (error := self._found.get((PrecadError, context), self._ended)) is not None:
                     raise error
-                left = deadline - self._clock.now()
-                if left <= 0:
+                if (left := deadline - self._clock.now()) <= 0:
                     raise PeerUnavailable(
                         f"the dealer dealt nothing for {context.hex()} in {self._timeout_s:g} s; "
                         "check that the other server has asked too"

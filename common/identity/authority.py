@@ -62,7 +62,7 @@ def make_request(
 def read_request(
     pem: bytes, expected: Principal | None, *, source: str
 ) -> tuple[Principal, ec.EllipticCurvePublicKey]:
-    """Who asks in a request, and its public key; whole, and for the expected party if there is one.
+    """Who asks in a request, the expected party if there is one, and its public key.
 
     Raises Misconfiguration: malformed, another party's, not signed by its own key, or not P-256.
     """
@@ -139,10 +139,7 @@ class Authority:
         number: int,
         now: datetime | None = None,
     ) -> x509.CertificateRevocationList:
-        """The signed list of what no longer counts: ``revoked_entry``'s, or an earlier list's.
-
-        ``number`` grows with each list.
-        """
+        """The signed list, whose ``number`` grows: ``revoked_entry``'s, or an earlier list's."""
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)

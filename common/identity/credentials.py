@@ -107,15 +107,13 @@ def check_certificate(
     """
     own, *intermediates = chain
     certificates.check_algorithm(own.public_key(), source=source)
-    fault = certificates.validity_fault(own, now)
-    if fault is not None:
-        raise WrongTime(
-            "certificate",
-            source,
+    if (fault := certificates.validity_fault(own, now)) is not None:
+        why = (
             f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to "
             f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
-            f"{now or clock.wall():%Y-%m-%d %H:%M}): set the clock, or {_NEW_ONE}",
+            f"{now or clock.wall():%Y-%m-%d %H:%M}): set the clock, or {_NEW_ONE}"
         )
+        raise WrongTime("certificate", source, why)
     if not certificates.has_chain(own, intermediates, authorities, now):
         remedy = f"not issued by a valid authority in {CA_FILE}; take both files from one operator"
         raise Misconfiguration("certificate", source, remedy)
@@ -221,12 +219,11 @@ def _take_over(old: Path, folder: Path, principal: Principal) -> None:
 
 def _take_over_coin_key(path: Path, to: Path) -> None:
     if not path.is_file():
-        raise Misconfiguration(
-            "--renew",
-            str(path.parent),
+        remedy = (
             f"has no {COIN_FILE}: put the server's own back there. With a new one no version that "
-            "is open could be drawn again",
+            "is open could be drawn again"
         )
+        raise Misconfiguration("--renew", str(path.parent), remedy)
     key = path.read_bytes()
     if to.exists() and to.read_bytes() != key:
         raise Misconfiguration("FOLDER", str(to), f"is another key than {path}: name a new folder")
@@ -276,12 +273,11 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
                 make_coin_key(identity)
         key = Secret(path.read_bytes())
     except OSError as error:
-        raise Misconfiguration(
-            field,
-            str(path),
+        remedy = (
             f"no coin key can be read or written there ({error.strerror}): put the server's own "
-            "back, or issue its keys anew with this version of precad",
-        ) from None
+            "back, or issue its keys anew with this version of precad"
+        )
+        raise Misconfiguration(field, str(path), remedy) from None
     if len(key) != COIN_BYTES:
         remedy = f"a coin key has {COIN_BYTES} bytes; put the right file back"
         raise Misconfiguration(field, str(path), remedy)

@@ -82,10 +82,7 @@ class Deployment:
         return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
 
     def folder_of(self, principal: Principal) -> Path:
-        """Where a party's files go unless told otherwise.
-
-        Raises Misconfiguration: a client named like another party's folder.
-        """
+        """Where a party's files go; Misconfiguration: a client named like another's folder."""
         if principal.role is Role.CLIENT and principal.name in _RESERVED:
             remedy = "that folder is another party's; name one with --out"
             raise Misconfiguration("client", principal.name, remedy)
@@ -181,10 +178,7 @@ class Deployment:
         return written
 
     def current_serials(self, principal: Principal) -> list[int]:
-        """The party's certificates that are neither expired nor revoked.
-
-        Raises Misconfiguration: there is none.
-        """
+        """The party's certificates that still count. Raises Misconfiguration: there is none."""
         revoked = {entry.serial_number for entry in self._revocations()}
         serials = [
             each.serial_number
@@ -292,10 +286,7 @@ class CertificateSummary:
 
 
 def summarise(path: Path) -> list[CertificateSummary]:
-    """The certificates of a deployment's directory, of one party's folder, or of one PEM file.
-
-    Raises Misconfiguration: nothing of the kind there, or damaged.
-    """
+    """The certificates of a deployment's directory, of one party's folder, or of one PEM file."""
     root = path / AUTHORITY_FOLDER
     if (root / CA_FILE).exists():
         roots = _read(root / CA_FILE)

@@ -52,16 +52,12 @@ class CertificateVerifier:
     """Believes what the identity's authorities issued and its revocation list doesn't name."""
 
     def __init__(self, identity: Identity) -> None:
-        self._authorities = certificates.read_certificates(
-            identity.ca, source=str(identity.path / CA_FILE)
-        )
+        source = str(identity.path / CA_FILE)
+        self._authorities = certificates.read_certificates(identity.ca, source=source)
         self._revocations = identity.revocations
 
     def admit(self, signature: Signature, client: ClientId) -> None:
-        """The certificate is ``client``'s, of our authorities, valid now, and not revoked.
-
-        Raises RejectedSubmission: BAD_SIGNATURE, with what is wrong.
-        """
+        """As ``Verifier``: the certificate is of our authorities, valid now, and not revoked."""
         principal = self._principal(signature)
         if principal != Principal.client(client.name):
             _refuse(f"the certificate is {principal}'s, the submission is client {client}'s")
@@ -141,21 +137,17 @@ class SignedKind(Enum):
     """What a server signs; one kind never passes for another."""
 
     ROSTER = "roster"
-    """The frozen roster's digest."""
     COIN_COMMITMENT = "coin-commitment"
     COIN_OPENING = "coin-opening"
     HEAD = "head"
-    """The own ledger's newest head."""
     COUNTERSIGNATURE = "countersignature"
-    """The other server's head, by one that has prepared the same attempt itself."""
+    """Of the other server's ledger's head, by one that has prepared the same attempt itself."""
     MODEL = "model"
-    """The digest of a version's model, which both servers hold."""
     NOT_PREPARED = "not-prepared"
     """For this attempt; the other's prepared entry may be voided."""
     OPENING = "opening"
-    """To an owner, before it shares anything for an attempt."""
+    """To an owner, before it shares anything for an attempt; a statement is of its account."""
     STATEMENT = "statement"
-    """To an owner, of its account."""
 
 
 @dataclass(frozen=True, slots=True)

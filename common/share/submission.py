@@ -125,9 +125,8 @@ def whole_digest(signed: bytes, signature: Signature) -> Digest:
 
     Compared by less, one client could send two headers and frame a server for the difference.
     """
-    return Digest.of(
-        encode_context("whole-submission", signed, signature.value, *signature.certificates)
-    )
+    parts = signed, signature.value, *signature.certificates
+    return Digest.of(encode_context("whole-submission", *parts))
 
 
 @dataclass(frozen=True, slots=True)
