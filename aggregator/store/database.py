@@ -17,11 +17,10 @@ from sqlalchemy import Connection, inspect
 
 from precad.aggregator.store import schema
 from precad.aggregator.store.attempts import Attempts
-from precad.aggregator.store.enrolment import Enrolments
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Ledger, ledger_start
+from precad.aggregator.store.owners import Enrolments, Statements
 from precad.aggregator.store.postgres import STOP_IT_FIRST, hold_session, require_own_tables
-from precad.aggregator.store.statements import Statements
 from precad.aggregator.store.transaction import (
     Transaction,
     file_of,

@@ -37,7 +37,7 @@ from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.store.attempts import Attempts
-from precad.aggregator.store.enrolment import Enrolments
+from precad.aggregator.store.owners import Enrolments
 from precad.aggregator.store.versions import Versions
 from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.model_store import ModelStore
