@@ -76,11 +76,7 @@ class Blocks:
 
     @classmethod
     def of(cls, noise_units: float) -> Self:
-        """The table for N_Z(0, s²), in a few milliseconds.
-
-        Args:
-            noise_units: s, in units of the last place, taken for exactly the number that it is.
-        """
+        """The table for N_Z(0, s²), in a few milliseconds; s is taken for exactly what it is."""
         # The greatest power of two that is at most s/8, and 1 for a small s.
         width_bits = max(0, (int(noise_units) // _WIDEST).bit_length() - 1)
         with localcontext(Context(prec=_DIGITS)):
@@ -92,14 +88,7 @@ class Blocks:
             masses[0] += _TOTAL - sum(masses)
             tightness = [float(scale * w / m) for w, m in zip(weights, masses, strict=True)]
         thresholds, others = _alias_table(masses)
-        return cls(
-            width_bits,
-            scale,
-            tuple(masses),
-            np.array(thresholds, dtype=np.uint64),
-            np.array(others, dtype=np.int64),
-            np.array(tightness, dtype=np.float64),
-        )
+        return cls(width_bits, scale, tuple(masses), thresholds, others, np.array(tightness))
 
 
 def weight(magnitude: int, noise_units: float) -> Decimal:
@@ -112,7 +101,7 @@ def weight(magnitude: int, noise_units: float) -> Decimal:
     return (-Decimal(magnitude) * magnitude / (2 * s * s)).exp()
 
 
-def _alias_table(masses: list[int]) -> tuple[list[int], list[int]]:
+def _alias_table(masses: list[int]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Thresholds and other blocks such that each block q is picked by exactly m_q of 2^64 words."""
     full = 1 << COLUMN_BITS
     left, thresholds, others = list(masses), [full] * len(masses), list(range(len(masses)))
@@ -126,7 +115,7 @@ def _alias_table(masses: list[int]) -> tuple[list[int], list[int]]:
             long.pop()
             if left[giver] < full:
                 short.append(giver)
-    return thresholds, others
+    return np.array(thresholds, dtype=np.uint64), np.array(others, dtype=np.int64)
 
 
 LEAST, LIMIT = 0.5, 2.0**58
@@ -153,21 +142,16 @@ class NoiseSource(Protocol):
     def draw(self, dimension: int) -> RingVector:
         """Fresh noise, ``[d] int64`` in units of the last place.
 
-        Depends on nothing but ``dimension`` and may be called from any thread, also from several
-        at once: it can be drawn while uploads are collected. Each result is for one use, and its
-        caller's to change.
+        Depends on nothing but ``dimension`` and may be called from several threads at once, while
+        uploads are collected. Each result is for one use, and its caller's to change.
         """
 
 
 class DiscreteGaussian:
     """Discrete Gaussian N_Z(0, s²) for each coordinate, within 2^−183 a coordinate.
 
-    Args:
-        noise_units: s, standard deviation in units of the last place (``Task.noise_units``).
-        stream: makes the source of a call's bits; tests give one that repeats itself.
-
-    Raises:
-        ValueError: s isn't in [1/2, 2^58).
+    s is ``noise_units``, the standard deviation in units of the last place (``Task.noise_units``).
+    Tests give a ``stream`` of bits that repeats itself. Raises ValueError: s isn't in [1/2, 2^58).
     """
 
     def __init__(self, noise_units: float, stream: Callable[[], Keystream] = fresh_stream) -> None:
@@ -192,7 +176,6 @@ class DiscreteGaussian:
         return drawn
 
     def _accepted(self, stream: Keystream, count: int) -> RingVector:
-        """What is accepted of ``count`` proposals."""
         pick, place, chance = stream.words(_WORDS * count).view(np.uint64).reshape(_WORDS, count)
         blocks, width_bits = self._blocks, self._blocks.width_bits
         column = (pick % COLUMNS).astype(np.intp)
@@ -250,9 +233,8 @@ class DrawnAhead:
     def draw(self, dimension: int) -> RingVector:
         """``[d] int64``, once it is drawn; as ``NoiseSource.draw``.
 
-        Raises:
-            RuntimeError: it was used before, or is of another dimension: a caller's bug.
-            Exception: whatever the source raised.
+        Raises RuntimeError: it was used before, or is of another dimension, a caller's bug; and
+        whatever the source raised.
         """
         with self._changed:
             if self._taken or dimension != self._dimension:

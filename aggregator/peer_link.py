@@ -44,14 +44,12 @@ class FrameTransport(Protocol):
         """Raise PeerUnavailable when the peer is known to be gone; for long waits on others."""
 
 
+@dataclass(eq=False, repr=False)
 class MemoryTransport:
-    """One end of a pair of queues."""
+    """One end of a pair of queues; the other end is in this process."""
 
-    def __init__(
-        self, outgoing: "queue.SimpleQueue[Frame]", incoming: "queue.SimpleQueue[Frame]"
-    ) -> None:
-        self._outgoing = outgoing
-        self._incoming = incoming
+    _outgoing: "queue.SimpleQueue[Frame]"
+    _incoming: "queue.SimpleQueue[Frame]"
 
     def put(self, frame: Frame) -> None:
         """Send one frame."""
@@ -65,7 +63,7 @@ class MemoryTransport:
             raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
 
     def require_alive(self) -> None:
-        """The other end is in this process."""
+        """It is."""
 
 
 def memory_pair() -> tuple[MemoryTransport, MemoryTransport]:
@@ -102,16 +100,12 @@ class PeerLink:
     def send(self, step: str, payload: bytes | memoryview) -> None:
         """Send one message of protocol step ``step``. Raises PeerUnavailable."""
         view = memoryview(payload)
-        starts = range(0, len(view), PIECE_BYTES) or range(1)
-        for start in starts:
+        for start in range(0, len(view), PIECE_BYTES) or range(1):
             last = start + PIECE_BYTES >= len(view)
             self.send_piece(step, view[start : start + PIECE_BYTES], last=last)
 
     def send_piece(self, step: str, piece: bytes | memoryview, *, last: bool) -> None:
-        """Send the next piece of a message that is never whole in memory.
-
-        Towards B, whose port takes no more in a message, at most ``PIECE_BYTES``.
-        """
+        """Send the next piece, to B ``PIECE_BYTES`` at most, of a message never whole here."""
         frame = Frame(self._task, self._attempt, step, self._sent, bytes(piece), last)
         self._sent += 1
         self.bytes_sent += len(piece)
@@ -120,26 +114,20 @@ class PeerLink:
     def receive(self, step: str, *, timeout_s: float | None = None) -> bytes:
         """The other server's next message, which must be of ``step``.
 
-        Raises:
-            PeerUnavailable: nothing came within the deadline.
-            PeerViolation: out of order, of another step or attempt, or too long.
-            TaskMismatch: the frame belongs to another task.
+        Raises PeerUnavailable: nothing came in time; TaskMismatch; PeerViolation: out of order, of
+        another step or attempt, or too long.
         """
         return b"".join(self._pieces(step, self._max_message_bytes, timeout_s))
 
     def receive_into(self, step: str, out: memoryview) -> None:
-        """As ``receive``, for a message of a known length.
-
-        Raises PeerViolation: also when the message hasn't as many bytes as ``out``.
-        """
+        """As ``receive``, for a message of as many bytes as ``out``."""
         filled = 0
         for piece in self._pieces(step, len(out)):
             out[filled : filled + len(piece)] = piece
             filled += len(piece)
         if filled < len(out):
-            raise PeerViolation(
-                f"message of step {step!r} has {filled} bytes instead of {len(out)}"
-            )
+            why = f"message of step {step!r} has {filled} bytes instead of {len(out)}"
+            raise PeerViolation(why)
 
     def _pieces(
         self, step: str, most: int, timeout_s: float | None = None
@@ -155,10 +143,7 @@ class PeerLink:
     def receive_piece(
         self, step: str, *, timeout_s: float | None = None
     ) -> tuple[bytes | memoryview, bool]:
-        """The next piece of a message, and whether it is the last. Raises as ``receive`` does.
-
-        Whoever reads a message in pieces counts its bytes.
-        """
+        """The next piece of a message, whose bytes the caller counts, and whether it's the last."""
         frame = self._transport.get(self._timeout_s if timeout_s is None else timeout_s)
         if frame.task != self._task:
             raise TaskMismatch(str(self._task), str(frame.task))

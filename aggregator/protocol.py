@@ -12,18 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from precad.aggregator.collect import Inbox
-from precad.aggregator.collect.matching import describe, match
+from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.collect.matching import HeldList, describe, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
-from precad.aggregator.rounds.client_lists import HeldList
-from precad.aggregator.rounds.joint_coin import draw
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey, Finished, Opened
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
-from precad.aggregator.rounds.start_attempt import answer, propose
-from precad.aggregator.rounds.states import Finished, Opened
+from precad.aggregator.rounds.start_attempt import answer, draw, propose
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.common.errors import RejectedSubmission
@@ -56,24 +53,13 @@ def run_round(
     attempt: int = 0,
     noise: Callable[[Role], NoiseSource] | None = None,
 ) -> tuple[Finished, Finished]:
-    """Play one round and return what server A and server B end with.
+    """Play one round and return A's and B's outcome: same valid set, same model bytes.
 
-    Args:
-        roster: everybody enrolled; fixes the denominator.
-        theta: ``[d]``, θ_t.
-        updates: each participating client's encoded update, ``[d] int64``; honest or not.
-        store: each server's, empty; for the task and the role.
-        signers: each of these clients' pen.
-        verifier: how both servers check what was signed.
-        signatures: each server's own, and its check of what servers signed.
-        attempt: t.
-        noise: each server's noise; the task's discrete Gaussian unless given.
+    ``theta`` is θ_t, ``[d]``, and ``attempt`` t. ``updates`` are the participating clients' encoded
+    updates, ``[d] int64``, honest or not; the ``roster`` of all who enrolled fixes the denominator.
+    Each server's ``store`` is empty; its ``noise`` is the task's discrete Gaussian unless given.
 
-    Returns:
-        A's and B's outcome: same valid set, same model bytes.
-
-    Raises:
-        PeerViolation: the two servers disagree.
+    Raises PeerViolation: the two servers disagree.
     """
     model = model_digest(task.digest, attempt, task.model.parameters, theta)
     dealer = DealerRole.of(task) if task.has_dealer else None

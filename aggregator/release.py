@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import (
+from precad.aggregator.rounds.aggregator import (
+    Aggregator,
     Counted,
     Finished,
     Matched,
@@ -18,7 +18,6 @@ from precad.aggregator.rounds.states import (
 from precad.aggregator.server_messages import HeadBody, ModelBody, SetCheck, exchange
 from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import history_after
-from precad.aggregator.validate.in_process_validator import in_process
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
@@ -27,25 +26,18 @@ from precad.common.model import ModelVector, apply_update, model_digest
 from precad.common.prime_field import Group, group_of
 from precad.common.ring import RingVector, byte_view, derive, encode_context
 
-# Validate and aggregate: from matched submissions to the sum of the valid ones.
-
 
 def aggregate(
     aggregator: Aggregator, matched: Matched, validator: Validator | None = None
 ) -> Summed:
     """Both parts of docs/soundness.md for every matched submission, then the sum of the valid ones.
 
-    Args:
-        validator: has taken those that were matched early; all are validated here without one.
-
-    Raises:
-        PeerViolation: the servers disagree about the valid set, or one departs from the protocol.
-        PeerUnavailable: the other server, the dealer or a worker is gone; or a body that has to be
-            taken out of the sum can't be read again.
+    ``validator`` has taken those that were matched early; all are validated here without one.
+    Raises as it does, and PeerViolation: the servers disagree about the valid set.
     """
     opened = matched.opened
     if validator is None:
-        with in_process(aggregator.for_validation, opened.attempt, opened.counted) as alone:
+        with aggregator.in_process(opened) as alone:
             return aggregate(aggregator, matched, alone)
     late = [s for client, s in matched.submissions.items() if client not in matched.early]
     for start in range(0, len(late), MAX_BATCH_CLIENTS):
@@ -92,26 +84,17 @@ def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
 
 
 def prepare(store: Store, noised: Noised) -> Prepared:
-    """Charge the ledger and persist the noisy share, in one. Nothing leaves yet.
-
-    Raises AlreadyReleased: this attempt was prepared before.
-    """
+    """Charge the ledger and persist the noisy share, in one, once. Raises AlreadyReleased."""
     counted, noisy = noised.counted, noised.noisy_share
+    opened, noisy_bytes = counted.opened, byte_view(noisy)
     store.attempts.prepare(
-        counted.opened.attempt,
-        counted.valid,
-        counted.valid_set,
-        counted.rejections,
-        byte_view(noisy),
+        opened.attempt, counted.valid, counted.valid_set, counted.rejections, noisy_bytes
     )
     return Prepared(counted, noisy)
 
 
 def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
-    """Sign the own head, countersign the other's; with both, the noisy share may leave.
-
-    Raises PeerViolation: the other server prepared something else, or its ledger holds other facts.
-    """
+    """Sign the own head, countersign the other's; with both, the noisy share may leave."""
     link, store, signatures = aggregator.link, aggregator.store, aggregator.signatures
     own = _head(aggregator, prepared)
     theirs, head = signatures.exchange(link, "head", SignedKind.HEAD, own)
@@ -148,9 +131,6 @@ def _common(head: HeadBody) -> tuple[str, int, int, str, str]:
     return head.task, head.version, head.attempt, head.valid_set, head.history
 
 
-# Reconstruct: from both noisy shares to the next model.
-
-
 def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finished:
     """Exchange noisy shares, decode, divide by the fixed denominator, step with η.
 
@@ -158,9 +138,7 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     digest: a server that loses it later takes it back on its own signature. A large model has room
     for few vectors: θ_t becomes θ_{t+1} where it is float32.
 
-    Raises:
-        PeerViolation: the other server's share has the wrong size, or words that aren't of the
-            task's group, or its next model differs.
+    Raises PeerViolation: the other's share has another size or words, or its next model differs.
     """
     link, signatures = aggregator.link, aggregator.signatures
     link.send("noisy-share", byte_view(sent.noisy_share))

@@ -28,17 +28,15 @@ import numpy as np
 
 from benchmarks.coordinator import SERVERS, Pen
 from benchmarks.rounds.hardware import hardware
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import FrameTransport, memory_pair
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey, Opened
 from precad.aggregator.rpc.notices import opening_of, statement_of
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients
-from precad.aggregator.training.event_log import Event, EventLog, RoundDone, RoundOpened
 from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.training.session import Session
+from precad.aggregator.training.session import Event, EventLog, RoundDone, RoundOpened, Session
 from precad.aggregator.training.training_loop import Dealer, Peers, train
 from precad.aggregator.validate.validation import Validation, Verdicts
 from precad.common.clock import CLOCK

@@ -32,7 +32,7 @@ OWNERS = (
     "torch._dynamo",
 )
 PARTS = (
-    *("precad.aggregator.validate.check_by_shares", "precad.dealer.process"),
+    *("precad.aggregator.validate.crypten_comparisons", "precad.dealer.process"),
     *("precad.server_a.process", "precad.server_b.process", *OWNERS),
 )
 """What is imported once: for owners of one machine, and for all parts of a deployment."""

@@ -3,16 +3,12 @@
 import logging
 
 from precad.aggregator.collect import matching
-from precad.aggregator.collect.matching import Closed, describe, rest_of
+from precad.aggregator.collect.matching import Closed, HeldList, describe, rest_of
 from precad.aggregator.enrol.agreement import accept_roster
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.client_lists import HeldList
-from precad.aggregator.rounds.joint_coin import draw
-from precad.aggregator.rounds.start_attempt import answer
-from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.event_log import RoundOpened
-from precad.aggregator.training.session import Phase, Session
+from precad.aggregator.rounds.aggregator import Aggregator, Opened
+from precad.aggregator.rounds.start_attempt import answer, draw
+from precad.aggregator.training.session import Phase, RoundOpened, Session
 from precad.aggregator.training.training_loop import WAITS, Peers, note_done, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, Rejection

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rounds.aggregator import Opened
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import DIGEST_BYTES, ClientId, Digest, Role
@@ -142,19 +142,14 @@ class Inbox:
 
     def open(self, opened: Opened) -> None:
         """Take submissions for an attempt that both servers opened."""
-        opening = Digest(secrets.token_bytes(DIGEST_BYTES))
+        cohort, opening = frozenset(opened.cohort), Digest(secrets.token_bytes(DIGEST_BYTES))
         with self._changed:
-            self._round = _OpenAttempt(
-                opened, frozenset(opened.cohort), Spool(self._spool), opening
-            )
+            self._round = _OpenAttempt(opened, cohort, Spool(self._spool), opening)
             self._patience.open(opened.attempt, opened.cohort)
             self._changed.notify_all()
 
     def proof_opening(self, attempt: int, client: ClientId) -> tuple[Digest, Role] | None:
-        """What this server states for a proof: its o, and who gets this client's seed.
-
-        None where the attempt isn't open, or has no proofs.
-        """
+        """This server's o and who gets this client's seed; None: not open, or without proofs."""
         with self._changed:
             current = self._round
             if current is None or current.opened.attempt != attempt:
@@ -168,17 +163,14 @@ class Inbox:
         The header fixes the submission, so the first good one is the client's only one, also while
         its body is on the way. The same again is a retry, and welcome.
 
-        Raises RejectedSubmission: with the reason; counted for the client where it is in the
-        cohort.
+        Raises RejectedSubmission: counted for the client where it is in the cohort.
         """
         context = submission.context
         at = context.attempt, context.client
         if context.task != self._task.digest:
             # Counted nowhere: it isn't about this task.
-            raise RejectedSubmission(
-                Rejection.WRONG_TASK,
-                f"submission is for task {context.task}, this server runs {self._task.digest}",
-            )
+            why = f"submission is for task {context.task}, this server runs {self._task.digest}"
+            raise RejectedSubmission(Rejection.WRONG_TASK, why)
         with self._changed:
             self._patience.sends(context.client, context.attempt)
             current = self._current(*at)
@@ -206,14 +198,10 @@ class Inbox:
             # A second one doesn't count, and costs the first nothing: its body may be on the way.
             if reason is not Rejection.DUPLICATE:
                 current.refused.setdefault(client, reason)
-                if current.settled(client):
-                    self._no_longer_awaited(current, client)
+                self._no_longer_awaited(current, client)
 
     def wait(self, clients: Collection[ClientId], deadline: float) -> None:
-        """Wait until all of ``clients`` are held or refused, or until that instant of the clock.
-
-        As in ``over``, who is missing again and again isn't waited for.
-        """
+        """Wait for those for whom ``over`` waits to be held or refused, or for that instant."""
         with self._changed:
             current = self._require_open()
             awaited = current.expect([each for each in clients if self._waits_for(current, each)])
@@ -299,45 +287,35 @@ class Inbox:
     def _check(self, submission: AnySubmission, current: _OpenAttempt) -> None:
         header, context, opened = submission.header, submission.context, current.opened
         if context.version != opened.version:
-            raise RejectedSubmission(
-                Rejection.WRONG_ATTEMPT,
-                f"submission is for version {context.version}, attempt {opened.attempt} is of "
-                f"version {opened.version}",
-            )
+            there = f"attempt {opened.attempt} is of version {opened.version}"
+            why = f"submission is for version {context.version}, {there}"
+            raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
         if context.model != opened.model:
-            raise RejectedSubmission(
-                Rejection.WRONG_MODEL,
-                f"trained on model {context.model}, attempt {opened.attempt} has "
-                f"{opened.model}; fetch the model again",
-            )
+            there = f"attempt {opened.attempt} has {opened.model}; fetch the model again"
+            why = f"trained on model {context.model}, {there}"
+            raise RejectedSubmission(Rejection.WRONG_MODEL, why)
         if isinstance(submission, ProofSubmission) != (self._task.proof is not None):
-            raise RejectedSubmission(
-                Rejection.MALFORMED,
-                f"the header is of another check: this task has validation = "
-                f"{self._task.validation!r}",
-            )
+            check = self._task.validation
+            why = f"the header is of another check: this task has validation = {check!r}"
+            raise RejectedSubmission(Rejection.MALFORMED, why)
         if isinstance(header, ProofHeader):
             self._check_proof(header, current)
         self.verifier.admit(header.signature, context.client)
         self.verifier.check(header.signature, header.signed)
         if not submission.opens:
-            raise RejectedSubmission(
-                Rejection.MALFORMED,
-                f"seed and salt don't open the commitment to {self._role.value}'s seed",
-            )
+            why = f"seed and salt don't open the commitment to {self._role.value}'s seed"
+            raise RejectedSubmission(Rejection.MALFORMED, why)
 
     def _check_proof(self, header: ProofHeader, current: _OpenAttempt) -> None:
         if header.openings[SERVERS.index(self._role)] != current.opening:
-            raise RejectedSubmission(
-                Rejection.WRONG_ATTEMPT, "the header is of another opening of this attempt"
-            )
+            why = "the header is of another opening of this attempt"
+            raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
         if header.seed_holder is not current.opened.seed_holders.get(header.context.client):
-            raise RejectedSubmission(
-                Rejection.MALFORMED, "the seed came to the server that gets this client's body"
-            )
+            why = "the seed came to the server that gets this client's body"
+            raise RejectedSubmission(Rejection.MALFORMED, why)
 
     def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:
-        if current.awaited is not None:
+        if current.awaited is not None and current.settled(client):
             current.awaited.discard(client)
             if not current.awaited:
                 self._changed.notify_all()
@@ -346,17 +324,14 @@ class Inbox:
         current = self._round
         if current is None or current.opened.attempt != attempt:
             state = "no attempt" if current is None else f"attempt {current.opened.attempt}"
-            raise RejectedSubmission(
-                Rejection.WRONG_ATTEMPT, f"submission is for attempt {attempt}, {state} is open"
-            )
+            why = f"submission is for attempt {attempt}, {state} is open"
+            raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
         if self._clock.now() >= current.closes:
-            raise RejectedSubmission(
-                Rejection.WRONG_ATTEMPT, f"attempt {attempt} takes no submissions any more"
-            )
+            why = f"attempt {attempt} takes no submissions any more"
+            raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
         if client not in current.cohort:
-            raise RejectedSubmission(
-                Rejection.NOT_SELECTED, f"client {client} isn't in attempt {attempt}'s cohort"
-            )
+            why = f"client {client} isn't in attempt {attempt}'s cohort"
+            raise RejectedSubmission(Rejection.NOT_SELECTED, why)
         return current
 
     def _require_open(self) -> _OpenAttempt:

@@ -1,17 +1,112 @@
-"""Match: only submissions that both servers hold, the same signed bytes, go on."""
+"""Match: only submissions that both servers hold, the same signed bytes, go on.
+
+In the servers' messages clients stand by their places in a list that both have agreed on by digest
+(the roster, or an attempt's cohort of it), each as the distance from the one before: a name takes
+some ten bytes, a distance one.
+"""
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import Field, model_validator
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
-from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.rounds.aggregator import Matched, Opened
+from precad.aggregator.server_messages import Hex32, Message, Step
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission
+
+Outcome = str | Rejection
+"""Of one client at one server: SHA-256, in hex, of the whole signed bytes (header, signature and
+certificates as received) where it holds a submission, else why not."""
+_REASONS = tuple(Rejection)
+
+
+class Places:
+    """Places of a list's clients, each once, in the order that both servers have them in."""
+
+    def __init__(self, clients: Iterable[ClientId]) -> None:
+        self._clients = tuple(clients)
+        self._place = {client: number for number, client in enumerate(self._clients)}
+
+    def steps(self, clients: Iterable[ClientId]) -> tuple[int, ...]:
+        """Each one's distance from the one before it, in the list's order; the first's from −1."""
+        places = sorted(self._place[client] for client in clients)
+        return tuple(here - before for before, here in zip([-1, *places], places, strict=False))
+
+    def clients(self, steps: Iterable[int]) -> tuple[ClientId, ...]:
+        """Inverse of ``steps``: nobody twice. Raises PeerViolation: a step leads out of them."""
+        place, size, found = -1, len(self._clients), []
+        for step in steps:
+            place += step
+            if step < 1 or place >= size:
+                why = f"the other server names somebody who isn't among {size} clients"
+                raise PeerViolation(why)
+            found.append(self._clients[place])
+        return tuple(found)
+
+
+class Ask(Message):
+    """A's turn while collection is open."""
+
+    patient: bool = False
+    """Whether B is to wait a moment for its next arrival."""
+    over: bool = False
+    """Collection is closed at A: its list follows."""
+
+
+class Offer(Message):
+    """What has come to B, whole, since it last offered."""
+
+    clients: tuple[Step, ...]
+    """By places in the cohort (``Places``), in its order, which is that of names."""
+    signed: tuple[Hex32, ...]
+    """Digests of each one's whole signed bytes, in the same order."""
+
+
+class Alike(Message):
+    """Of all that was offered, what A holds alike and goes on now."""
+
+    clients: tuple[Step, ...]
+    """By places in the cohort."""
+
+
+class HeldList(Message):
+    """An attempt's cohort as one server holds it, without those who have gone on already."""
+
+    reasons: tuple[Annotated[int, Field(ge=0, le=len(_REASONS))], ...]
+    """In the cohort's order: 0 for a submission that is held, else 1 and the reason's number."""
+    signed: tuple[Hex32, ...]
+    """Digests of those that are held, in the same order."""
+
+    @model_validator(mode="after")
+    def _has_a_digest_for_each_that_is_held(self) -> Self:
+        if (held := self.reasons.count(0)) != len(self.signed):
+            raise ValueError(f"{len(self.signed)} digests of {held} that are held")
+        return self
+
+    @classmethod
+    def listing(cls, outcomes: Sequence[Outcome]) -> Self:
+        """Return the list of these: a byte for each client, and 34 more for what is held."""
+        found = [_REASONS.index(i) + 1 if isinstance(i, Rejection) else 0 for i in outcomes]
+        signed = tuple(each for each in outcomes if not isinstance(each, Rejection))
+        return cls(reasons=tuple(found), signed=signed)
+
+    def of(self, clients: Sequence[ClientId]) -> dict[ClientId, Outcome]:
+        """Return the outcomes by client. Raises PeerViolation: it is over more or fewer."""
+        if len(self.reasons) != len(clients):
+            raise PeerViolation(
+                f"the other server's list has {len(self.reasons)} clients, the rest of this "
+                f"attempt's cohort has {len(clients)}"
+            )
+        digests = iter(self.signed)
+        outcomes = (_REASONS[each - 1] if each else next(digests) for each in self.reasons)
+        return dict(zip(clients, outcomes, strict=True))
+
 
 Collected = Mapping[ClientId, AnySubmission | Rejection]
 
@@ -29,10 +124,9 @@ class Closed(NamedTuple):
 
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
     """What this server holds, as the other server may know it: digests and reasons."""
-    rest = [collected[client] for client in sorted(collected) if client not in early]
-    return HeldList.listing(
-        [i if isinstance(i, Rejection) else str(i.header.whole_digest) for i in rest]
-    )
+    rest = (collected[client] for client in sorted(collected) if client not in early)
+    whole = [i if isinstance(i, Rejection) else str(i.header.whole_digest) for i in rest]
+    return HeldList.listing(whole)
 
 
 def rest_of(opened: Opened, early: Collection[ClientId]) -> list[ClientId]:
@@ -96,18 +190,12 @@ def ask(
     *,
     gather: bool = False,
 ) -> frozenset[ClientId]:
-    """A's part: turn after turn until ``over``; ``say_over`` then tells B.
+    """A's part: turn after turn until ``over``; ``say_over`` then tells B. Whose were taken.
 
-    Args:
-        gather: whether a batch has a price of its own, a coin. Then it is taken once it has half of
-            those who are missing, or when a turn brought nobody: n clients make log n batches.
+    Where a batch has a price of its own, a coin, ``gather`` is set. Then it is taken once it has
+    half of those who are missing, or when a turn brought nobody: n clients make log n batches.
 
-    Returns:
-        Whose submissions were taken.
-
-    Raises:
-        PeerViolation: B offers who isn't in the cohort, or somebody twice.
-        PeerUnavailable: B is gone.
+    Raises PeerUnavailable; PeerViolation: B offers who isn't in the cohort, or somebody twice.
     """
     places, offered, taken = Places(opened.cohort), set[ClientId](), set[ClientId]()
     # Offered and not here yet, with its digest; here and not offered yet; both, and not taken yet.
@@ -157,17 +245,9 @@ def say_over(link: PeerLink) -> None:
 def offer(
     opened: Opened, inbox: Inbox, link: PeerLink, take: Take, patience_s: float
 ) -> frozenset[ClientId]:
-    """B's part: turn after turn until A says that collection is over.
+    """B's part: turn after turn until A says that collection is over. Whose were taken.
 
-    Args:
-        patience_s: the longest wait for A's next turn.
-
-    Returns:
-        Whose submissions were taken.
-
-    Raises:
-        PeerViolation: A names somebody who wasn't offered.
-        PeerUnavailable: A is gone.
+    Raises PeerUnavailable, also after ``patience_s``; PeerViolation: A names who wasn't offered.
     """
     offered: dict[ClientId, AnySubmission] = {}
     places, taken = Places(opened.cohort), set[ClientId]()

@@ -45,7 +45,7 @@ class Spool:
         self._numbers = itertools.count()
 
     def begin(self, client: ClientId) -> "SpoolFile":
-        """An empty file for a body of ``client``. Raises OSError."""
+        """An empty file for a body of ``client``. Raises OSError, as all of it."""
         path = self._folder / f"{client}-{secrets.token_hex(8)}{SUFFIX}"
         return SpoolFile(path, self._key, next(self._numbers))
 
@@ -68,7 +68,7 @@ class SpoolFile:
         self._file: BinaryIO = path.open("xb", buffering=0)
 
     def add(self, piece: memoryview) -> None:
-        """The next bytes of b. Raises OSError."""
+        """The next bytes of b."""
         while len(piece) > 0:
             chunk, within = divmod(self._length, PIECE_BYTES)
             if self._encryptor is None:
@@ -81,7 +81,7 @@ class SpoolFile:
                 self._end()
 
     def finish(self, prefix: Secret) -> "SpooledBody":
-        """All has come; the prefix stays in memory. Raises OSError."""
+        """All has come; the prefix stays in memory."""
         self._end()
         self._file.close()
         return SpooledBody(self._path, self._key, self._number, self._length, prefix)
@@ -100,7 +100,6 @@ class SpoolFile:
         return encryptor
 
     def _end(self) -> None:
-        """Of a chunk, if one was begun."""
         if self._encryptor is not None:
             self._write(self._encryptor.finalize() + self._encryptor.tag)
             self._encryptor = None
@@ -195,17 +194,11 @@ class Upload:
         return self._submission.context
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes of the body.
-
-        Raises RejectedSubmission: more bytes than a body has, words that aren't of the field, or
-        the upload was abandoned.
-        """
+        """The next bytes. Raises RejectedSubmission: too many, not of the field, or abandoned."""
         with self._or_abandoned():
             if self._received + len(piece) > self._awaited:
-                raise RejectedSubmission(
-                    Rejection.MALFORMED,
-                    f"the body is longer than {self._awaited} bytes, which this task's has here",
-                )
+                why = f"the body is longer than {self._awaited} bytes, which this task's has here"
+                raise RejectedSubmission(Rejection.MALFORMED, why)
             self._received += len(piece)
             view = memoryview(piece)
             if self._hash is None:
@@ -220,25 +213,21 @@ class Upload:
             self._file.add(view)
 
     def finish(self) -> None:
-        """The upload's end. Hands the complete submission over.
+        """Hand the complete submission over.
 
-        Raises:
-            RejectedSubmission: bytes are missing or aren't those that were signed, another
-                submission came first, or the upload was abandoned.
+        Raises RejectedSubmission: bytes are missing or aren't those that were signed, another
+        submission came first, or the upload was abandoned.
         """
         submission = self._submission
         with self._or_abandoned():
             if self._received < self._awaited:
-                raise RejectedSubmission(
-                    Rejection.TRUNCATED,
-                    f"upload ended after {self._received} of {self._awaited} bytes; "
-                    "send the same bytes again",
-                )
+                came = f"upload ended after {self._received} of {self._awaited} bytes"
+                why = f"{came}; send the same bytes again"
+                raise RejectedSubmission(Rejection.TRUNCATED, why)
             if self._hash is not None and self._file is not None:
                 if not self._hash.right:
-                    raise RejectedSubmission(
-                        Rejection.MALFORMED, "the body isn't the one that was signed"
-                    )
+                    why = "the body isn't the one that was signed"
+                    raise RejectedSubmission(Rejection.MALFORMED, why)
                 submission = replace(submission, body=self._file.finish(Secret(self._prefix)))
         self.complete = True
         try:
@@ -257,9 +246,8 @@ class Upload:
     def _or_abandoned(self) -> Iterator[None]:
         """What is wrong here, a full disk or no descriptor left too, ends this upload alone."""
         if self._abandoned:
-            raise RejectedSubmission(
-                Rejection.TRUNCATED, "this upload was abandoned; send the same bytes again"
-            )
+            why = "this upload was abandoned; send the same bytes again"
+            raise RejectedSubmission(Rejection.TRUNCATED, why)
         try:
             yield
         except RejectedSubmission:
@@ -268,6 +256,5 @@ class Upload:
         except OSError as error:
             log.warning("no place for an upload of %s: %s", self.context.client, error)
             self.abandon()
-            raise RejectedSubmission(
-                Rejection.TRUNCATED, "this server can't keep it now; send the same bytes again"
-            ) from None
+            why = "this server can't keep it now; send the same bytes again"
+            raise RejectedSubmission(Rejection.TRUNCATED, why) from None

@@ -37,6 +37,7 @@ class PrivacyCap:
 
     def __init__(self, task: Task, clock: Clock = CLOCK) -> None:
         self._task = task
+        self._limit = task.privacy.epsilon_limit
         self._clock = clock
         self._highest_rate = task.privacy.record_rate
         # Beyond it a client is refused: it has been charged for two trainings' worth of rounds.
@@ -50,26 +51,22 @@ class PrivacyCap:
     def precompute(self, record_rate: float) -> None:
         """Compute what rounds will ask of a client with this rate; seconds the first time.
 
-        Raises Misconfiguration: the accountant gives no answer for this rate.
+        Raises Misconfiguration: the accountant gives no answer.
         """
-        if self._task.privacy.epsilon_limit is None:
+        if self._limit is None:
             return
         for rate in dict.fromkeys((self._highest_rate, record_rate)):
-            cap = self._most(rate)
-            if cap is None:
-                raise Misconfiguration(
-                    "record_rate",
-                    rate,
-                    "the accountant finds no ε for it, so no limit can be kept; claim a higher "
-                    "rate, up to the task's",
-                )
+            if (cap := self._most(rate)) is None:
+                remedy = "so no limit can be kept; claim a higher rate, up to the task's"
+                why = f"the accountant finds no ε for it, {remedy}"
+                raise Misconfiguration("record_rate", rate, why)
             if cap >= self._ceiling:
                 # No client's rate is higher than the task's: nobody's own cap can be smaller.
                 return
 
     def is_ready(self, record_rate: float) -> bool:
         """Return whether ``precompute`` would answer at once."""
-        if self._task.privacy.epsilon_limit is None:
+        if self._limit is None:
             return True
         highest = self._known.get((self._highest_rate, ()))
         return highest is not None and (
@@ -81,15 +78,14 @@ class PrivacyCap:
     ) -> _Account | None:
         """Have computed, in a thread, what another release of a version needs; as ``admits``.
 
-        Returns:
-            The account; None where no version is released again, or nothing is limited.
+        Return the account; None where no version is released again, or nothing is limited.
         """
         counts = Counter(re_releases)
         if charges:
             counts[charges - 1] -= 1
             counts[charges] += 1
         again = tuple(sorted((m, count) for m, count in counts.items() if m > 0 and count > 0))
-        if not again or self._task.privacy.epsilon_limit is None:
+        if not again or self._limit is None:
             return None
         account = record_rate, again
         if account not in self._started:
@@ -103,15 +99,11 @@ class PrivacyCap:
         """Return whether one more release of a version keeps a client within the limit.
 
         A client whose account can't be computed may not take part: that costs nobody else the
-        round. Nor may one whose account with re-releases isn't known yet: it is begun.
-
-        Args:
-            record_rate: p_i.
-            spent: T_i, its participations so far: versions that it was charged for.
-            re_releases: of them.
-            charges: releases of the version in question that it was charged for already.
+        round. Nor may one whose account with re-releases isn't known yet: it is begun. ``spent`` is
+        T_i, the versions that it was charged for, ``re_releases`` are of them, and ``charges`` the
+        releases of the version in question that it was charged for already.
         """
-        if self._task.privacy.epsilon_limit is None:
+        if self._limit is None:
             return True
         account = self.precompute_re_release(record_rate, re_releases, charges)
         if account is not None:
@@ -123,11 +115,8 @@ class PrivacyCap:
         return any(cap is not None and spent < cap for cap in caps)
 
     def most(self, record_rate: float) -> int | None:
-        """Return the most participations, up to the task's rounds; None without a limit.
-
-        Raises Misconfiguration: the accountant gives no answer for this rate.
-        """
-        if self._task.privacy.epsilon_limit is None:
+        """Return the most participations, up to the task's rounds; None without a limit."""
+        if self._limit is None:
             return None
         self.precompute(record_rate)
         # Of the task's rate, and the own one where that is asked for: it can't be smaller.
@@ -138,7 +127,7 @@ class PrivacyCap:
         self, record_rate: float, participations: int, re_releases: Mapping[int, int]
     ) -> int | None:
         """Return how many more versions the limit allows, released once each; None without one."""
-        cap, limit = self.most(record_rate), self._task.privacy.epsilon_limit
+        cap, limit = self.most(record_rate), self._limit
         if cap is None or limit is None:
             return None
         left = max(0, cap - participations)
@@ -153,9 +142,8 @@ class PrivacyCap:
         return bisect_left(range(1, left + 1), True, key=passes)  # noqa: FBT003 -- what is looked for
 
     def _most(self, record_rate: float) -> int | None:
-        account = record_rate, ()
-        self._compute_once(account)
-        return self._known[account]
+        self._compute_once((record_rate, ()))
+        return self._known[record_rate, ()]
 
     def _compute_once(self, account: _Account) -> None:
         # Without the lock where it is known: a round doesn't wait for another rate's account.
@@ -169,15 +157,14 @@ class PrivacyCap:
         from precad.accounting import exact  # noqa: PLC0415
 
         record_rate, again = account
-        repeated = sum(count for _, count in again)
-        limit = self._task.privacy.epsilon_limit
+        repeated, limit = sum(count for _, count in again), self._limit
         assert limit is not None
 
         def within(participations: int) -> bool:
             # Versions that were charged already are no question.
-            if participations < repeated:
-                return True
-            return epsilon_spent(self._task, record_rate, participations, dict(again)) <= limit
+            return participations < repeated or (
+                epsilon_spent(self._task, record_rate, participations, dict(again)) <= limit
+            )
 
         try:
             return exact.largest_count(within, self._ceiling)

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 
-from precad.aggregator.collect import Upload
+from precad.aggregator.collect.upload import Upload
 from precad.aggregator.rpc.limits import (
     MODELS_AT_ONCE,
     Call,
@@ -21,7 +21,7 @@ from precad.aggregator.rpc.limits import (
 from precad.aggregator.rpc.notices import notice_of, opening_of, statement_of, word_of, word_room
 from precad.aggregator.training.connected_clients import OpenWatches
 from precad.aggregator.training.model_store import StoredModel
-from precad.aggregator.training.owner_statements import give_back, lost_model
+from precad.aggregator.training.reconcile import give_back, lost_model
 from precad.aggregator.training.session import Session
 from precad.common.errors import (
     AccessDenied,

@@ -8,15 +8,16 @@ wire none differs from another.
 
 import asyncio
 
-from precad.aggregator.training.event_log import (
+from precad.aggregator.training.reconcile import hear_of, remember
+from precad.aggregator.training.session import (
     Event,
     RoundDone,
     RoundOpened,
+    Session,
+    SignedKind,
     TrainingDone,
     TrainingPaused,
 )
-from precad.aggregator.training.owner_statements import hear_of, remember
-from precad.aggregator.training.session import Session, SignedKind
 from precad.common.errors import NotOnOffer, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.wire.owner_messages import Body, sign_body

@@ -11,8 +11,7 @@ import grpc.aio
 from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.connected_clients import LongStream
-from precad.aggregator.training.event_log import RoundDone
-from precad.aggregator.training.session import Session
+from precad.aggregator.training.session import RoundDone, Session
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.mutual_tls import WIRE_VERSION, require

@@ -11,7 +11,7 @@ from functools import partial
 
 import grpc
 
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.admission import admission_of, window_of
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.noise import DiscreteGaussian
@@ -22,14 +22,12 @@ from precad.aggregator.rpc.dealer_client import RemoteDealer, reach_dealer
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.peer_transport import ServedTransport
-from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients, LongStream
-from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.training.session import Phase, Session
+from precad.aggregator.training.session import EventLog, Phase, Session
 from precad.aggregator.training.training_loop import Dealer, Peers, run_to_end
-from precad.aggregator.validate.in_process_validator import load_check
+from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.files import make_folder
@@ -39,6 +37,7 @@ from precad.common.identity.mutual_tls import open_channel, require
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel import kernel_in_use
 from precad.common.process import doing, dump_stacks_on_signal, give_back_freed, let_go_of_loaded
+from precad.common.process_settings import ServerSettings
 from precad.common.task import Task, require_dealer
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort

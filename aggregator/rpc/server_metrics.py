@@ -18,8 +18,7 @@ from precad.accounting.guarantees import guarantees
 from precad.aggregator.collect.inbox import Backlog
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.store.schema import AttemptState
-from precad.aggregator.training.event_log import Event, RoundDone
-from precad.aggregator.training.session import Phase, Session
+from precad.aggregator.training.session import Event, Phase, RoundDone, Session
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

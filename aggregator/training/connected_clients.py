@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from precad.common.clock import CLOCK, Clock
@@ -81,28 +82,24 @@ class ConnectedClients:
             if client in self._dismissed:
                 return True
             left = self._left.get(client)
-            return (
-                self._watching[client] <= 0
-                and left is not None
-                and self._clock.now() - left > self._rejoin_s
-            )
+            if left is None or self._watching[client] > 0:
+                return False
+            return self._clock.now() - left > self._rejoin_s
 
 
+@dataclass(eq=False, repr=False)
 class LongStream:
     """One caller's stream, which ends once the caller isn't allowed any more, wherever it waits.
 
-    The caller is looked at every second, or as often as ``look_s`` says.
-    No task for each item, which would cost more than a frame of the servers' link. A timer and no
-    task for the looks: a loop that is stopped leaves nothing behind.
+    The caller is looked at every second, or as often as ``_look_s`` says. No task for each item,
+    which would cost more than a frame of the servers' link, and a timer for the looks: a loop that
+    is stopped leaves nothing behind.
     """
 
-    def __init__(
-        self, still_allowed: Callable[[], object], look_s: Callable[[], float] = lambda: LOOK_S
-    ) -> None:
-        self._still_allowed = still_allowed
-        self._look_s = look_s
-        self._ended: Exception | None = None
-        self._waits: asyncio.Task[Any] | None = None
+    _still_allowed: Callable[[], object]
+    _look_s: Callable[[], float] = lambda: LOOK_S
+    _ended: Exception | None = None
+    _waits: asyncio.Task[Any] | None = None
 
     async def follow(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item]:
         """Yield the items; raise what ``still_allowed`` raises, AccessDenied."""
@@ -141,38 +138,23 @@ class LongStream:
             self._look_later()
 
 
+@dataclass(eq=False, repr=False)
 class OpenWatches:
     """All that are open on this server. Used on the event loop alone, hence without a lock."""
 
-    def __init__(
-        self,
-        dismiss: Callable[[ClientId], None],
-        twice: Callable[[ClientId], None] = lambda _client: None,
-    ) -> None:
-        self._dismiss = dismiss
-        self._twice = twice
-        self._open: dict[LongStream, tuple[ClientId, bytes, str]] = {}
+    _dismiss: Callable[[ClientId], None]
+    _twice: Callable[[ClientId], None] = lambda _client: None
+    _open: dict[LongStream, tuple[ClientId, bytes, str]] = field(default_factory=dict)
 
     @contextmanager
     def open(
         self, where: str, client: ClientId, instance: bytes, still_allowed: Callable[[], object]
     ) -> Iterator[LongStream]:
-        """A watch, from its beginning to its end.
-
-        Args:
-            instance: of the client's process; empty where it doesn't say.
-
-        Raises:
-            NameInUse: another process of this client's name watches already.
-        """
+        """A watch, to its end. Raises NameInUse: another ``instance`` that says so is here."""
         for name, other, there in self._open.values():
             if name == client and instance and other not in (b"", instance):
-                log.warning(
-                    "client %s is there twice: %s goes on, %s was told to end or to wait",
-                    client,
-                    there,
-                    where,
-                )
+                twice = "client %s is there twice: %s goes on, %s was told to end or to wait"
+                log.warning(twice, client, there, where)
                 self._twice(client)
                 raise NameInUse(
                     f"another process takes part as client {client} now: end one of the two, or "

@@ -7,24 +7,15 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from precad.aggregator.server_messages import SignedMessage
+from precad.common import model as models
 from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
 from precad.common.files import write_file
 from precad.common.identifiers import Digest
-from precad.common.model import (
-    ModelVector,
-    byte_view,
-    initial_vector,
-    little_endian,
-    load_model,
-    model_digest,
-    save_model,
-    unrounded_start,
-)
+from precad.common.model import ModelVector, byte_view, model_digest
 from precad.common.task import Task
 
 KEPT_MODELS = 2
@@ -33,37 +24,20 @@ _TOGETHER = 1 << 20
 """Bytes that are read at once."""
 
 
-class ModelBytes(Protocol):
-    """A model's bytes, 4·d or of old ones 8·d: in memory, or on the disk once they are there.
-
-    A round reads its model once, near its end, and owners fetch theirs at its beginning: in between
-    that memory is for bodies. The bytes lie in the system's cache, which gives way to who needs it.
-    """
-
-    length: int
-
-    def read(self, start: int, size: int) -> bytes:
-        """Return ``size`` of them, or what is left. Raises OSError."""
-
-
 class InMemory:
-    """``ModelBytes`` of a vector, ``[d]``, which mustn't change any more."""
+    """The bytes of a vector, ``[d]``, which mustn't change any more."""
 
     def __init__(self, theta: ModelVector) -> None:
         self._data = byte_view(theta)
         self.length = len(self._data)
 
     def read(self, start: int, size: int) -> bytes:
-        """As ``ModelBytes.read``."""
+        """Return ``size`` of them, or what is left."""
         return bytes(self._data[start : start + size])
 
 
 class InFile:
-    """``ModelBytes`` of a file that ``save_model`` wrote, also when another takes its name.
-
-    Raises:
-        OSError: it can't be opened.
-    """
+    """The bytes in a file that ``save_model`` wrote, also when another takes its name."""
 
     def __init__(self, path: Path, length: int) -> None:
         self._descriptor = os.open(path, os.O_RDONLY)
@@ -72,12 +46,18 @@ class InFile:
         self._start = os.fstat(self._descriptor).st_size - self.length
 
     def read(self, start: int, size: int) -> bytes:
-        """As ``ModelBytes.read``. No memory is mapped: a failing disk is an error, no signal."""
+        """Raises OSError: no memory is mapped, where a failing disk would be a signal."""
         left = min(size, self.length - start)
         data = os.pread(self._descriptor, left, self._start + start)
         if len(data) < left:
             raise OSError(f"the model's file ends at byte {start + len(data)} of {self.length}")
         return data
+
+
+ModelBytes = InMemory | InFile
+"""A model's bytes, 4·d or of old ones 8·d: in memory, or on the disk once they are there. A round
+reads its model once, near its end, and owners fetch theirs at its beginning: in between that memory
+is for bodies. The bytes lie in the system's cache, which gives way to who needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +69,7 @@ class StoredModel:
     stored: ModelBytes = field(repr=False)
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield θ_t's bytes, ``size`` at a time, each read when it is asked for.
-
-        Raises:
-            StorageFailure: the disk fails.
-        """
+        """Yield θ_t's bytes, ``size`` at a time, each when asked for. Raises StorageFailure."""
         for start in range(0, self.stored.length, size):
             try:
                 piece = self.stored.read(start, size)
@@ -105,10 +81,7 @@ class StoredModel:
 class ModelStore:
     """Keeps θ_t in a safetensors file, replaced atomically. Both servers keep the same bytes.
 
-    Args:
-        task: the task.
-        path: the file.
-        start: θ_0's digest, where an attempt has begun from it: it may be of a float64 one.
+    ``start`` is θ_0's digest, where an attempt has begun from it: it may be of a float64 one.
     """
 
     def __init__(self, task: Task, path: Path, start: Digest | None = None) -> None:
@@ -122,14 +95,15 @@ class ModelStore:
 
     def _initial(self, start: Digest | None) -> StoredModel:
         theta: ModelVector
-        for theta in (unrounded_start(self._task.model), initial_vector(self._task.model)):
-            digest = model_digest(self._task.digest, 0, self._task.model.parameters, theta)
+        model = self._task.model
+        for theta in (models.unrounded_start(model), models.initial_vector(model)):
+            digest = model_digest(self._task.digest, 0, model.parameters, theta)
             if digest == start:
                 break
         return StoredModel(0, digest, InMemory(theta))
 
     def _saved(self) -> StoredModel:
-        saved = load_model(self._path, self._task)
+        saved = models.load_model(self._path, self._task)
         on_disk = InFile(self._path, saved.theta.nbytes)
         # Another program's file may hold the tensors in another order.
         as_written = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
@@ -143,21 +117,17 @@ class ModelStore:
             return self._models[-1]
 
     def theta(self) -> ModelVector:
-        """Return the newest model's vector, ``[d]``, read anew.
-
-        Raises:
-            StorageFailure: the disk fails, or its file was changed.
-        """
+        """Return the newest vector, ``[d]``, read anew. Raises StorageFailure, if changed too."""
         current, task = self.current, self._task
-        theta = np.empty(task.dimension, little_endian(current.stored.length, task.dimension))
+        kind = models.little_endian(current.stored.length, task.dimension)
+        theta = np.empty(task.dimension, kind)
         out, done = theta.data.cast("B"), 0
         for piece in current.pieces(_TOGETHER):
             out[done : done + len(piece)] = piece
             done += len(piece)
         theta = theta.astype(theta.dtype.newbyteorder("="), copy=False)
-        if model_digest(task.digest, current.version, task.model.parameters, theta) != (
-            current.digest
-        ):
+        found = model_digest(task.digest, current.version, task.model.parameters, theta)
+        if found != current.digest:
             raise StorageFailure(
                 f"{self._path} isn't the model {current.version} that this server wrote; let "
                 "nothing else write there, and restore this server's newest state"
@@ -171,22 +141,15 @@ class ModelStore:
         signed: SignedMessage | None = None,
         digest: Digest | None = None,
     ) -> None:
-        """Persist the model, then offer it.
+        """Persist the model θ_t, ``[d]``, then offer it. Raises StorageFailure: the disk fails.
 
-        Args:
-            version: t.
-            theta: ``[d]``, θ_t.
-            signed: the other server's word on its digest. It lies beside the model, because the
-                database may be put back without it; whoever lost the model asks for it.
-            digest: its digest, where the caller has computed it.
-
-        Raises:
-            StorageFailure: the disk fails.
+        ``signed`` is the other server's word on its digest. It lies beside the model, because the
+        database may be put back without it; whoever lost the model asks for it.
         """
         try:
             if signed is not None:
                 write_file(self._seal_path, signed.to_json())
-            digest = save_model(self._path, self._task, version, theta, digest)
+            digest = models.save_model(self._path, self._task, version, theta, digest)
             stored = InFile(self._path, theta.nbytes)
         except OSError as error:
             raise StorageFailure(
@@ -216,11 +179,7 @@ class ModelStore:
             return False
 
     def get(self, version: int) -> StoredModel:
-        """Return the model of ``version``.
-
-        Raises:
-            NotOnOffer: it isn't on offer any more, as after a restart, or not yet.
-        """
+        """Return the model of ``version``. Raises NotOnOffer: as after a restart, or not yet."""
         with self._lock:
             for model in self._models:
                 if model.version == version:

@@ -2,29 +2,31 @@
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from precad.aggregator import server_messages as messages
 from precad.aggregator.peer_link import SETUP_ATTEMPT, PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.joint_coin import draw
-from precad.aggregator.rounds.recovery import Recovery, adoptable, compare, settled
-from precad.aggregator.server_messages import (
-    Evidence,
-    Fact,
-    HeadBody,
-    Position,
-    PreparedView,
-    Remembered,
-    exchange,
-)
+from precad.aggregator.rounds.start_attempt import draw
+from precad.aggregator.server_messages import Evidence, Fact, Position, exchange
 from precad.aggregator.store.ledger import history_after, history_start
 from precad.aggregator.store.schema import BOUND, AttemptState, Permission
-from precad.aggregator.training.finish_round import confirm, require_word
+from precad.aggregator.training.recovery import (
+    Recovery,
+    adoptable,
+    compare,
+    confirm,
+    require_word,
+    settled,
+)
 from precad.aggregator.training.session import Session
-from precad.common.errors import PeerViolation
-from precad.common.identifiers import Digest, Role
+from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
+from precad.common.model import ModelVector, model_digest
 from precad.common.ring import encode_context
+from precad.common.wire.owner_messages import Opening, Statement, check_opening, check_statement
 
 log = logging.getLogger("precad")
 
@@ -32,17 +34,13 @@ log = logging.getLogger("precad")
 def meet(session: Session, link: PeerLink) -> Recovery:
     """Compare positions and histories; learn what this server has forgotten.
 
-    Returns:
-        What to do about an attempt that a break interrupted.
-
-    Raises:
-        PeerViolation: the servers' trainings or ledgers differ in a way that nothing mends.
+    What to do about an attempt that a break interrupted. Raises PeerViolation: the servers'
+    trainings or ledgers differ in a way that nothing mends.
     """
     link.begin_attempt(SETUP_ATTEMPT)
     for learned in (False, True):
         own = position_of(session)
-        theirs = _greet(link, own)
-        _take_larger(session, theirs)
+        theirs = _greet(session, link, own)
         alike = _same_history(session, link, own, theirs)
         far = abs(own.version - theirs.version) > 1 or _stale(own) or _stale(theirs)
         if alike and (learned or not far):
@@ -53,7 +51,7 @@ def meet(session: Session, link: PeerLink) -> Recovery:
         if not learned:
             _learn(session, link)
             pending = session.store.attempts.pending()
-            if pending is not None and pending.version < session.model_store.current.version:
+            if pending is not None and pending.version < session.version:
                 # The other server hasn't voided it: it is charged, and over.
                 session.store.attempts.settle(pending.attempt)
     raise PeerViolation(
@@ -66,7 +64,7 @@ def position_of(session: Session) -> Position:
     """Return where this server stands, from its durable state."""
     store, current = session.store, session.model_store.current
     pending, head = store.attempts.pending(), store.ledger.head()
-    prepared = pending and PreparedView(
+    prepared = pending and messages.PreparedView(
         version=pending.version,
         attempt=pending.attempt,
         valid_set=str(pending.valid_set),
@@ -86,8 +84,9 @@ def position_of(session: Session) -> Position:
     )
 
 
-def _greet(link: PeerLink, own: Position) -> Position:
-    theirs = exchange(link, "position", own)
+def _greet(session: Session, link: PeerLink, own: Position) -> Position:
+    """Take the larger of both servers' attempts, and of their counts of opened ones."""
+    theirs, progress = exchange(link, "position", own), session.progress
     if theirs.role == own.role:
         raise PeerViolation(f"the other server claims to be {own.role} too")
     # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
@@ -96,22 +95,15 @@ def _greet(link: PeerLink, own: Position) -> Position:
             f"the other server has counted {theirs.opened} opened attempts of a version, and there "
             f"were at most {most}"
         )
+    progress.frozen_there, progress.next_attempt = theirs.frozen, most
+    if theirs.version == own.version:
+        session.store.versions.raise_opened(theirs.version, theirs.opened)
     return theirs
 
 
 def _stale(position: Position) -> bool:
     """Return whether a database says that an attempt is pending whose version is over."""
     return position.prepared is not None and position.prepared.version < position.version
-
-
-def _take_larger(session: Session, theirs: Position) -> None:
-    """Take the larger of both servers' attempts, and of their counts of opened ones."""
-    progress = session.progress
-    progress.frozen_there = theirs.frozen
-    own = session.store.attempts.next_number()
-    progress.next_attempt = max(progress.next_attempt, own, theirs.next_attempt)
-    if theirs.version == session.model_store.current.version:
-        session.store.versions.raise_opened(theirs.version, theirs.opened)
 
 
 def _same_history(session: Session, link: PeerLink, own: Position, theirs: Position) -> bool:
@@ -140,21 +132,18 @@ def _learn(session: Session, link: PeerLink) -> None:
     theirs += [Evidence.from_bytes(link.receive("evidence")) for _ in range(first.versions - 1)]
     signed = None
     if first.signed is not None:
-        signed = signatures.check(signatures.role, SignedKind.HEAD, first.signed, HeadBody)
+        signed = signatures.check(signatures.role, SignedKind.HEAD, first.signed, messages.HeadBody)
         if signed.task != str(session.task.digest):
             raise PeerViolation("the other server shows a head of another task")
     # What this server has heard of and doesn't know was, and may have left.
     heard = range(store.attempts.unused_here(), store.attempts.next_number())
     found = adoptable(history_start(session.task.digest), theirs, signed, heard)
-    found = tuple(
-        fact for fact in found if fact != first.pending or _believed(session, fact, found)
-    )
-    if learned := store.attempts.learn(found):
-        log.warning(
-            "this server had forgotten %d charges that it signed: they are in its ledger again. "
-            "Its database was put back from an old copy, or changed",
-            learned,
+    known = [fact for fact in found if fact != first.pending or _believed(session, fact, found)]
+    if learned := store.attempts.learn(known):
+        lost = (
+            "this server had forgotten %d charges that it signed: they are in its ledger again. %s"
         )
+        log.warning(lost, learned, "Its database was put back from an old copy, or changed")
 
 
 def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
@@ -175,7 +164,7 @@ def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
 
 
 def _evidence(session: Session) -> list[Evidence]:
-    store, version = session.store, session.model_store.current.version
+    store, version = session.store, session.version
     pending = store.attempts.pending()
     shown: Fact | None = None
     if pending is None or pending.version < version:
@@ -196,10 +185,10 @@ def _evidence(session: Session) -> list[Evidence]:
 # Both servers were put back, and their journal files don't name what the dealer has dealt for or
 # what an owner has their signature on. Such an attempt may have left. So each that both servers
 # have heard of, or that their operators let pass, is an entry in both ledgers, and charges
-# everybody whom its version's coin draws. Nobody remembers its version either:
-# versions that are over without a charge come first, what is left over is of the newest. The
-# servers write entry after entry in step: after a break one of them is ahead by one at most, which
-# the other takes over (``adoptable``), since it has heard of the attempt itself.
+# everybody whom its version's coin draws. Nobody remembers its version either: versions that are
+# over without a charge come first, what is left over is of the newest. The servers write entry
+# after entry in step: after a break one is ahead by one at most, which the other takes over
+# (``adoptable``), since it has heard of the attempt itself.
 
 MOST = 100_000
 """Attempts at once. No training has lost more; a peer that says so is broken."""
@@ -210,9 +199,8 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
 
     Both servers stand at the same version with the same history by now (``meet``).
 
-    Raises:
-        PeerViolation: the other server charges something else, or has heard of too much.
-        NeedsOperators: a version's coin can't be known without new ones.
+    Raises PeerViolation: the other server charges something else, or has heard of too much;
+    NeedsOperators: a version's coin can't be known without new ones.
     """
     aggregator.link.begin_attempt(SETUP_ATTEMPT)
     for attempt, version in _unknown(session, aggregator):
@@ -221,21 +209,17 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
         if exchange(aggregator.link, "unknown", fact) != fact:
             raise PeerViolation("the other server charges a forgotten attempt in another way")
         session.store.attempts.charge_unknown(fact)
-        log.warning(
-            "attempt %d was forgotten by both servers, and may have left: whoever it may have held "
-            "is charged for version %d",
-            attempt,
-            version,
-        )
+        forgotten = "attempt %d was forgotten by both servers, and may have left: %s"
+        charged = f"whoever it may have held is charged for version {version}"
+        log.warning(forgotten, attempt, charged)
 
 
 def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
-    """Return attempts and the versions that they are charged for."""
-    store, link = session.store, aggregator.link
-    own = Remembered(unused=store.attempts.unused_here(), unheard=store.attempts.next_number())
+    store, attempts, link = session.store, session.store.attempts, aggregator.link
+    own = messages.Remembered(unused=attempts.unused_here(), unheard=attempts.next_number())
     theirs = exchange(link, "remembered", own)
     unused, unheard = max(own.unused, theirs.unused), max(own.unheard, theirs.unheard)
-    current = session.model_store.current.version
+    current = session.version
     if unheard > unused and own.unheard != theirs.unheard:
         # The dealer says its number to both, and owners show each server its own signature: it
         # comes, or the operators know better.
@@ -257,3 +241,95 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, unused + lost)
     return list(zip(range(unused, unused + lost), versions, strict=True))
+
+
+# What owners bring back to a server that has lost its memory: its own statements, and models.
+#
+# A statement is this server's own signature, so nobody can make one up. A version that one of them
+# says is over is never released again: its model comes back from an owner, or from the operators'
+# backup.
+
+Body = TypeVar("Body", Opening, Statement)
+
+
+def _own(
+    session: Session, client: ClientId, shown: bytes, check: Callable[..., Body]
+) -> Body | None:
+    """Return what this server once signed for ``client``.
+
+    None where the certificate that signed it was revoked since: whoever has that key can sign
+    anything, and its owner must still get on.
+    """
+    try:
+        body = check(session.verifier, session.role, shown, kept=True)
+    except PeerUnavailable as error:
+        log.warning("%s shows a signature that isn't believed: %s", client, error)
+        return None
+    if (body.task_digest, body.client) != (session.task.digest.value, client.name):
+        raise PeerViolation("what was shown is another client's or task's")
+    return body
+
+
+def remember(session: Session, client: ClientId, shown: bytes) -> Statement | None:
+    """Keep a statement that this server may have forgotten, durably; None: it isn't believed.
+
+    Raises PeerViolation: this server hasn't signed it, or not for this client and task.
+    """
+    body = _own(session, client, shown, check_statement)
+    if body is not None and session.store.statements.keep(body):
+        shows = "%s shows a statement of this server on version %d that its ledger doesn't hold: %s"
+        why = "its database was put back from an old copy. What it states counts again"
+        log.warning(shows, client, body.version, why)
+    return body
+
+
+def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
+    """Keep that this server has opened an attempt for ``client``. Raises as ``remember`` does."""
+    if (body := _own(session, client, opening, check_opening)) is not None:
+        session.store.attempts.hear(body.attempt)
+
+
+def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | None:
+    """Return the statement where its model is lost here. Raises PeerViolation: also if revoked."""
+    body = remember(session, client, shown)
+    if body is None:
+        raise PeerViolation(f"the statement that {client} brings is of a revoked certificate")
+    given = session.progress.given_back
+    has = max(session.version, -1 if given is None else given[0])
+    return body if body.version > has else None
+
+
+def give_back(session: Session, client: ClientId, lost: Statement, theta: ModelVector) -> None:
+    """Take a lost model, on which the training goes on. Raises PeerViolation: it is another one."""
+    task = session.task
+    found = model_digest(task.digest, lost.version, task.model.parameters, theta)
+    if found.value != lost.model_digest:
+        raise PeerViolation(f"the model that {client} gives back isn't the one that was signed")
+    log.warning("%s gives model %d back", client, lost.version)
+    session.progress.given_back = (lost.version, theta)
+
+
+def take_back(session: Session) -> None:
+    """At a link's beginning: go on from a model that an owner has given back."""
+    given, session.progress.given_back = session.progress.given_back, None
+    if given is not None and given[0] > session.version:
+        session.model_store.put(*given)
+
+
+def require_nothing_lost(session: Session) -> None:
+    """Before an attempt opens, and before it is prepared.
+
+    Raises PeerUnavailable: a version that owners may have heard of would be released again; or its
+    model has just come back.
+    """
+    version, promised = session.version, session.store.statements.promised_version()
+    if session.progress.given_back is not None:
+        raise PeerUnavailable("a lost model has come back; going on from it")
+    if promised > version:
+        raise PeerUnavailable(
+            f"owners may have heard from this server that version {promised - 1} is over, and it "
+            f"has model {version}: it was put back from an old copy. It waits for an owner to give "
+            f"model {promised} back, or for you to put this server's newest model file in place. "
+            "Where no owner has fetched that model and no copy of the file is left, nothing brings "
+            "it back: start a new task"
+        )

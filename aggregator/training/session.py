@@ -1,38 +1,135 @@
-"""One server's training: what it consists of, and the two records of how it goes."""
+"""One server's training: what it consists of, how it goes, and what happens in it, for handlers."""
 
+import asyncio
 import hashlib
-from collections import Counter
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.admission import Window, window_of
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds.aggregator import CoinKey
+from precad.aggregator.rounds.aggregator import CoinKey, Opened
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
-from precad.aggregator.training.event_log import EventLog, RoundDone
 from precad.aggregator.training.model_store import ModelStore, StoredModel
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import NotOnOffer
-from precad.common.identifiers import ClientId, Role
+from precad.common.errors import NotOnOffer, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
 from precad.common.model import ModelVector
 from precad.common.share.submission import Signer
 from precad.common.task import Task
+from precad.common.wire.operator_connection import StepCost
+
+KEPT_EVENTS = 256
+
+
+class Steps:
+    """Times a round's steps: ``collect``, ``validate``, ``release``, ``keep``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.now(), time.process_time()
+        self.costs: list[StepCost] = []
+        """The steps that are over, in order."""
+
+    def over(self, step: str) -> None:
+        """``step`` ends now; the next one begins."""
+        now = self._clock.now(), time.process_time()
+        took = now[0] - self._began[0], now[1] - self._began[1]
+        self.costs.append(StepCost(step, *took, *now))
+        self._began = now
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOpened:
+    """Submissions are taken now."""
+
+    opened: Opened
+    collect_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """The next model is there. Holds no vector: events are kept for late followers."""
+
+    opened: Opened
+    valid: frozenset[ClientId]
+    rejections: Mapping[ClientId, Rejection]
+    model: Digest
+    most_participations: int
+    steps: tuple[StepCost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingDone:
+    """No round follows. ``version`` is the final model's."""
+
+    version: int
+    model: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPaused:
+    """This server stops before the training's end; it may be started again."""
+
+
+Event = RoundOpened | RoundDone | TrainingDone | TrainingPaused
+
+
+class EventLog:
+    """Events, appended from any thread, followed on the loop.
+
+    A follower that falls more than ``KEPT_EVENTS`` behind skips what it missed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self._published = 0
+        self._news = asyncio.Event()
+
+    def publish(self, event: Event) -> None:
+        """Append an event, from any thread."""
+        self._loop.call_soon_threadsafe(self._append, event)
+
+    async def follow(self, *, from_start: bool) -> AsyncIterator[Event]:
+        """Yield events from the oldest kept one on, or the newest; end after the training's end."""
+        kept = len(self._events)
+        at = self._published - (kept if from_start else min(kept, 1))
+        while True:
+            while at < self._published:
+                oldest = self._published - len(self._events)
+                at = max(at, oldest) + 1
+                event = self._events[at - 1 - oldest]
+                yield event
+                if isinstance(event, TrainingDone | TrainingPaused):
+                    return
+            await self._news.wait()
+
+    def _append(self, event: Event) -> None:
+        self._events.append(event)
+        self._published += 1
+        # Wakes everybody who waits now; followers look at the count, not at the flag.
+        self._news.set()
+        self._news = asyncio.Event()
+
 
 SignedKind = Literal["opening", "statement"]
 
 
 class LastSigned:
-    """Digests of the last messages that were signed, of each kind.
+    """Digests of the last messages that this process has signed, of each kind.
 
-    Owners show them in every version. What this process has signed from the database that it holds
-    alone is in that database: it needn't be checked and looked up again.
+    Owners show them again, and what they say is in the database that this process alone holds: it
+    needn't be checked and looked up again.
     """
 
     def __init__(self) -> None:
@@ -143,6 +240,11 @@ class Session:
         return self.model_store.get(version)
 
     @property
+    def version(self) -> int:
+        """Of the newest model here: t."""
+        return self.model_store.current.version
+
+    @property
     def finished(self) -> bool:
         """Whether this server keeps the final model."""
-        return self.model_store.current.version >= self.task.training.rounds
+        return self.version >= self.task.training.rounds

@@ -15,18 +15,18 @@ from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DrawnAhead, NoiseSource
 from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.recovery import Remedy
+from precad.aggregator.rounds.aggregator import Aggregator, Opened
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import OpenedCount, exchange
-from precad.aggregator.training.event_log import Steps, TrainingDone, TrainingPaused
-from precad.aggregator.training.finish_round import keep, recover, say_kept
-from precad.aggregator.training.owner_statements import require_nothing_lost, take_back
-from precad.aggregator.training.reconcile import charge_unknown, meet
-from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.validate import in_process_validator
-from precad.aggregator.validate.in_process_validator import longest_opening
+from precad.aggregator.training.reconcile import (
+    charge_unknown,
+    meet,
+    require_nothing_lost,
+    take_back,
+)
+from precad.aggregator.training.recovery import Remedy, keep, recover, say_kept
+from precad.aggregator.training.session import Phase, Session, Steps, TrainingDone, TrainingPaused
+from precad.aggregator.validate import longest_opening
 from precad.aggregator.validate.validation import Take, Validation
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
@@ -56,12 +56,6 @@ class Dealer(Dealing, Protocol):
         """This server's key for the task. Raises PeerUnavailable, PeerViolation."""
 
 
-def in_process(aggregator: Aggregator, opened: Opened) -> Validation:
-    """Validate in the training's own thread."""
-    server = aggregator.for_validation
-    return in_process_validator.in_process(server, opened.attempt, opened.counted)
-
-
 @dataclass(frozen=True, slots=True)
 class Peers:
     """The other server and the dealer, if the task has one; this server's noise and validators."""
@@ -69,7 +63,7 @@ class Peers:
     connect: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
     """The other server's link and the dealer, until the block ends. Raises PeerUnavailable."""
     noise: NoiseSource = field(repr=False)
-    validation: Callable[[Aggregator, Opened], Validation] = in_process
+    validation: Callable[[Aggregator, Opened], Validation] = Aggregator.in_process
     """Of one attempt's submissions."""
 
 
@@ -119,15 +113,14 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
         with _unless_another_leads(session):
             link = open_link(session, transport)
             recovery = meet(session, link)
-        forgotten = session.store.ledger.uncharged_versions(session.model_store.current.version)
+        forgotten = session.store.ledger.uncharged_versions(session.version)
         if recovery.remedy is Remedy.NOTHING and session.finished and not forgotten:
             # Both servers hold the final model: their positions alone say so.
             return
         with _unless_another_leads(session):
             behaviour.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, peers.noise)
-        away = progress.heard_from_peers(session.clock.now())
-        if away is not None:
+        if (away := progress.heard_from_peers(session.clock.now())) is not None:
             others = f"{other} and the dealer are" if session.task.has_dealer else f"{other} is"
             log.info("%s back after %.0f s", others, away)
         if not session.finished:
@@ -137,7 +130,7 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
             recovery = meet(session, link)
         require_nothing_lost(session)
         charge_unknown(session, aggregator)
-        aggregator.precompute_re_releases(session.model_store.current.version)
+        aggregator.precompute_re_releases(session.version)
         while True:
             before = link.bytes_sent, dealer.bytes_received
             require_nothing_lost(session)
@@ -154,9 +147,8 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
 def _unless_another_leads(session: Session) -> Iterator[None]:
     """Before the first round of a link: whoever dialled B may be a stale copy of A.
 
-    Before the roster is frozen there is nothing to lose, and a mistake shows at once on both.
-
-    Raises PeerUnavailable: on B, in place of what would end its training: it waits for the true A.
+    So B waits for the true A, with PeerUnavailable, in place of what would end its training. Before
+    the roster is frozen there is nothing to lose, and a mistake shows at once on both.
     """
     try:
         yield
@@ -217,10 +209,7 @@ def run_attempt(
 
 
 def count_opened(aggregator: Aggregator, opened: Opened) -> None:
-    """Count the attempt as opened, durably, before a masked word leaves; the larger count stands.
-
-    Raises PeerViolation: the other server counts more than there can have been.
-    """
+    """Count the attempt as opened, durably, before a masked word leaves; the larger one stands."""
     version, store = opened.version, aggregator.store
     own = OpenedCount(count=store.versions.count_opened(version, opened.attempt))
     theirs = exchange(aggregator.link, "opened", own)
@@ -242,26 +231,21 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
     task = session.task
     # The largest messages are a noisy share, the comparisons' openings and lists over a cohort.
     lists = task.enrolment.clients * _ENTRY_BYTES
-    largest = max(task.dimension * WORD_BYTES, lists, longest_opening(task)) + 4096
-    return PeerLink(
-        transport, task.digest, max_message_bytes=largest, timeout_s=task.deadlines.peer
-    )
+    most = max(task.dimension * WORD_BYTES, lists, longest_opening(task)) + 4096
+    patience_s = task.deadlines.peer
+    return PeerLink(transport, task.digest, max_message_bytes=most, timeout_s=patience_s)
 
 
 def note_done(session: Session) -> None:
     """Mark the round done that led to the kept model, if a crash came between the two.
 
-    The other server's signature over that model is kept before the model is: without it the
-    database is older than the model, and the other server knows what became of the attempt
-    (``meet``).
+    The other's signature over that model is kept before the model is: without it the database is
+    older than the model, and the other server knows what became of the attempt (``meet``).
     """
-    current, pending = session.model_store.current, session.store.attempts.pending()
-    if (
-        pending is not None
-        and pending.version == current.version - 1
-        and session.store.versions.model_seal(current.version) is not None
-    ):
-        session.store.attempts.finish(pending.attempt, current.digest)
+    current, attempts = session.model_store.current, session.store.attempts
+    pending, sealed = attempts.pending(), session.store.versions.model_seal(current.version)
+    if pending is not None and pending.version == current.version - 1 and sealed is not None:
+        attempts.finish(pending.attempt, current.digest)
 
 
 def make_aggregator(
@@ -309,11 +293,8 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
     """Call ``attempt`` until it returns; a lost link or dealer is tried again for ``outage``.
 
     The outage counts from the first failure after both were last heard from: a long round or a
-    long enrolment isn't one.
-
-    Raises:
-        PeerUnavailable: nothing worked for ``deadlines.outage`` seconds; names their last failures.
-        PrecadError: anything else that can't be mended by trying again.
+    long enrolment isn't one. Raises PeerUnavailable: nothing worked for that long; it names the
+    last failures. And any other PrecadError, which can't be mended by trying again.
     """
     patience = Retries(session.task.deadlines.outage, WAITS, session.clock)
     progress = session.progress

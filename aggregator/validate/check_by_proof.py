@@ -20,15 +20,8 @@ from precad.common.proof_shape import ProofShape
 from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
 from precad.common.share.proof_submission import AnySubmission, ProofSubmission, Share
 from precad.common.task import Task
-from precad.norm_check.norm_proof import (
-    ProofShare,
-    ProofWords,
-    Query,
-    accepts,
-    answer,
-    bit_challenges,
-    projections,
-)
+from precad.norm_check import norm_proof
+from precad.norm_check.norm_proof import ProofWords
 
 log = logging.getLogger("precad")
 
@@ -37,10 +30,7 @@ _WHOLE, _DROPPED = b"w", b"d"
 
 
 class ByProof:
-    """As ``Validator``: validates one attempt's matched submissions, a batch at a time.
-
-    See ``in_process`` for its arguments.
-    """
+    """As ``Validator``: validates one attempt's matched submissions, a batch at a time."""
 
     def __init__(self, server: Server, attempt: int, counted: Collection[ClientId]) -> None:
         self._server = server
@@ -64,11 +54,8 @@ class ByProof:
         """As ``Validator.take``: decide on them, and add the valid ones to the sum.
 
         The match is over for all of them, and with workers the batch is durable, before this is
-        called: a client that could wait for the coin would choose it.
-
-        Raises:
-            PeerViolation: the other server opens another coin, or sends no words of the field.
-            PeerUnavailable: it is gone, or a part can't be read a second time.
+        called: a client that could wait for the coin would choose it. PeerViolation: the other
+        server opens another coin, or sends no words of the field.
         """
         if not submissions:
             return
@@ -82,41 +69,35 @@ class ByProof:
         self._answered |= headers
         digests = [each.header.whole_digest for each in batch]
         coin = self._coin(digests)
-        queries = (Query.drawn(self._shape, coin, digest) for digest in digests)
+        queries = (norm_proof.Query.drawn(self._shape, coin, digest) for digest in digests)
         own = [self._answer(each, query) for each, query in zip(batch, queries, strict=True)]
         message = b"".join(_encoded(words, self._shape) for words in own)
         theirs = self._server.link.exchange(f"proof/{self._turn}", message)
         if len(theirs) != len(message):
             raise PeerViolation(f"the other server's words have {len(theirs)} bytes")
         size = words_bytes(self._shape)
-        for number, submission in enumerate(batch):
-            start = number * size
-            self._settle(submission, own[number], theirs[start : start + size])
+        for number, (submission, words) in enumerate(zip(batch, own, strict=True)):
+            self._settle(submission, words, theirs[number * size : (number + 1) * size])
         self._turn += 1
 
     def _coin(self, digests: Sequence[Digest]) -> Secret:
-        """The batch's: A commits, B says its bytes, A opens. The batch is fixed before.
-
-        The digests bind it to what both hold: servers with other batches draw other coins.
-        """
-        link, role = self._server.link, self._server.role
-        own, step = Secret.random(KEY_BYTES), f"proof-coin/{self._turn}"
+        """The batch's: A commits, B says its bytes, A opens. The digests fix the batch before."""
+        link, role, task = self._server.link, self._server.role, self._server.task.digest
+        own, step = Secret.random(KEY_BYTES).reveal(), f"proof-coin/{self._turn}"
         batch = Digest.of(encode_context("proof-batch", *(each.value for each in digests)))
-        task = self._server.task.digest
 
         def committed(opening: bytes) -> bytes:
             parts = task.value, batch.value, self._attempt, self._turn, opening
             return Digest.of(encode_context("proof-coin", *parts)).value
 
         if role is Role.SERVER_A:
-            link.send(step, committed(own.reveal()))
-            of_b = link.receive(step)
-            link.send(step, own.reveal())
-            of_a = own.reveal()
+            link.send(step, committed(own))
+            of_a, of_b = own, link.receive(step)
+            link.send(step, own)
         else:
             commitment = link.receive(step)
-            link.send(step, own.reveal())
-            of_a, of_b = link.receive(step), own.reveal()
+            link.send(step, own)
+            of_a, of_b = link.receive(step), own
             if not hmac.compare_digest(committed(of_a), commitment):
                 raise PeerViolation("server A opened another coin, or holds other submissions")
         if not len(of_a) == len(of_b) == KEY_BYTES:
@@ -124,7 +105,7 @@ class ByProof:
         joint = encode_context("proof-joint-coin", of_a, of_b, batch.value)
         return Secret(Digest.of(joint).value)
 
-    def _answer(self, submission: ProofSubmission, query: Query) -> ProofWords | None:
+    def _answer(self, submission: ProofSubmission, query: norm_proof.Query) -> ProofWords | None:
         """This server's words, from one pass over its share, which goes into the sum on the way.
 
         None where its body can't be read any more: then nothing of it is in the sum.
@@ -144,12 +125,14 @@ class ByProof:
                     summed += piece.size
                 yield piece
 
-        def rest() -> ProofShare:
+        def rest() -> norm_proof.ProofShare:
             seed_holder = not submission.awaits_body
-            return ProofShare(*share.beside(), projections(rows), holds_constants=seed_holder)
+            made = *share.beside(), norm_proof.projections(rows)
+            return norm_proof.ProofShare(*made, holds_constants=seed_holder)
 
+        challenges = norm_proof.bit_challenges(shape, header.bits_key)
         try:
-            return answer(query, pieces(), rest, bit_challenges(shape, header.bits_key))
+            return norm_proof.answer(query, pieces(), rest, challenges)
         except BodyUnreadable as error:
             log.warning("a body of client %s won't count: %s", submission.context.client, error)
             self._take_out(submission, summed)
@@ -163,13 +146,12 @@ class ByProof:
         client = submission.context.client
         if own is None or status == _DROPPED:
             self._rejections[client] = Rejection.TRUNCATED
-        elif not accepts(own, other):
+        elif not norm_proof.accepts(own, other):
             self._rejections[client] = Rejection.NORM_EXCEEDED
         if client in self._rejections and own is not None:
             self._take_out(submission, self._shape.dimension)
 
     def _take_out(self, submission: ProofSubmission, summed: int) -> None:
-        """Subtract the first ``summed`` words of this server's share again."""
         if not summed or submission.context.client not in self._counted:
             return
         done = 0

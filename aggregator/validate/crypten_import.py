@@ -1,4 +1,4 @@
-"""The one place that imports CrypTen.
+"""The one place that imports CrypTen, as it comes: ``crypten_comparisons`` replaces parts of it.
 
 CrypTen 0.4.1 converts models from ONNX in a module that imports ``torch.onnx.symbolic_registry``,
 which torch 2.9 and later no longer have, and onnx, which takes 6 MiB. No model is converted here:
@@ -9,20 +9,12 @@ first import.
 import sys
 from types import ModuleType
 
-_CONVERTER = "crypten.nn.onnx_converter"
-
-
-def _no_converter() -> ModuleType:
-    module = ModuleType(_CONVERTER)
-    for name in ("from_onnx", "from_pytorch", "from_tensorflow", "TF_AND_TF2ONNX"):
-        setattr(module, name, None)
-    return module
-
-
-sys.modules.setdefault(_CONVERTER, _no_converter())
+_no_converter = ModuleType("crypten.nn.onnx_converter")
+for _name in ("from_onnx", "from_pytorch", "from_tensorflow", "TF_AND_TF2ONNX"):
+    setattr(_no_converter, _name, None)
+sys.modules.setdefault(_no_converter.__name__, _no_converter)
 
 import crypten  # noqa: E402 - the empty module must be in place first
-import crypten.communicator as crypten_communicator  # noqa: E402
-from crypten.mpc.primitives import ArithmeticSharedTensor, BinarySharedTensor  # noqa: E402
+from crypten.mpc.primitives import BinarySharedTensor  # noqa: E402
 
-__all__ = ["ArithmeticSharedTensor", "BinarySharedTensor", "crypten", "crypten_communicator"]
+__all__ = ["BinarySharedTensor", "crypten"]

@@ -11,7 +11,7 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import RingVector, encode_context
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
-from precad.norm_check.dealing import Dealing, DealRequest, DealtRandomness, SpentTriples
+from precad.norm_check.dealing import Dealing, DealRequest, SpentTriples
 
 MAX_BATCH_CLIENTS = 256
 """Submissions that are decided on together: comparisons take some 100 KiB each."""
@@ -29,26 +29,20 @@ class Verdicts:
 
 
 class Validator(Protocol):
-    """Validates one attempt's matched submissions at one server, with the other server's."""
+    """Validates one attempt's matched submissions at one server, with the other server's.
+
+    Raises PeerUnavailable: the other server, the dealer or a worker is gone, or nobody was there to
+    validate in time; PeerViolation: one of them departs from the protocol.
+    """
 
     def take(self, submissions: Sequence[AnySubmission]) -> None:
-        """Both servers take the same submissions, at most a batch, in the same order.
-
-        No verdict leaves for a client before the round is over.
-
-        Raises:
-            PeerUnavailable: the other server, the dealer or a worker is gone.
-            PeerViolation: one of them departs from the protocol.
-        """
+        """Both servers take the same ones, at most a batch, in one order. No verdict leaves yet."""
 
     def ready(self) -> None:
-        """Both servers ask before the attempt counts as opened; returns when ``decide`` can begin.
-
-        Raises PeerUnavailable: nobody was there to validate in time, or the other server is gone.
-        """
+        """Both ask before the attempt counts as opened; returns when ``decide`` can begin."""
 
     def decide(self) -> Verdicts:
-        """What docs/soundness.md says of all that was taken; once. Raises as ``take``."""
+        """What docs/soundness.md says of all that was taken; once."""
 
 
 Take = Callable[[Sequence[AnySubmission]], None]
@@ -70,18 +64,10 @@ class Server:
     """Of the servers' link: dealt randomness is bound to them."""
     spent: SpentTriples
 
-    def randomness(self, request: DealRequest) -> DealtRandomness:
-        """Binary triples for one batch of decisions. Raises PeerUnavailable, PeerViolation."""
-        corrections = self.dealing.deal(request)
-        return DealtRandomness(self.role, self.dealer_key, request, corrections)
-
 
 @contextmanager
 def read_again() -> Iterator[None]:
-    """A block that reads a body once more, to take its share out of the sum.
-
-    Raises PeerUnavailable: it can't.
-    """
+    """A block that takes a share out of the sum. Raises PeerUnavailable: it can't be read."""
     try:
         yield
     except BodyUnreadable as error:
@@ -95,9 +81,6 @@ def label(submissions: Iterable[AnySubmission]) -> str:
     """In a step's name: servers that have other submissions, or another order, stop at once."""
     digests = [submission.header.whole_digest.value for submission in submissions]
     return str(Digest.of(encode_context("submissions", *digests)))[:16]
-
-
-# How many comparisons decide on submissions, and what the dealer is asked for before.
 
 
 def comparisons_per_client(task: Task) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
-from precad.aggregator.validate.in_process_validator import in_process, longest_opening
+from precad.aggregator.validate import in_process, longest_opening
 from precad.aggregator.validate.validation import Server
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role, Secret
@@ -28,13 +28,13 @@ _AT_ONCE = 64
 """Submissions that the dealer is asked about together."""
 
 
+@dataclass(eq=False)
 class Recorded:
     """Batches that this worker's server has recorded as used; each may be spent here once."""
 
-    def __init__(self) -> None:
-        self._open: deque[int] = deque()
-        self._newest = -1
-        self._spendable: set[int] = set()
+    _open: deque[int] = field(default_factory=deque)
+    _newest: int = -1
+    _spendable: set[int] = field(default_factory=set)
 
     def add(self, batch: int) -> None:
         """Its server has recorded it, durably."""
@@ -44,7 +44,6 @@ class Recorded:
             self._spendable.add(batch)
 
     def __iter__(self) -> Iterator[int]:
-        """In the order in which they were recorded."""
         while self._open:
             yield self._open.popleft()
 
@@ -78,31 +77,20 @@ Order = Taken | None
 """None: decide on all."""
 
 
+@dataclass(eq=False, repr=False)
 class Attempt:
-    """From the link's first word to the verdicts.
+    """From the link's first word to the verdicts."""
 
-    Args:
-        reach: the other server's worker; tried until one is in the same attempt.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        role: Role,
-        begin: Begin,
-        dealing: Dealing,
-        reach: Callable[[], AbstractContextManager[DialledTransport | ServedTransport]],
-        report: Report,
-    ) -> None:
-        self._task = task
-        self._role = role
-        self._begin = begin
-        self._dealing = dealing
-        self._reach = reach
-        self._report = report
-        self._orders: queue.SimpleQueue[Order | BaseException] = queue.SimpleQueue()
-        self._transport: DialledTransport | ServedTransport | None = None
-        self._broken_off = False
+    _task: Task
+    _role: Role
+    _begin: Begin
+    _dealing: Dealing
+    _reach: Callable[[], AbstractContextManager[DialledTransport | ServedTransport]]
+    """The other server's worker; tried until one is in the same attempt."""
+    _report: Report
+    _orders: "queue.SimpleQueue[Order | BaseException]" = field(default_factory=queue.SimpleQueue)
+    _transport: DialledTransport | ServedTransport | None = None
+    _broken_off: bool = False
 
     def put(self, order: Order) -> None:
         """The server's next order."""
@@ -150,12 +138,8 @@ class Attempt:
             return True
 
     def _linked(self, transport: FrameTransport) -> PeerLink:
-        link = PeerLink(
-            transport,
-            self._task.digest,
-            max_message_bytes=longest_opening(self._task) + 4096,
-            timeout_s=self._task.deadlines.peer,
-        )
+        most, patience_s = longest_opening(self._task) + 4096, self._task.deadlines.peer
+        link = PeerLink(transport, self._task.digest, max_message_bytes=most, timeout_s=patience_s)
         link.begin_attempt(self._begin.attempt)
         step = f"workers/{self._begin.pair}"
         if link.exchange(step, self._begin.nonces) != self._begin.nonces:
@@ -180,10 +164,7 @@ class Attempt:
         self._report(done={"bytes_sent": link.bytes_sent})
 
     def _next(self, link: PeerLink) -> list[Order]:
-        """What is validated together next; a decision is the last.
-
-        A batch of proofs has one coin: A's worker says how many orders it is made of.
-        """
+        """What comes next. A batch of proofs has one coin: A's worker says how many it has."""
         if self._task.proof is None or self._role is Role.SERVER_A:
             orders = self._waiting(link, 1, _AT_ONCE)
             if self._task.proof is not None:
@@ -197,12 +178,7 @@ class Attempt:
         return self._waiting(link, number, number)
 
     def _waiting(self, link: PeerLink, least: int, most: int) -> list[Order]:
-        """The orders that wait, in order.
-
-        Raises:
-            EOFError: the server has broken the attempt off.
-            PeerUnavailable: the other server's worker is gone, while there is nothing to do.
-        """
+        """What waits. Raises EOFError: the server broke the attempt off; PeerUnavailable."""
         orders: list[Order] = []
         while len(orders) < least or (len(orders) < most and not self._orders.empty()):
             try:
@@ -220,11 +196,8 @@ class Attempt:
     def _note(
         self, orders: list[Order], counted: set[ClientId], recorded: Recorded
     ) -> list[AnySubmission]:
-        submissions = []
-        for order in orders:
-            if order is not None:
-                recorded.add(order.batch)
-                if order.counted:
-                    counted.add(order.submission.context.client)
-                submissions.append(order.submission)
-        return submissions
+        taken = [order for order in orders if order is not None]
+        for order in taken:
+            recorded.add(order.batch)
+        counted.update(each.submission.context.client for each in taken if each.counted)
+        return [order.submission for order in taken]

@@ -14,18 +14,16 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import grpc
 import numpy as np
 
 from precad.aggregator.collect.upload import SpooledBody
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rounds.aggregator import Aggregator, Opened
 from precad.aggregator.server_messages import WorkerCount, Workers, WorkerState
-from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
-from precad.aggregator.training.training_loop import in_process
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validation, Verdicts
 from precad.aggregator.workers.worker_attempt import Taken
 from precad.aggregator.workers.worker_placement import (
@@ -47,7 +45,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, greeted_version, open_channel
 from precad.common.prime_field import group_of
-from precad.common.process_settings import HttpProxy
+from precad.common.process_settings import HttpProxy, ServerSettings
 from precad.common.ring import WORD_BYTES, from_bytes
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
@@ -62,11 +60,9 @@ _LOOK_S = 0.2
 
 
 class WorkerLink:
-    """A server's conversation with one of its workers about one attempt.
+    """A server's conversation with one of its workers, at ``address``, about one attempt.
 
-    Args:
-        address: where the worker listens, as its server reaches it.
-        same_disk: whether the worker can open this server's files.
+    A worker on the ``same_disk`` can open this server's files.
     """
 
     def __init__(
@@ -114,12 +110,7 @@ class WorkerLink:
         self._orders.put(pb.WorkOrder(decide=pb.WorkDecide()))
 
     def wait(self, seconds: float) -> tuple[Verdicts, int] | None:
-        """The worker's verdicts and the bytes that it sent, if they come in time.
-
-        Raises:
-            PeerUnavailable: the worker, or one whom it needs, is gone.
-            PeerViolation: somebody departed from the protocol.
-        """
+        """Its verdicts and bytes sent, if in time. Raises PeerUnavailable, PeerViolation."""
         with self._changed:
             self._changed.wait_for(lambda: self._done or self._ended, seconds)
             if self._done is None:
@@ -198,23 +189,18 @@ class WorkerLink:
 
 
 def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
-    """One submission: where its body lies if the worker can read it there, else all of it.
-
-    Raises:
-        BodyUnreadable: a body that has to be sent was kept in a file that is gone or was changed.
-    """
+    """One submission: where its body lies if the worker can read it there, else all of it."""
     body, header = taken.submission.body, header_to_wire(taken.submission)
     take = pb.WorkTake(submission=header, counted=taken.counted, batch=taken.batch)
     if same_disk and isinstance(body, SpooledBody):
-        take.spooled.CopyFrom(
-            pb.SpooledFile(
-                path=str(body.path),
-                key=body.key.reveal(),
-                number=body.number,
-                length=body.length,
-                prefix=body.prefix.reveal(),
-            )
+        spooled = pb.SpooledFile(
+            path=str(body.path),
+            key=body.key.reveal(),
+            number=body.number,
+            length=body.length,
+            prefix=body.prefix.reveal(),
         )
+        take.spooled.CopyFrom(spooled)
         body = None
     yield pb.WorkOrder(take=take)
     if body is None:
@@ -240,11 +226,7 @@ class OwnWorkers:
 
 
 class WorkerPairs:
-    """As ``Validator``; to be used in a ``with`` block.
-
-    Args:
-        pairs: how many there are to be, the same at both servers.
-    """
+    """As ``Validator``; to be used in a ``with`` block. As many ``pairs`` at both servers."""
 
     def __init__(self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, pairs: int) -> None:
         self._aggregator = aggregator
@@ -272,10 +254,9 @@ class WorkerPairs:
 
     def take(self, submissions: Sequence[AnySubmission]) -> None:
         """As ``Validator.take``; returns when all are handed over."""
-        if not submissions:
-            return
-        self._waiting += submissions
-        self._hand_over()
+        if submissions:
+            self._waiting += submissions
+            self._hand_over()
 
     def ready(self) -> None:
         """As ``Validator.ready``; returns when a pair is there and has what waited."""
@@ -310,11 +291,7 @@ class WorkerPairs:
         return Verdicts(rejections, total)
 
     def _hand_over(self) -> bool:
-        """Give what waits to the pairs that are there: each submission to the least loaded.
-
-        Returns:
-            Whether one is.
-        """
+        """Give what waits to the pairs that are there, if any, each to the least loaded."""
         ready = self._linked()
         while self._waiting and ready:
             number = min(ready, key=lambda n: (self._loads[n], n))
@@ -341,19 +318,14 @@ class WorkerPairs:
             for number, state in zip(self._numbers, theirs, strict=False):
                 if state.address:
                     self._open(number, state.address)
-        return [
-            number
-            for number, (mine, other) in enumerate(zip(own.workers, theirs, strict=False))
-            if mine.ready and other.ready
-        ]
+        both = enumerate(zip(own.workers, theirs, strict=False))
+        return [number for number, (mine, other) in both if mine.ready and other.ready]
 
     def _state(self, number: int) -> WorkerState:
         placed, link = self._own.pool.worker(number), self._links.get(number)
         told = placed is not None and self._aggregator.role is Role.SERVER_B
-        return WorkerState(
-            address=placed.address if placed is not None and told else "",
-            ready=link is not None and link.ready,
-        )
+        address = placed.address if placed is not None and told else ""
+        return WorkerState(address=address, ready=link is not None and link.ready)
 
     def _drop_the_lost(self) -> None:
         """Forget links that have taken nothing. Raises the error of one that has."""
@@ -371,28 +343,26 @@ class WorkerPairs:
         if placed is None or number in self._links:
             return
         aggregator, own = self._aggregator, self._own
+
+        def at(host: str, address: str) -> str:
+            return f"{host}{address}" if address.startswith(":") else address
+
         begin = pb.WorkBegin(
             task_digest=aggregator.task.digest.value,
             attempt=self._opened.attempt,
             pair=number,
-            peer=f"{own.other_host}{peer}" if peer.startswith(":") else peer,
+            peer=at(own.other_host, peer),
             dealer_key=aggregator.dealer_key.reveal(),
             epoch=aggregator.dealing.epoch,
             nonces=aggregator.nonces,
         )
-        address = placed.address
-        self._links[number] = WorkerLink(
-            f"{own.own_host}{address}" if address.startswith(":") else address,
-            aggregator.task,
-            aggregator.role,
-            own.identity,
-            begin,
-            same_disk=own.pool.place.same_disk,
-        )
+        address, whose = at(own.own_host, placed.address), (aggregator.task, aggregator.role)
+        same_disk = own.pool.place.same_disk
+        self._links[number] = WorkerLink(address, *whose, own.identity, begin, same_disk=same_disk)
 
 
 def pairs_of(aggregator: Aggregator, own: int) -> int:
-    """How many pairs there can be, of so many workers here and those that the other server has."""
+    """How many pairs there can be, of so many workers here and those of the other server."""
     answer = aggregator.link.exchange("pairs", WorkerCount(count=own).to_bytes())
     return min(own, WorkerCount.from_bytes(answer).count)
 
@@ -402,14 +372,10 @@ _PORTS = 1 << 16
 
 
 class ValidationWorkers:
-    """What a training asks for a validator, attempt by attempt.
+    """What a training asks for a validator, attempt by attempt; A names the ``other_server``.
 
-    Args:
-        other_server: at A: server B's address.
-
-    Raises:
-        Misconfiguration: the ports aren't there, or Ray isn't installed or would show a secret.
-        PeerUnavailable: Ray's cluster isn't there.
+    Raises Misconfiguration: the ports aren't there, or Ray isn't installed or would show a secret;
+    PeerUnavailable: Ray's cluster isn't there.
     """
 
     def __init__(self, session: Session, settings: ServerSettings, other_server: str = "") -> None:
@@ -417,27 +383,19 @@ class ValidationWorkers:
         self._own: OwnWorkers | None = None
         if not self._count:
             return
-
-        def changed(up: int) -> None:
-            session.progress.workers = up
-
         host, _ = _split(settings.worker_listen)
+        other_host = _split(other_server)[0] if other_server else ""
+        own_host = "127.0.0.1" if host in _EVERYWHERE else host
         starts = _starts(session, settings)
         place = RayCluster(settings.ray) if settings.workers_on == "ray" else ThisMachine()
-        pool = WorkerPool(place, starts, changed)
-        self._own = OwnWorkers(
-            pool,
-            session.identity,
-            other_host=_split(other_server)[0] if other_server else "",
-            own_host="127.0.0.1" if host in _EVERYWHERE else host,
-            clock=session.clock,
-        )
+        pool = WorkerPool(place, starts, partial(setattr, session.progress, "workers"))
+        self._own = OwnWorkers(pool, session.identity, other_host, own_host, session.clock)
 
     def validation(self, aggregator: Aggregator, opened: Opened) -> Validation:
         """A validator for one attempt: pairs of workers where both servers have some."""
         pairs = pairs_of(aggregator, self._count)
         if self._own is None or not pairs:
-            return in_process(aggregator, opened)
+            return aggregator.in_process(opened)
         return WorkerPairs(aggregator, opened, self._own, pairs)
 
     def close(self) -> None:

@@ -114,37 +114,30 @@ class ThisMachine:
 class RayCluster:
     """Workers are processes on the nodes of a Ray cluster, which places and watches them.
 
-    Each actor starts the same process that a server starts on its own machine. What an actor is
-    told (``WorkerStart``) are names of files and addresses: seeds, bodies and verdicts travel over
-    the servers' own links, with the server's identity at both ends, which lies in the same folder
-    on every node. Nothing of a round is ever an argument or an object of Ray's.
+    Each actor starts the same process that a server starts on its own machine. What it is told
+    (``WorkerStart``) are names of files and addresses: seeds, bodies and verdicts travel over the
+    servers' own links, with the server's identity at both ends, from the same folder on every node.
+    Whoever may submit to the cluster runs programs there, and so reads that identity's key: Ray
+    must ask for a token, which it doesn't by itself.
 
-    Whoever may submit to the cluster runs programs on its nodes, and so reads that identity's key:
-    Ray must ask for a token, which it doesn't by itself.
-
-    Raises:
-        Misconfiguration: Ray isn't installed, or lets in whoever reaches its ports.
-        PeerUnavailable: the cluster isn't there, or doesn't let this server in.
+    Raises Misconfiguration: Ray isn't installed, or lets in whoever reaches its ports;
+    PeerUnavailable: the cluster isn't there, or doesn't let this server in.
     """
 
     same_disk = False
 
     def __init__(self, address: str) -> None:
         if (mode := os.environ.get("RAY_AUTH_MODE", "")) != "token":
-            raise Misconfiguration(
-                "RAY_AUTH_MODE",
-                mode,
-                "whoever reaches Ray's ports could read this server's key: set it to token for "
-                "this server and for all nodes, with one token (ray get-auth-token --generate)",
-            )
+            why = "whoever reaches Ray's ports could read this server's key: set it to token for "
+            why += "this server and for all nodes, with one token (ray get-auth-token --generate)"
+            raise Misconfiguration("RAY_AUTH_MODE", mode, why)
         ray = _ray()
         if not ray.is_initialized():
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
             except (ConnectionError, ray.exceptions.RayError) as error:
-                raise PeerUnavailable(
-                    f"Ray's cluster at {address} isn't there, or has another token: {error}"
-                ) from None
+                why = f"Ray's cluster at {address} isn't there, or has another token: {error}"
+                raise PeerUnavailable(why) from None
 
     def start(self, worker: WorkerStart) -> "RayWorker":
         """As ``WorkerHost.start``."""
@@ -199,9 +192,8 @@ def _ray() -> Any:
     try:
         import ray  # noqa: PLC0415
     except ImportError:
-        raise Misconfiguration(
-            "workers_on", "ray", 'Ray is not installed; run pip install "precad[ray]"'
-        ) from None
+        why = 'Ray is not installed; run pip install "precad[ray]"'
+        raise Misconfiguration("workers_on", "ray", why) from None
     return ray
 
 

@@ -32,7 +32,7 @@ from precad.aggregator.rpc.peer_transport import (
     add_link_to_server,
     dial,
 )
-from precad.aggregator.validate.in_process_validator import load_check
+from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
@@ -70,7 +70,7 @@ async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
     load_check(task)
     remove_left_over()
     port = GuardedPort(f"a worker of {role.value}", identity)
-    Working(role, task, identity, start.dealer, start.proxy).add_to(port.server)
+    Working(role, task, identity, start).add_to(port.server)
     return port, await port.listen(start.listen)
 
 
@@ -90,24 +90,14 @@ def main() -> None:
 
 
 class Working(WorkingServicer):
-    """Validates what the own server orders, and nobody else's.
+    """Validates what the own server orders, nobody else's; at B takes links from server A alone."""
 
-    At B it also takes the links of server A's workers, from server A alone.
-    """
-
-    def __init__(
-        self,
-        role: Role,
-        task: Task,
-        identity: Identity,
-        dealer: str | None,
-        proxy: str | None = None,
-    ) -> None:
+    def __init__(self, role: Role, task: Task, identity: Identity, start: WorkerStart) -> None:
         self.role = role
         self.task = task
         self.identity = identity
-        self._dealer = None if dealer is None else by_proxy(dealer, proxy)
-        self._proxy = proxy
+        self._proxy = start.proxy
+        self._dealer = None if start.dealer is None else by_proxy(start.dealer, self._proxy)
         self.links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
         """From server A's workers, not looked at yet."""
 
@@ -165,7 +155,6 @@ class Working(WorkingServicer):
     async def _read(
         self, orders: AsyncIterator[pb.WorkOrder], spool: Spool, attempt: Attempt
     ) -> None:
-        """Give the attempt its orders, until the server ends them."""
         over = attempt.break_off
         try:
             async for message in orders:
@@ -193,7 +182,6 @@ class Working(WorkingServicer):
     async def _body(
         self, orders: AsyncIterator[pb.WorkOrder], spool: Spool, client: ClientId
     ) -> SpooledBody:
-        """The body that follows, on this worker's own disk."""
         first, words = body_layout(self.task)
         prefix, left = (await anext(orders)).body, words * WORD_BYTES
         if len(prefix) != first:
@@ -210,7 +198,6 @@ class Working(WorkingServicer):
 
     @contextmanager
     def _reach(self, peer: str) -> Iterator[DialledTransport | ServedTransport]:
-        """A link to the other server's worker. Raises PeerUnavailable."""
         patience_s = self.task.deadlines.peer
         if self.role is Role.SERVER_A:
             with dial(peer, self.identity, patience_s) as dialled:

@@ -22,10 +22,9 @@ import precad.server_b.process
 from precad.aggregator import release as releasing
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.aggregator.release import add_noise, countersign
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import Finished, Noised, Prepared, Sent, Summed
-from precad.aggregator.training import finish_round, training_loop
-from precad.aggregator.validate import check_by_shares
+from precad.aggregator.rounds.aggregator import Aggregator, Finished, Noised, Prepared, Sent, Summed
+from precad.aggregator.training import recovery, training_loop
+from precad.aggregator.validate import crypten_comparisons
 from precad.cli.start import said
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.prime_field import Group
@@ -114,7 +113,7 @@ def redraw(noise: NoiseSource) -> None:
         return countersign(aggregator, replace(prepared, noisy_share=fresh))
 
     vars(training_loop)[add_noise.__name__] = summing
-    vars(finish_round)[countersign.__name__] = anew
+    vars(recovery)[countersign.__name__] = anew
 
 
 def check_nothing() -> None:
@@ -123,7 +122,7 @@ def check_nothing() -> None:
     def every(words: Sequence[RingVector], **_: object) -> NDArray[np.bool_]:
         return np.ones(len(words), np.bool_)
 
-    vars(check_by_shares)[check_by_shares.decide.__name__] = every
+    vars(crypten_comparisons)[crypten_comparisons.decide.__name__] = every
 
 
 def become(server: str, build: Build, task: Task, folder: Path, looks: int) -> None:

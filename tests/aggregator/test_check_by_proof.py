@@ -12,11 +12,11 @@ from tests.rig.rounds import roster_of
 from tests.rig.submissions import upload
 from tests.rig.tasks import task_with
 
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.upload import SpooledBody
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.validate import in_process, longest_opening
 from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
-from precad.aggregator.validate.in_process_validator import in_process, longest_opening
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role

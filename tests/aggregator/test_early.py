@@ -18,11 +18,19 @@ from tests.rig.keys import verifier
 from tests.rig.submissions import MODEL, body_of, pair_of, upload
 from tests.rig.waiting import until
 
-from precad.aggregator.collect import Inbox, matching
-from precad.aggregator.collect.matching import describe, match, rest_of
+from precad.aggregator.collect import matching
+from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.collect.matching import (
+    Alike,
+    Ask,
+    HeldList,
+    Places,
+    describe,
+    match,
+    rest_of,
+)
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Places
-from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.rounds.aggregator import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rig.aggregators import head_of
 
-from precad.aggregator.rounds.recovery import adoptable, settled
 from precad.aggregator.server_messages import Evidence, Fact, HeadBody
 from precad.aggregator.store.ledger import history_after, history_start
+from precad.aggregator.training.recovery import adoptable, settled
 from precad.common.identifiers import Digest
 
 TASK = Digest.of(b"task")

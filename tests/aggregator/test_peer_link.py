@@ -11,7 +11,7 @@ from torch.distributed import ReduceOp
 
 from precad.aggregator.peer_link import PIECE_BYTES, Frame, PeerLink, memory_pair
 from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
-from precad.aggregator.validate.crypten_party import LinkCommunicator
+from precad.aggregator.validate.crypten_comparisons import LinkCommunicator
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest
 from precad.protos import precad_pb2 as pb

@@ -14,10 +14,10 @@ from tests.rig.waiting import until
 from precad.accounting import exact
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, record_epsilon
+from precad.aggregator.collect.matching import Places
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.client_lists import Places
 from precad.aggregator.rounds.privacy_cap import SPARE_CHARGES, PrivacyCap
 from precad.aggregator.rounds.start_attempt import propose
 from precad.aggregator.server_messages import Cohort, Fact, Verdict

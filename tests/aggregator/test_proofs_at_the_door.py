@@ -22,10 +22,10 @@ from tests.rig.norm_check import (
 from tests.rig.submissions import ONE, body_of, pair_of, upload, words_of
 from tests.rig.tasks import task_with
 
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import describe
 from precad.aggregator.collect.upload import SpooledBody
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rounds.aggregator import Opened
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P

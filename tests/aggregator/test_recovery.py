@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
 from precad.aggregator.server_messages import Position, PreparedView
+from precad.aggregator.training.recovery import Recovery, Remedy, compare
 from precad.common.errors import PeerViolation
 
 

@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 from tests.conftest import TaskMaker
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rounds.aggregator import Opened
 from precad.aggregator.rpc.notices import opening_of, statement_of
 from precad.aggregator.training.model_store import StoredModel
-from precad.aggregator.training.owner_statements import remember
+from precad.aggregator.training.reconcile import remember
 from precad.aggregator.training.session import LastSigned, Session, SignedKind
 from precad.common.errors import NotOnOffer, PeerViolation
 from precad.common.identifiers import ClientId

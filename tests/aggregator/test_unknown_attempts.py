@@ -14,8 +14,7 @@ from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import compare_ledgers
 from precad.aggregator.store.schema import AttemptState, Permission
-from precad.aggregator.training.owner_statements import hear_of
-from precad.aggregator.training.reconcile import charge_unknown, meet
+from precad.aggregator.training.reconcile import charge_unknown, hear_of, meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation, StorageFailure
 from precad.common.identifiers import Role

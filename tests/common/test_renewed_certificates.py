@@ -16,11 +16,11 @@ from tests.conftest import TaskMaker
 from tests.rig.keys import earlier_identity, identity, revoke, signatures, verifier
 from tests.rig.meeting import ANN, BEN, SERVERS, A, B, Servers
 
-from precad.aggregator.rounds.recovery import Remedy
 from precad.aggregator.rpc.notices import statement_of
 from precad.aggregator.server_messages import HeadBody, ModelBody, ServerSignatures, SignedMessage
 from precad.aggregator.store.schema import AttemptState
-from precad.aggregator.training.owner_statements import hear_of, remember
+from precad.aggregator.training.reconcile import hear_of, remember
+from precad.aggregator.training.recovery import Remedy
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal

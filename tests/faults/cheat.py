@@ -21,7 +21,7 @@ import numpy as np
 from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, Deviation
 
 from precad.aggregator import release as releasing
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rpc import notices
 from precad.aggregator.training import training_loop

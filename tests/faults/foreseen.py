@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from tests.faults.deviations import fields_of
 
+from precad.aggregator.collect.matching import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
-from precad.aggregator.rounds.joint_coin import commitment_to
+from precad.aggregator.rounds.start_attempt import commitment_to
 from precad.aggregator.server_messages import (
     Body,
     CoinCommitment,

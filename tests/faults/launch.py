@@ -32,18 +32,18 @@ from tests.faults import cheat
 from tests.rig.waiting import readable_within, until
 
 import precad.cli.start
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.owners import Enrolments
 from precad.aggregator.store.versions import Versions
-from precad.aggregator.training.event_log import EventLog
 from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.validate import check_by_shares
-from precad.aggregator.validate.absorb_bodies import Absorber
+from precad.aggregator.training.session import EventLog
+from precad.aggregator.validate import crypten_comparisons
 from precad.aggregator.validate.check_by_proof import ByProof
+from precad.aggregator.validate.check_with_dealer import Absorber
 from precad.client import data_owner
 from precad.client import owner_settings as client_settings
 from precad.client.connection import Servers
@@ -61,7 +61,7 @@ WARM = (
     dealer_process,
     a_process,
     b_process,
-    check_by_shares,
+    crypten_comparisons,
     datasets,
     client_settings,
     data_owner,

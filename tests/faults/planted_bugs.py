@@ -27,18 +27,18 @@ from tests.faults.turns import Hang
 
 from precad.aggregator import release
 from precad.aggregator.collect import matching
-from precad.aggregator.rounds import joint_coin, start_attempt
-from precad.aggregator.rounds.client_lists import HeldList
-from precad.aggregator.rounds.joint_coin import agree_coin
-from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
-from precad.aggregator.rounds.states import Prepared, Sent
+from precad.aggregator.collect.matching import HeldList
+from precad.aggregator.rounds import start_attempt
+from precad.aggregator.rounds.aggregator import Prepared, Sent
+from precad.aggregator.rounds.start_attempt import agree_coin
 from precad.aggregator.store import attempts
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
 from precad.aggregator.store.schema import AttemptState
-from precad.aggregator.training import finish_round, reconcile, training_loop
-from precad.aggregator.validate import check_by_shares
-from precad.aggregator.validate.check_by_shares import all_signs
+from precad.aggregator.training import reconcile, recovery, training_loop
+from precad.aggregator.training.recovery import Recovery, Remedy, compare
+from precad.aggregator.validate import crypten_comparisons
 from precad.aggregator.validate.check_with_dealer import WithDealer
+from precad.aggregator.validate.crypten_comparisons import all_signs
 from precad.aggregator.validate.validation import Verdicts
 from precad.aggregator.workers import worker_pairs
 from precad.client.pending_update import Pending
@@ -74,7 +74,7 @@ def asks_to_void_what_it_countersigned(patch: Patch) -> None:
     def voiding(own: Any, theirs: Any) -> Recovery:
         found = compare(own, theirs)
         instead = {Remedy.LOST: Remedy.VOID, Remedy.LEARN_LOST: Remedy.CONFIRM_VOID}
-        return replace(found, remedy=instead.get(found.remedy, found.remedy))
+        return found._replace(remedy=instead.get(found.remedy, found.remedy))
 
     patch.setattr(reconcile, "compare", voiding)
 
@@ -112,19 +112,19 @@ def sends_before_the_countersignature(patch: Patch) -> None:
     def at_once(_: Any, prepared: Prepared) -> Sent:
         return Sent(prepared.counted, prepared.noisy_share)
 
-    for module in (training_loop, finish_round):
+    for module in (training_loop, recovery):
         patch.setattr(module, "countersign", at_once)
 
 
 def noises_again_after_a_restart(patch: Patch) -> None:
     """What goes on after a break is noised once more: two releases of one sum."""
-    again = finish_round._prepared_again
+    again = recovery._prepared_again
 
     def noised(record: Any) -> Prepared:
         found = again(record)
         return replace(found, noisy_share=found.noisy_share + np.ones_like(found.noisy_share))
 
-    patch.setattr(finish_round, "_prepared_again", noised)
+    patch.setattr(recovery, "_prepared_again", noised)
 
 
 def server_b_adds_no_noise(patch: Patch) -> None:
@@ -147,13 +147,13 @@ def server_b_adds_no_noise(patch: Patch) -> None:
 
 def publishes_before_the_other_confirms(patch: Patch) -> None:
     """Owners hear of a model that one server alone has on its disk."""
-    keep = finish_round.keep
+    keep = recovery.keep
 
     def published(session: Any, *rest: Any) -> None:
         keep(session, *rest)
-        finish_round.confirm(session)
+        recovery.confirm(session)
 
-    for module in (training_loop, finish_round):
+    for module in (training_loop, recovery):
         patch.setattr(module, "keep", published)
 
 
@@ -183,7 +183,7 @@ def ignores_the_norm(patch: Patch) -> None:
         compared[:, -1] = -1
         return all_signs(compared, negative)
 
-    patch.setattr(check_by_shares, "all_signs", without)
+    patch.setattr(crypten_comparisons, "all_signs", without)
 
 
 def keeps_the_invalid_in_the_sum(patch: Patch) -> None:
@@ -201,7 +201,7 @@ def draws_in_each_attempt(patch: Patch) -> None:
         tried = aggregator.store.attempts.count_of(version)
         return derive(agree_coin(aggregator, version), "anew", tried)
 
-    patch.setattr(joint_coin, "agree_coin", anew)
+    patch.setattr(start_attempt, "agree_coin", anew)
 
 
 def forgets_opened_attempts(patch: Patch) -> None:

@@ -12,10 +12,10 @@ from tests.faults.turns import Killed, Life
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
-from precad.aggregator.collect import Upload
+from precad.aggregator.collect.upload import Upload
 from precad.aggregator.rpc.limits import Call
 from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
-from precad.aggregator.training.owner_statements import give_back, lost_model
+from precad.aggregator.training.reconcile import give_back, lost_model
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair

@@ -12,15 +12,14 @@ from tests.faults.simulated_links import Transport
 from tests.faults.turns import Life
 from tests.rig.keys import identity, verifier
 
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rpc.limits import Limits, OpenCalls
 from precad.aggregator.store import Store, open_store, transaction
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.connected_clients import ConnectedClients
-from precad.aggregator.training.event_log import Event, EventLog
 from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.training.session import Session
+from precad.aggregator.training.session import Event, EventLog, Session
 from precad.aggregator.training.training_loop import Peers
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Digest, Role

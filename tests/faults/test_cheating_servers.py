@@ -47,7 +47,7 @@ from tests.faults.simulated_server import Server
 from tests.faults.turns import Life
 from tests.faults.world import World
 
-from precad.aggregator.training.event_log import Event, RoundOpened
+from precad.aggregator.training.session import Event, RoundOpened
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
 from precad.common.encode import squared_norm

@@ -5,6 +5,7 @@ In simulated time (``world.py``): deadlines are waited for, and take none.
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,7 @@ from tests.rig.submissions import body_of
 
 from precad.aggregator.enrol.admission import Window
 from precad.aggregator.rounds.start_attempt import OPENED_CAP
-from precad.aggregator.training.event_log import Event, RoundDone
-from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.training.training_loop import in_process
+from precad.aggregator.training.session import Event, Phase, RoundDone, Session
 from precad.aggregator.validate.check_with_dealer import WithDealer
 from precad.client.pending_update import Pair
 from precad.common.errors import PeerUnavailable, Rejection
@@ -293,6 +292,12 @@ class Unmanned(WithDealer):
         raise PeerUnavailable("a pair of workers is lost")
 
 
+@contextmanager
+def unmanned(lost_at: str, server: Any, opened: Any) -> Iterator[Unmanned]:
+    with ExitStack() as conversations:
+        yield Unmanned(lost_at, server, opened.attempt, opened.counted, count(), conversations)
+
+
 @pytest.mark.parametrize(("lost_at", "asked"), [("ready", False), ("decide", True)])
 def test_attempts_that_no_worker_was_there_for_opened_nothing(
     task: Task, folder: Path, lost_at: str, *, asked: bool
@@ -304,9 +309,8 @@ def test_attempts_that_no_worker_was_there_for_opened_nothing(
     def validation(aggregator: Any, opened: Any) -> Any:
         if opened.attempt < without:
             world.seen.faults.append(f"attempt {opened.attempt}: no worker is there")
-            server = aggregator.for_validation
-            return Unmanned(lost_at, server, opened.attempt, opened.counted, count())
-        return in_process(aggregator, opened)
+            return unmanned(lost_at, aggregator.for_validation, opened)
+        return aggregator.in_process(opened)
 
     world.validation = validation
     world.play()

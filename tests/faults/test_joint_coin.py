@@ -14,8 +14,8 @@ from tests.faults.invariants import check
 from tests.faults.simulated_owner import RECORDS
 from tests.faults.world import World
 
-from precad.aggregator.rounds.joint_coin import cohort_of, joint_coin
-from precad.aggregator.training.event_log import Event, RoundOpened
+from precad.aggregator.rounds.start_attempt import cohort_of, joint_coin
+from precad.aggregator.training.session import Event, RoundOpened
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task

@@ -17,7 +17,7 @@ from tests.faults.invariants import check
 from tests.faults.world import World
 from tests.rig.keys import identity
 
-from precad.aggregator.training.event_log import Event, RoundDone
+from precad.aggregator.training.session import Event, RoundDone
 from precad.aggregator.training.training_loop import Peers
 from precad.common import clock
 from precad.common.errors import PeerUnavailable

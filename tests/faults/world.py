@@ -31,11 +31,9 @@ from tests.faults.turns import Killed, Life, Turns, TurnsClock
 from tests.rig.keys import identity
 
 from precad.aggregator.peer_link import FrameTransport
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
-from precad.aggregator.rounds.states import Opened
-from precad.aggregator.training.event_log import Event, RoundDone, RoundOpened
-from precad.aggregator.training.session import Phase
-from precad.aggregator.training.training_loop import Dealer, in_process, run_to_end
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey, Opened
+from precad.aggregator.training.session import Event, Phase, RoundDone, RoundOpened
+from precad.aggregator.training.training_loop import Dealer, run_to_end
 from precad.aggregator.validate.validation import Validation
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
@@ -153,7 +151,7 @@ class World:
         self.epoch = 0
         self.cables: list[Cable] = []
         self.orders = Orders(orders)
-        self.validation: Callable[[Aggregator, Opened], Validation] = in_process
+        self.validation: Callable[[Aggregator, Opened], Validation] = Aggregator.in_process
         self.clock_is_off: Callable[[str], timedelta] | None = None
         """By how much, of the party of that name."""
         self._slowest_start_s = slowest_start_s

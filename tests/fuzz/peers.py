@@ -10,14 +10,14 @@ from tests.fuzz.target import Target, pair, stage
 from tests.rig.aggregators import head_of
 
 from precad.aggregator import server_messages as messages
+from precad.aggregator.collect.matching import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.rounds.client_lists import Alike, Ask, HeldList, Offer, Places
-from precad.aggregator.rounds.recovery import adoptable
 from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import history_start
+from precad.aggregator.training.recovery import adoptable
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role

@@ -20,8 +20,8 @@ from precad.accounting.adversaries import Run
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import LOG_ADVANTAGE, USES, advantages, honest_rejection
 from precad.aggregator.store.schema import AttemptState
-from precad.aggregator.training.event_log import KEPT_EVENTS
 from precad.aggregator.training.model_store import KEPT_MODELS
+from precad.aggregator.training.session import KEPT_EVENTS
 from precad.aggregator.validate.check_by_proof import words_bytes
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
 from precad.common.encode import CLIENT_MARGIN, RECORD_MARGIN

@@ -44,7 +44,7 @@ PURE = (
     "certify",
     "aggregator/collect",
     "aggregator/noise.py",
-    *(f"aggregator/rounds/{name}.py" for name in ("client_lists", "privacy_cap", "states")),
+    "aggregator/rounds/privacy_cap.py",
     "aggregator/server_messages.py",
     "aggregator/validate",
     "common/checks.py",

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 from tests.rig import warm
 
-from precad.aggregator.validate import check_by_shares
+from precad.aggregator.validate import crypten_comparisons
 from precad.cli import local_deployment as deployment
 from precad.common.kernel import NUMPY, VARIABLE, kernel_in_use
 
-LOADED = check_by_shares
+LOADED = crypten_comparisons
 """CrypTen's seconds, before any round of servers in the tests' own process."""
 
 

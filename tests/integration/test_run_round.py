@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.rig.rounds import no_noise, play_round, roster_of
 
-from precad.aggregator.rounds.states import Finished
-from precad.aggregator.validate import in_process_validator
+from precad.aggregator import release
+from precad.aggregator.rounds.aggregator import Finished
+from precad.aggregator.validate import check_with_dealer
 from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
@@ -193,7 +194,8 @@ def test_each_servers_noise_is_added_once(make_task: Maker) -> None:
 def test_a_round_of_several_batches_is_the_same_round(
     make_task: Maker, monkeypatch: pytest.MonkeyPatch, clients: int, check: str
 ) -> None:
-    monkeypatch.setattr(in_process_validator, "MAX_BATCH_CLIENTS", clients)
+    for module in (release, check_with_dealer):
+        monkeypatch.setattr(module, "MAX_BATCH_CLIENTS", clients)
     task = make_task(D, {"validation": check})
     updates = named([*extremes(task), bad(task)["wrap"], *extremes(task)[:2]])
     finished = play(task, updates)

@@ -1,6 +1,6 @@
 """The release protocol's model: searched with cuts, crashes and replaced databases.
 
-`release_model.py` is the rule that the code follows (`aggregator/rounds/recovery.py`,
+`release_model.py` is the rule that the code follows (`aggregator/training/recovery.py`,
 `aggregator/release.py`, `aggregator/training`); its states bear the same
 names. A change of either is tried here first: each mutant must be caught. `make model` searches
 with wider bounds (minutes).

@@ -17,8 +17,13 @@ from tests.rig.rounds import roster_of
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
-from precad.aggregator.rounds.joint_coin import agree_coin, cohort_of, commitment_to, joint_coin
-from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.rounds.start_attempt import (
+    NeedsOperators,
+    agree_coin,
+    cohort_of,
+    commitment_to,
+    joint_coin,
+)
 from precad.aggregator.server_messages import CoinReveal, CoinState
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.store.schema import Permission

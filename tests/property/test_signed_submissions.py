@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from tests.rig.keys import company_authority
 from tests.rig.submissions import signed_anew, upload
 
-from precad.aggregator.collect import Inbox
-from precad.aggregator.collect.matching import describe, match
-from precad.aggregator.rounds.client_lists import HeldList
-from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.collect.matching import HeldList, describe, match
+from precad.aggregator.rounds.aggregator import Matched, Opened
 from precad.common import clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role

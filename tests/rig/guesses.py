@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.rig.views import SERVERS, DealerView, View, Words
 
-from precad.aggregator.validate.absorb_bodies import Absorber
+from precad.aggregator.validate.check_with_dealer import Absorber
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
 from precad.common.ring import commit, dot, encode_context, signed, to_bytes

@@ -19,15 +19,12 @@ from tests.rig.rounds import roster_of
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
-from precad.aggregator.rounds.recovery import Recovery, Remedy
-from precad.aggregator.rounds.states import Counted, Noised, Opened
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey, Counted, Noised, Opened
 from precad.aggregator.store import open_store
 from precad.aggregator.store.schema import AttemptState
-from precad.aggregator.training.event_log import Steps
-from precad.aggregator.training.finish_round import keep, recover
 from precad.aggregator.training.reconcile import meet
-from precad.aggregator.training.session import Session
+from precad.aggregator.training.recovery import Recovery, Remedy, keep, recover
+from precad.aggregator.training.session import Session, Steps
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.task import Task

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from tests.rig.keys import signer
 
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.prime_field import FIELD, RING
 from precad.common.proof_shape import ProofShape

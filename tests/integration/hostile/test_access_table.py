@@ -18,7 +18,7 @@ from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from tests.rig.keys import forged, unchecked
 
 from precad.aggregator.rpc.dealer_client import request_to_wire
-from precad.aggregator.training.event_log import TrainingDone
+from precad.aggregator.training.session import TrainingDone
 from precad.aggregator.validate.validation import deal_request
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.authority import Authority

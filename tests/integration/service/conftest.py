@@ -12,19 +12,17 @@ import numpy as np
 import pytest
 from tests.rig.loop import LoopThread
 
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.enrol.admission import Admission
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rounds.aggregator import CoinKey, Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients
-from precad.aggregator.training.event_log import EventLog, RoundOpened
 from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.training.session import Session
+from precad.aggregator.training.session import EventLog, RoundOpened, Session
 from precad.client.connection import Receipt, Servers
 from precad.client.pending_update import Pair
 from precad.common.clock import CLOCK, Clock

@@ -24,7 +24,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.waiting import until
 
 from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
-from precad.aggregator.training.event_log import RoundDone
+from precad.aggregator.training.session import RoundDone
 from precad.client.check_before_enrolling import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S
 from precad.common.errors import AccessDenied, NameInUse, PrecadError

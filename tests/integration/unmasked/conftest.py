@@ -17,7 +17,7 @@ from tests.rig.submissions import body_of, masked
 from tests.rig.views import SERVERS, DealerView, View, Watched
 
 from precad.aggregator import protocol as page
-from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import Frame, memory_pair
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection

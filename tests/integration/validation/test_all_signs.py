@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from tests.rig.parties import TASK, play_both
 
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.validate.check_by_shares import all_signs
-from precad.aggregator.validate.crypten_import import (
-    BinarySharedTensor,
-    crypten,
-    crypten_communicator,
+from precad.aggregator.validate.crypten_comparisons import (
+    DealtProvider,
+    UnexpectedDemand,
+    acting_as,
+    all_signs,
 )
-from precad.aggregator.validate.crypten_party import DealtProvider, UnexpectedDemand, acting_as
+from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
@@ -185,9 +185,9 @@ def test_parties_with_different_batches_stop() -> None:
 
 
 def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:
-    assert not crypten_communicator.is_initialized()
+    assert not crypten.communicator.is_initialized()
     with pytest.raises(RuntimeError, match="acting_as"):
-        crypten_communicator.get()
+        crypten.communicator.get()
     with pytest.raises(RuntimeError, match="acting_as"):
         crypten.mpc.get_default_provider()
     with pytest.raises(RuntimeError, match="acting_as"):

@@ -10,7 +10,7 @@ from tests.rig.aggregators import SERVERS, MemorySpentTriples
 from tests.rig.parties import play_both
 
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.validate.check_by_shares import decide
+from precad.aggregator.validate.crypten_comparisons import decide
 from precad.aggregator.validate.validation import deal_request
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
