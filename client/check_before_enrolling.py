@@ -281,7 +281,6 @@ def look_at_servers(
 
 
 def _standing(about: str, address: str, client: ClientId, reply: ServerState) -> Finding:
-    """What it means for this owner where the server's training stands."""
     kind, why = Kind.BAD, one_line(reply.refusal[:_LONGEST])
     if reply.finished and reply.enrolled:
         kind, text = (

@@ -32,15 +32,9 @@ from precad.common.roster import Enrolment
 from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
 from precad.common.share.submission import SubmissionContext
 from precad.common.task import Task
+from precad.common.wire import owner_messages as wire
 from precad.common.wire.calls import call_with_retries, error_of
 from precad.common.wire.messages import body_is_wanted, upload_pieces
-from precad.common.wire.owner_messages import (
-    Notice,
-    check_opening,
-    read_notice,
-    rejection_of,
-    serves_first,
-)
 from precad.norm_check.norm_proof import share
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -110,7 +104,6 @@ def ask_for_state(
 
 
 def _state(task: Task | None, role: Role, reply: pb.DescribeReply) -> ServerState:
-    """What it says, of this task and in our wire version."""
     check_version(role.title, reply.wire_version)
     if task is not None and reply.task_digest != task.digest.value:
         also = differences(task, reply.canonical_task)
@@ -204,7 +197,7 @@ class Servers:
         for role in (Role.SERVER_B, Role.SERVER_A):
             self._patiently(role, self._stubs[role].Enrol, request)
 
-    def watch(self) -> Iterator[Notice]:
+    def watch(self) -> Iterator[wire.Notice]:
         """Server A's notices, from the current round on.
 
         Raises NameInUse: another process takes part as this client, and didn't end; and
@@ -217,8 +210,8 @@ class Servers:
         while True:
             try:
                 for message in self._stubs[Role.SERVER_A].Watch(request):
-                    self.serves_first = serves_first(message)
-                    yield read_notice(message)
+                    self.serves_first = wire.serves_first(message)
+                    yield wire.read_notice(message)
             except grpc.RpcError as error:
                 ended = self._error(Role.SERVER_A, error)
                 if not isinstance(ended, errors.NameInUse):
@@ -317,7 +310,7 @@ class Servers:
             return None
         of_a = of_a or self.opening(Role.SERVER_A, attempt)
         signed = zip(SERVERS, (of_a, self.opening(Role.SERVER_B, attempt)), strict=True)
-        return for_proof(*(check_opening(self.verifier, *each) for each in signed))
+        return for_proof(*(wire.check_opening(self.verifier, *each) for each in signed))
 
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         """The newest statement of ``role`` on this owner's account. Raises PeerUnavailable.
@@ -396,7 +389,7 @@ class Servers:
                 self._waiting(f"{role.title} to take the upload", retries.remaining())
                 retries.wait(late)
                 continue
-            rejection = rejection_of(reply.rejection)
+            rejection = wire.rejection_of(reply.rejection)
             lost = rejection is errors.Rejection.TRUNCATED
             if lost and retries.remaining() > UPLOAD_RETRIES.longest_s:
                 # The server lost a part of it, or has no place now: the same bytes are welcome.

@@ -383,7 +383,6 @@ class OwnAccount:
         return planned_participations(rate, rounds)
 
     def _lasts(self, limit: Limit, rounds: int) -> bool:
-        """Whether ``limit`` has room for so many further rounds of this task."""
         try:
             room = self._account.under(limit)
         except BudgetExceeded:

@@ -201,7 +201,6 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
 def _look_at_training(
     findings: before.Findings, settings: JoinSettings, task: Task, client: ClientId
 ) -> None:
-    """Records, model and loss, each by itself and then together."""
     from torch.nn import functional  # noqa: PLC0415
 
     from precad.client.gradients.torch_models import build  # noqa: PLC0415

@@ -20,25 +20,13 @@ from precad.client.own_account import OwnAccount
 from precad.client.participation import Observer, Participation, TrainedModel, VersionOver
 from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import Opened, ServerStatements
+from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import (
-    BudgetExceeded,
-    Misidentified,
-    NotOnOffer,
-    PeerUnavailable,
-    PeerViolation,
-)
 from precad.common.identifiers import Digest
 from precad.common.model import ModelVector
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.owner_messages import (
-    Notice,
-    RoundOpen,
-    RoundOver,
-    TrainingOver,
-    TrainingPaused,
-)
+from precad.common.wire import owner_messages as wire
 
 log = logging.getLogger("precad")
 
@@ -116,7 +104,7 @@ class _Participant:
     sent: int = -1
     taken: tuple[int, Kept] | None = None
     """The newest attempt whose pair both servers took, and what it held."""
-    opened: tuple[RoundOpen, float] | None = None
+    opened: tuple[wire.RoundOpen, float] | None = None
     """The newest attempt that was announced, and when."""
 
     @property
@@ -132,7 +120,7 @@ class _Participant:
         retries = Retries(self.wait_s, RECONNECTION, self.clock)
         while not result.ended:
             connected: float | None = None
-            ended = PeerUnavailable("server A ended the notices")
+            ended = errors.PeerUnavailable("server A ended the notices")
             try:
                 # A server that has lost its memory learns here what it signed.
                 self._exchange()
@@ -140,16 +128,16 @@ class _Participant:
                 if self.opened is None:
                     self.observer.doing("enrolled; waiting for the others and the first round")
                 for notice in self.servers.watch():
-                    if not isinstance(notice, TrainingPaused):
+                    if not isinstance(notice, wire.TrainingPaused):
                         retries.renew()
                     self._handle(notice, self.clock.now())
                     if result.ended:
                         break
-            except PeerUnavailable as error:
+            except errors.PeerUnavailable as error:
                 if connected is not None and self.clock.now() - connected > STEADY_S:
                     retries.renew()
                 gone_s = self.wait_s - retries.remaining()
-                if isinstance(error, Misidentified) and gone_s > self.task.deadlines.outage:
+                if isinstance(error, errors.Misidentified) and gone_s > self.task.deadlines.outage:
                     # Waiting for longer than servers do doesn't mend that.
                     raise
                 log.warning("%s; reconnecting", error)
@@ -164,7 +152,6 @@ class _Participant:
         return result
 
     def _exchange(self, signed: bytes | None = None) -> None:
-        """Have the servers' statements, and hold the owner's account to what both signed."""
         self.statements.exchange(self.servers, signed)
         versions, counts = self.statements.charged()
         both = [min(pair) for pair in zip(*counts.values(), strict=False)]
@@ -176,15 +163,15 @@ class _Participant:
             self.budget.adopt(both, versions)
         for role, each in counts.items():
             if self.budget.lacks(each):
-                raise PeerUnavailable(
+                raise errors.PeerUnavailable(
                     f"{role.value} has signed more charges ({each[0]} versions) than the other "
                     "server and this owner's account: nothing is shared until they agree; ask both "
                     "operators, and look for a newer copy of the account"
                 )
 
-    def _handle(self, notice: Notice, came: float) -> None:
+    def _handle(self, notice: wire.Notice, came: float) -> None:
         match notice:
-            case RoundOpen():
+            case wire.RoundOpen():
                 self.opened = notice, came
                 self._forget_versions_below(notice.version)
                 if (notice.selected or self.cover) and notice.attempt > self.answered:
@@ -192,27 +179,27 @@ class _Participant:
                     self._answer(notice, came)
                     self.observer.free()
                 self._say_open(notice, came)
-            case RoundOver():
+            case wire.RoundOver():
                 self._forget_versions_below(notice.version + 1)
                 if notice.attempt > self.over:
                     self.over = notice.attempt
                     self._tally(notice)
-            case TrainingOver(version, model):
+            case wire.TrainingOver(version, model):
                 self.pending.drop()
                 self.observer.doing("fetching the final model")
                 theta = self.servers.fetch_model(version, model)
                 self.statements.saw(version, model, theta)
                 self.result.ended = "finished"
                 self._saw(version, model, theta)
-            case TrainingPaused():
+            case wire.TrainingPaused():
                 # It may come back, with all that counts: the submission waits as long as others.
-                raise PeerUnavailable("server A paused the training; its operators know why")
+                raise errors.PeerUnavailable("server A paused the training; its operators know why")
 
-    def _closes(self, event: RoundOpen, came: float) -> float:
+    def _closes(self, event: wire.RoundOpen, came: float) -> float:
         """When collection ends. Nothing that is announced, NaN too, stretches the task's own."""
         return came + min(self.task.deadlines.collect, event.collect_seconds)
 
-    def _say_open(self, event: RoundOpen, came: float) -> None:
+    def _say_open(self, event: wire.RoundOpen, came: float) -> None:
         if not self.result.ended:
             what = "sitting it out" if event.selected else "not drawn"
             what = "update sent" if self.answered == event.attempt else what
@@ -230,7 +217,7 @@ class _Participant:
         if self.pending.version is not None and self.pending.version < version:
             self.pending.drop()
 
-    def _tally(self, over: RoundOver) -> None:
+    def _tally(self, over: wire.RoundOver) -> None:
         rejected = "" if over.counted else over.rejection
         if over.counted:
             self.result.counted += 1
@@ -253,10 +240,10 @@ class _Participant:
         )
         self.observer.doing("waiting for the next round")
 
-    def _warn(self, event: RoundOpen | RoundOver, what: str) -> None:
+    def _warn(self, event: wire.RoundOpen | wire.RoundOver, what: str) -> None:
         log.warning("attempt %d of version %d: %s", event.attempt, event.version, what)
 
-    def _look_after_own(self, over: RoundOver) -> None:
+    def _look_after_own(self, over: wire.RoundOver) -> None:
         """Where both servers took this owner's pair: whether it counted, and what it led to."""
         if self.taken is None or self.taken[0] != over.attempt:
             return
@@ -269,12 +256,12 @@ class _Participant:
         # The model that this owner helped to make, in case both servers lose it.
         version = over.version + 1
         if (model := self.statements.stated(version)) is not None:
-            with suppress(PeerUnavailable):
+            with suppress(errors.PeerUnavailable):
                 theta = self.servers.fetch_model(version, model, signed=True)
                 self._saw(version, model, theta)
                 self.statements.saw(version, model, theta)
 
-    def _answer(self, event: RoundOpen, came: float) -> None:
+    def _answer(self, event: wire.RoundOpen, came: float) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
         deadline = self._closes(event, came)
         number = event.version + 1
@@ -299,13 +286,13 @@ class _Participant:
         self.observer.doing(f"round {number}: uploading", deadline)
         self._send(event.attempt, kept, deadline)
 
-    def _kept(self, event: RoundOpen) -> Kept | None:
+    def _kept(self, event: wire.RoundOpen) -> Kept | None:
         """What this attempt sends, once it may be sent: it is on the disk, and counted."""
         kept = self.pending.of_attempt(event.attempt)
         if kept is None:
             return None
         if kept.model != event.model:
-            raise PeerViolation(
+            raise errors.PeerViolation(
                 f"attempt {event.attempt} was announced with model {kept.model} and now "
                 f"with {event.model}; nothing more is sent"
             )
@@ -316,13 +303,12 @@ class _Participant:
             return None
         return kept
 
-    def _make(self, event: RoundOpen, came: float) -> None:
-        """Keep and count a pair for this attempt, if it gets one."""
+    def _make(self, event: wire.RoundOpen, came: float) -> None:
         version, model = event.version, event.model
         # Before the models of all owners fill the servers' lines.
         try:
             opened = self.statements.opening(self.servers, event)
-        except NotOnOffer:
+        except errors.NotOnOffer:
             log.warning("attempt %d was over before it could be answered", event.attempt)
             return
         theta = self.statements.model(version, model)
@@ -345,7 +331,7 @@ class _Participant:
             self._keep(event, opened, update, update, re_releases)
             try:
                 self.budget.charge(version, re_releases)
-            except BudgetExceeded:
+            except errors.BudgetExceeded:
                 # Another task of this data set was charged while this one computed.
                 self._limit_is_reached(event)
             else:
@@ -358,7 +344,7 @@ class _Participant:
 
     def _keep(
         self,
-        event: RoundOpen,
+        event: wire.RoundOpen,
         opened: Opened,
         update: RingVector | None,
         shared: RingVector,
@@ -369,7 +355,7 @@ class _Participant:
         self.pending.keep(event.version, update, pair, re_releases)
 
     def _work(
-        self, event: RoundOpen, came: float, theta: ModelVector, *, records: bool
+        self, event: wire.RoundOpen, came: float, theta: ModelVector, *, records: bool
     ) -> RingVector | None:
         """X of this version, computed once; None where there is none to share.
 
@@ -386,7 +372,7 @@ class _Participant:
             self.compute(view)
         return update
 
-    def _may_share(self, event: RoundOpen, re_releases: int) -> bool:
+    def _may_share(self, event: wire.RoundOpen, re_releases: int) -> bool:
         version, model = event.version, event.model
         kept_of = self.pending.model(version)
         if self.statements.released(version):
@@ -403,7 +389,7 @@ class _Participant:
         self._warn(event, f"{why}; {'sending zeros' if self.cover else 'sitting it out'}")
         return False
 
-    def _limit_is_reached(self, event: RoundOpen) -> None:
+    def _limit_is_reached(self, event: wire.RoundOpen) -> None:
         if self.cover:
             self._warn(event, "the owner's privacy limit is reached; sending zeros")
             return
@@ -413,7 +399,7 @@ class _Participant:
     def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
         try:
             receipts = self.servers.submit(kept.pair, max(1.0, deadline - self.clock.now()))
-        except PeerUnavailable as error:
+        except errors.PeerUnavailable as error:
             # The attempt goes on without this client, or its notice comes again.
             log.warning("attempt %d: %s", attempt, error)
             return

@@ -83,7 +83,6 @@ class Reporter(Observer):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Tell all that is still to be told."""
         self.free()
         self._waiting.put(None)
         self.doing("telling the last rounds")
@@ -197,7 +196,6 @@ class Reporter(Observer):
                 log.warning(text, type(error).__name__, info.number)
 
     def _write(self, info: RoundInfo) -> None:
-        """Append a line to the history, after a head where there is none."""
         if self._file is None:
             return
         row = {"task": str(self._task.digest)[:12], **info.to_row()}

@@ -25,15 +25,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
 from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
-from precad.common.wire.owner_messages import (
-    Opening,
-    RoundOpen,
-    Statement,
-    check_opening,
-    check_statement,
-    read_opening,
-    read_statement,
-)
+from precad.common.wire import owner_messages as wire
 
 if TYPE_CHECKING:
     from precad.client.connection import Servers
@@ -49,7 +41,7 @@ _MODEL = "model-{}.bin"
 """θ of a version as it was served, while it is one of the newest two."""
 _MODELS_KEPT = 2
 _MODELS = "models.log"
-Body = TypeVar("Body", Opening, Statement)
+Body = TypeVar("Body", wire.Opening, wire.Statement)
 
 
 class ServerStatements:
@@ -64,8 +56,8 @@ class ServerStatements:
         self._task = task
         self._client = client
         self._folder = folder
-        self._statements: dict[Role, tuple[bytes, Statement]] = {}
-        self._openings: dict[Role, tuple[bytes, Opening]] = {}
+        self._statements: dict[Role, tuple[bytes, wire.Statement]] = {}
+        self._openings: dict[Role, tuple[bytes, wire.Opening]] = {}
         self._models: dict[int, Digest] = {}
         self._files: dict[str, bytes] = {}
         """By name: all of them without a folder, else what isn't written yet."""
@@ -74,11 +66,11 @@ class ServerStatements:
             kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
             self._statements = {r: s for r, s in kept.statements.items() if self._concerns(s[1])}
-            openings = _read_signed(folder, _OPENING, read_opening)
+            openings = _read_signed(folder, _OPENING, wire.read_opening)
             self._openings = {r: o for r, o in openings.items() if self._concerns(o[1])}
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
-    def opening(self, servers: "Servers", event: RoundOpen) -> "Opened":
+    def opening(self, servers: "Servers", event: wire.RoundOpen) -> "Opened":
         """Check what both servers sign for the open attempt, before anything is shared for it.
 
         Raises PeerViolation: a signature or what it is over isn't right; nothing may be sent.
@@ -92,8 +84,10 @@ class ServerStatements:
         charges = max(body.charges for body in bodies)
         return Opened(charges, None if self._task.proof is None else for_proof(*bodies))
 
-    def _opening(self, role: Role, message: bytes, servers: "Servers", event: RoundOpen) -> Opening:
-        body = check_opening(servers.verifier, role, message)
+    def _opening(
+        self, role: Role, message: bytes, servers: "Servers", event: wire.RoundOpen
+    ) -> wire.Opening:
+        body = wire.check_opening(servers.verifier, role, message)
         said = (body.attempt, body.version, body.model_digest)
         if not self._concerns(body) or said != (event.attempt, event.version, event.model.value):
             raise PeerViolation(
@@ -123,8 +117,7 @@ class ServerStatements:
                         continue
                 self._exchange(servers, role)
 
-    def _says_all(self, role: Role, body: Statement) -> bool:
-        """Whether a statement says all that ``role`` is known to have signed."""
+    def _says_all(self, role: Role, body: wire.Statement) -> bool:
         last, opening = self._statements.get(role), self._openings.get(role)
         if last is not None and (body.version < last[1].version or _less(last[1], body)):
             return False
@@ -146,9 +139,9 @@ class ServerStatements:
                 return
         self._hold(role, message, body)
 
-    def _statement(self, servers: "Servers", role: Role, message: bytes) -> Statement:
+    def _statement(self, servers: "Servers", role: Role, message: bytes) -> wire.Statement:
         """What it says. Raises PeerViolation: ``role`` didn't sign it, or not for this owner."""
-        body = check_statement(servers.verifier, role, message)
+        body = wire.check_statement(servers.verifier, role, message)
         if not self._concerns(body):
             raise PeerViolation(
                 f"{role.value} signed a statement for client {body.client!r} of task "
@@ -156,11 +149,13 @@ class ServerStatements:
             )
         return body
 
-    def _hold(self, role: Role, message: bytes, body: Statement) -> None:
+    def _hold(self, role: Role, message: bytes, body: wire.Statement) -> None:
         self._statements[role] = message, body
         self._files[STATEMENT.format(role.value)] = message
 
-    def _give_back(self, servers: "Servers", role: Role, shown: bytes, body: Statement) -> None:
+    def _give_back(
+        self, servers: "Servers", role: Role, shown: bytes, body: wire.Statement
+    ) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
         data = self._model_bytes(body.version)
         digest = self._models.get(body.version)
@@ -237,7 +232,7 @@ class ServerStatements:
             if old.name not in newest:
                 old.unlink(missing_ok=True)
 
-    def _concerns(self, body: Opening | Statement) -> bool:
+    def _concerns(self, body: wire.Opening | wire.Statement) -> bool:
         mine = (self._task.digest.value, self._client.name)
         return (body.task_digest, body.client) == mine
 
@@ -265,7 +260,7 @@ class Opened:
     """Where norms are proved."""
 
 
-def for_proof(of_a: Opening, of_b: Opening) -> ForProof:
+def for_proof(of_a: wire.Opening, of_b: wire.Opening) -> ForProof:
     """What both state for a proof. Raises PeerViolation: nothing, or not the same holder."""
     holders = {role.value: role for role in SERVERS}
     if of_a.seed_holder != of_b.seed_holder or of_a.seed_holder not in holders:
@@ -343,7 +338,7 @@ class KeptStatements:
     """What a state folder holds of servers' signed statements, of whatever task."""
 
     folder: Path
-    statements: dict[Role, tuple[bytes, Statement]]
+    statements: dict[Role, tuple[bytes, wire.Statement]]
     """The last one of each server that has one."""
     models: dict[tuple[Digest, int], Digest]
     """By task and version: what both servers served."""
@@ -357,7 +352,7 @@ class KeptStatements:
 
 def read_kept_statements(folder: Path) -> KeptStatements:
     """Return what ``ServerStatements`` keeps in ``folder``. Raises Misconfiguration."""
-    statements = _read_signed(folder, STATEMENT, read_statement)
+    statements = _read_signed(folder, STATEMENT, wire.read_statement)
     return KeptStatements(folder, statements, read_models(folder / _MODELS))
 
 
@@ -397,7 +392,7 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
     return models
 
 
-def re_release_counts(body: Statement) -> list[int]:
+def re_release_counts(body: wire.Statement) -> list[int]:
     """For each m from 0: how many versions had m further releases or more.
 
     None of these ever falls: a repeated release moves a version from m to m + 1.
@@ -405,13 +400,12 @@ def re_release_counts(body: Statement) -> list[int]:
     return list(accumulate(reversed(body.charged)))[::-1]
 
 
-def _less(last: Statement, new: Statement) -> bool:
-    """Whether ``new`` counts less than ``last`` did."""
+def _less(last: wire.Statement, new: wire.Statement) -> bool:
     both = zip_longest(re_release_counts(last), re_release_counts(new), fillvalue=0)
     return any(before > now for before, now in both)
 
 
-def _forgotten(role: Role, last: Statement, new: Statement) -> PeerViolation:
+def _forgotten(role: Role, last: wire.Statement, new: wire.Statement) -> PeerViolation:
     return PeerViolation(
         f"{role.value} states that it charged this owner for {sum(new.charged)} versions, by "
         f"further releases {list(new.charged)}, after it was shown its own signature under "

@@ -113,7 +113,6 @@ def _votes(
     stream: tuple[int, int],
     batch: int,
 ) -> list[int]:
-    """How many of ``count`` copies got each label."""
     seed = int(np.random.SeedSequence([how.draw, *stream]).generate_state(1, np.uint64)[0])
     generator = torch.Generator().manual_seed(seed)
     total = np.zeros(classes, np.int64)

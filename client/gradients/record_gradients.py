@@ -340,7 +340,6 @@ class RecordGradients:
         return losses
 
     def _filled(self, *some: Tensor) -> list[Tensor]:
-        """Inputs and targets with ``chunk`` rows each."""
         pairs = zip(some, self.fillers, strict=True)
         return [torch.cat([rows, filler[len(rows) :]]).to(self._device) for rows, filler in pairs]
 

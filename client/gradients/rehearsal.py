@@ -104,7 +104,6 @@ def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
 
 
 def _own_square(outputs: Tensor, _: Tensor) -> Tensor:
-    """A loss of any outputs."""
     if not isinstance(outputs, Tensor):
         raise TypeError("torch's losses take one tensor")
     return outputs.square().sum()
@@ -312,7 +311,6 @@ def _check_batches(
 
 
 def _at(model: nn.Module, theta: ModelVector) -> nn.Module:
-    """A copy of the model in training mode with these parameters."""
     module = copy.deepcopy(model).float().train()
     load_vector(module, theta)
     return module

@@ -121,8 +121,6 @@ def targets_of(
 
 
 class _Cells:
-    """One column's cells, on their way to numbers."""
-
     def __init__(
         self,
         table: "Table",

@@ -78,10 +78,7 @@ def read_inputs(
 
 
 def _file(data: Any) -> Path | None:
-    """None where ``data`` are no file.
-
-    Raises Misconfiguration: it isn't there, or of a form that isn't read.
-    """
+    """None where ``data`` are no file. Raises Misconfiguration: none that can be read."""
     if not isinstance(data, str | Path):
         return None
     path = Path(data)
@@ -93,7 +90,6 @@ def _file(data: Any) -> Path | None:
 
 
 def _table(data: Any, columns: Columns) -> "Table | None":
-    """None where ``data`` are no table."""
     path = _file(data)
     if path is None:
         return of_frame(data) if is_frame(data) else None

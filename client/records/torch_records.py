@@ -71,7 +71,6 @@ def as_inputs(inputs: Any) -> torch.Tensor:
 
 
 def _decoded(dataset: Any) -> list[torch.Tensor]:
-    """All items of a Dataset of ``(input, target)``, as one tensor each."""
     count = _length(dataset)
     whole = [torch.empty(0), torch.empty(0)]
     for index, item in enumerate(_items(dataset, count)):
