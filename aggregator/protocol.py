@@ -18,9 +18,10 @@ from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey, Finished, Opened
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import answer, draw, propose
+from precad.aggregator.rounds.states import Finished, Opened
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.common.errors import RejectedSubmission

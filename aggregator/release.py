@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.rounds.aggregator import (
-    Aggregator,
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import (
     Counted,
     Finished,
     Matched,

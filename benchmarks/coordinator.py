@@ -25,7 +25,7 @@ from precad.aggregator.collect import matching
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, Places, describe, match
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.aggregator import Matched, Opened
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.rpc.notices import notice_of
 from precad.aggregator.server_messages import Cohort, EnrolmentEntry, RosterProposal, Verdict
 from precad.aggregator.store import open_store

@@ -31,7 +31,8 @@ from benchmarks.rounds.hardware import hardware
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import FrameTransport, memory_pair
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey, Opened
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.notices import opening_of, statement_of
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients

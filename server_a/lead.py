@@ -6,8 +6,9 @@ from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import Closed, HeldList, describe
 from precad.aggregator.enrol.agreement import propose_roster
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.aggregator import Aggregator, Opened
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import draw, propose, say_over
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.session import Phase, RoundOpened, Session
 from precad.aggregator.training.training_loop import Peers, persist, train
 from precad.aggregator.validate.validation import Take

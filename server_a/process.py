@@ -5,10 +5,10 @@ from functools import partial
 
 from precad.aggregator.rpc.peer_transport import dial
 from precad.aggregator.rpc.process import peers_of, run_server
+from precad.aggregator.settings import ServerASettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.identifiers import Role
-from precad.common.process_settings import ServerASettings
 from precad.server_a.lead import lead
 
 SETTINGS = ServerASettings

@@ -6,8 +6,9 @@ from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import Closed, HeldList, describe, rest_of
 from precad.aggregator.enrol.agreement import accept_roster
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.aggregator import Aggregator, Opened
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import answer, draw
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.session import Phase, RoundOpened, Session
 from precad.aggregator.training.training_loop import WAITS, Peers, note_done, persist, train
 from precad.aggregator.validate.validation import Take

@@ -6,10 +6,10 @@ import grpc
 
 from precad.aggregator.rpc.peer_transport import add_link_to_server
 from precad.aggregator.rpc.process import PeerService, peers_of, run_server
+from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.identifiers import Role
-from precad.common.process_settings import ServerBSettings
 from precad.server_b.follow import follow
 
 SETTINGS = ServerBSettings

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import DIGEST_BYTES, ClientId, Digest, Role

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.aggregator import Matched, Opened
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.server_messages import Hex32, Message, Step
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection

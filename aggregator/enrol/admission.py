@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store.audit import TOKENS
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.files import write_file
 from precad.common.identifiers import ClientId, Digest
-from precad.common.process_settings import ServerSettings
 from precad.common.ring import encode_context
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task

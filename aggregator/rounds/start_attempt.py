@@ -15,7 +15,8 @@ from fractions import Fraction
 from precad.aggregator import server_messages as messages
 from precad.aggregator.collect.matching import Places
 from precad.aggregator.peer_link import SETUP_ATTEMPT
-from precad.aggregator.rounds.aggregator import Aggregator, Opened
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import Cohort, CoinCommitment, CoinOpening, Verdict
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission

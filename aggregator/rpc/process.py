@@ -22,6 +22,7 @@ from precad.aggregator.rpc.dealer_client import RemoteDealer, reach_dealer
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.peer_transport import ServedTransport
+from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients, LongStream
 from precad.aggregator.training.model_store import ModelStore
@@ -37,7 +38,6 @@ from precad.common.identity.mutual_tls import open_channel, require
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel import kernel_in_use
 from precad.common.process import doing, dump_stacks_on_signal, give_back_freed, let_go_of_loaded
-from precad.common.process_settings import ServerSettings
 from precad.common.task import Task, require_dealer
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort

@@ -27,8 +27,9 @@ from typing import NamedTuple, assert_never
 from precad.aggregator import server_messages as messages
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import countersign, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator, Counted, Opened, Prepared
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.rounds.states import Counted, Opened, Prepared
 from precad.aggregator.server_messages import Evidence, Fact, HeadBody, Position
 from precad.aggregator.store.attempts import ReleaseRecord
 from precad.aggregator.store.ledger import history_after

@@ -12,8 +12,9 @@ from typing import Literal
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.admission import Window, window_of
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds.aggregator import CoinKey, Opened
+from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients

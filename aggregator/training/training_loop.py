@@ -15,8 +15,9 @@ from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DrawnAhead, NoiseSource
 from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator, Opened
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import OpenedCount, exchange
 from precad.aggregator.training.reconcile import (
     charge_unknown,

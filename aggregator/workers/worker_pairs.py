@@ -21,8 +21,10 @@ import grpc
 import numpy as np
 
 from precad.aggregator.collect.upload import SpooledBody
-from precad.aggregator.rounds.aggregator import Aggregator, Opened
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import WorkerCount, Workers, WorkerState
+from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validation, Verdicts
 from precad.aggregator.workers.worker_attempt import Taken
@@ -45,7 +47,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, greeted_version, open_channel
 from precad.common.prime_field import group_of
-from precad.common.process_settings import HttpProxy, ServerSettings
+from precad.common.process_settings import HttpProxy
 from precad.common.ring import WORD_BYTES, from_bytes
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task

@@ -22,7 +22,8 @@ import precad.server_b.process
 from precad.aggregator import release as releasing
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.aggregator.release import add_noise, countersign
-from precad.aggregator.rounds.aggregator import Aggregator, Finished, Noised, Prepared, Sent, Summed
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Finished, Noised, Prepared, Sent, Summed
 from precad.aggregator.training import recovery, training_loop
 from precad.aggregator.validate import crypten_comparisons
 from precad.cli.start import said

@@ -18,10 +18,10 @@ from precad.aggregator.enrol.admission import (
 )
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.store import open_store
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Role
-from precad.common.process_settings import ServerBSettings
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 

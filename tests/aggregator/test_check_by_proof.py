@@ -14,7 +14,7 @@ from tests.rig.tasks import task_with
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.upload import SpooledBody
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.validate import in_process, longest_opening
 from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts

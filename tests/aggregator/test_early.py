@@ -30,7 +30,7 @@ from precad.aggregator.collect.matching import (
     rest_of,
 )
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.aggregator import Matched, Opened
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission

@@ -24,7 +24,7 @@ from tests.rig.submissions import (
 )
 
 from precad.aggregator.collect.inbox import Backlog, Inbox
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.common.clock import CLOCK
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret

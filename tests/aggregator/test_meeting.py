@@ -15,8 +15,9 @@ from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare
-from precad.aggregator.rounds.aggregator import Aggregator, Counted, Noised, Opened
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.server_messages import Fact, ModelBody, Position
 from precad.aggregator.store import audit_ledger
 from precad.aggregator.store.schema import AttemptState, Permission

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.rig.keys import identity
 
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, word_room
 from precad.aggregator.training.session import (
     Event,

@@ -16,7 +16,7 @@ from precad.accounting.exact import record_epsilon
 from precad.aggregator.collect.matching import Places
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.aggregator import Aggregator, Matched, Opened, Summed
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import (
     OPENED_CAP,
@@ -26,6 +26,7 @@ from precad.aggregator.rounds.start_attempt import (
     propose,
     say_over,
 )
+from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.server_messages import Cohort, Fact, OpenedCount, Verdict
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.store.schema import AttemptState, Permission

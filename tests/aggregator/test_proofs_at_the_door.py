@@ -25,7 +25,7 @@ from tests.rig.tasks import task_with
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import describe
 from precad.aggregator.collect.upload import SpooledBody
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P

@@ -11,7 +11,7 @@ from tests.rig.keys import signatures, signer, verifier
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import aggregate, countersign, reconstruct
-from precad.aggregator.rounds.aggregator import Counted, Matched, Opened, Prepared, Sent
+from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
 from precad.aggregator.server_messages import (
     Fact,
     HeadBody,

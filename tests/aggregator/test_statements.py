@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from tests.conftest import TaskMaker
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.notices import opening_of, statement_of
 from precad.aggregator.training.model_store import StoredModel
 from precad.aggregator.training.reconcile import remember

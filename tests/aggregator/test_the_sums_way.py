@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import (
+from precad.aggregator.rounds.states import (
     Counted,
     Finished,
     Matched,

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator, Matched, Noised, Prepared, Sent, Summed
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Matched, Noised, Prepared, Sent, Summed
 from precad.aggregator.store import Store
 from precad.common.prime_field import Group
 

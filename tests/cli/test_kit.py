@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import save_file
 
+from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.local_deployment import to_toml
 from precad.cli.main import app
 from precad.client.owner_settings import JoinSettings
@@ -24,7 +25,7 @@ from precad.common.identity.credentials import Identity, accept, create_request
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal, private_key
 from precad.common.model import initial_vector
-from precad.common.process_settings import ServerASettings, ServerBSettings, Settings
+from precad.common.process_settings import Settings
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from precad.aggregator.settings import ServerASettings
 from precad.client.owner_settings import JoinSettings
 from precad.common.errors import Misconfiguration
 from precad.common.process_settings import (
     HttpProxy,
-    ServerASettings,
     address_fault,
     by_proxy,
     proxy_of,

@@ -9,12 +9,12 @@ import pytest
 from tests.conftest import TaskMaker
 
 from precad.aggregator.rpc.process import open_session
+from precad.aggregator.settings import ServerBSettings
 from precad.cli.local_deployment import to_toml
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity.credentials import COIN_FILE, read_coin_key, replace_coin_key
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.process_settings import ServerBSettings
 
 WARDS, CLINICS = Digest.of(b"wards"), Digest.of(b"clinics")
 

@@ -14,7 +14,7 @@ from tests.rig.clock import LeapingClock, LonelyClock
 from tests.rig.keys import verifier
 
 from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.store.transaction import START_S, wait_for_database
 from precad.aggregator.training.session import Progress, Session
 from precad.aggregator.training.training_loop import persist

@@ -29,8 +29,8 @@ from precad.aggregator import release
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import HeldList
 from precad.aggregator.rounds import start_attempt
-from precad.aggregator.rounds.aggregator import Prepared, Sent
 from precad.aggregator.rounds.start_attempt import agree_coin
+from precad.aggregator.rounds.states import Prepared, Sent
 from precad.aggregator.store import attempts
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
 from precad.aggregator.store.schema import AttemptState

@@ -31,7 +31,8 @@ from tests.faults.turns import Killed, Life, Turns, TurnsClock
 from tests.rig.keys import identity
 
 from precad.aggregator.peer_link import FrameTransport
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey, Opened
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.session import Event, Phase, RoundDone, RoundOpened
 from precad.aggregator.training.training_loop import Dealer, run_to_end
 from precad.aggregator.validate.validation import Validation

@@ -16,6 +16,7 @@ from tests.rig.certified import RUN_INPUTS
 
 from precad.aggregator.collect.upload import Spool
 from precad.aggregator.enrol.admission import new_token, token_digest
+from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.summary import read_task
 from precad.certify.finished_runs import FinishedRun
 from precad.certify.guarantee import Floats
@@ -42,7 +43,6 @@ from precad.common.identity.party_certificate import (
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
-from precad.common.process_settings import ServerASettings, ServerBSettings
 from precad.common.roster import Roster
 from precad.common.share.submission import Signature
 from precad.common.task import Task

@@ -12,11 +12,12 @@ from tests.rig.clock import LeapingClock
 from tests.rig.memory import in_memory
 from tests.rig.tasks import task_with
 
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.process import open_session
+from precad.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.aggregator.training.session import Session, TrainingDone
 from precad.cli.local_deployment import task_to_toml
 from precad.client.connection import Servers
@@ -28,7 +29,6 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.process_settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.common.ring import RingVector
 from precad.common.share.proof_submission import SERVERS
 from precad.common.wire.messages import BODY_WANTED

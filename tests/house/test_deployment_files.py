@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from precad.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
-from precad.common.process_settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.simulation.datasets import load

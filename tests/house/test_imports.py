@@ -45,6 +45,7 @@ PURE = (
     "aggregator/collect",
     "aggregator/noise.py",
     "aggregator/rounds/privacy_cap.py",
+    "aggregator/rounds/states.py",
     "aggregator/server_messages.py",
     "aggregator/validate",
     "common/checks.py",

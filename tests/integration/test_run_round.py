@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tests.rig.rounds import no_noise, play_round, roster_of
 
 from precad.aggregator import release
-from precad.aggregator.rounds.aggregator import Finished
+from precad.aggregator.rounds.states import Finished
 from precad.aggregator.validate import check_with_dealer
 from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.rig.commands import precad
 
+from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.local_deployment import task_to_toml
 from precad.client.owner_settings import JoinSettings
 from precad.common.identity.credentials import Identity
-from precad.common.process_settings import ServerASettings, ServerBSettings
 
 
 @pytest.fixture

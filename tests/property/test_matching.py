@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precad.aggregator.collect.matching import HeldList, Offer, Places, describe, match
-from precad.aggregator.rounds.aggregator import Matched, Opened
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.share.submission import (

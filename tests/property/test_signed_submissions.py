@@ -19,7 +19,7 @@ from tests.rig.submissions import signed_anew, upload
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, describe, match
-from precad.aggregator.rounds.aggregator import Matched, Opened
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.common import clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role

@@ -19,7 +19,8 @@ from tests.rig.rounds import roster_of
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import countersign, prepare, reconstruct
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey, Counted, Noised, Opened
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
+from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import open_store
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.reconcile import meet

@@ -8,7 +8,7 @@ from tests.rig.aggregators import MODEL, PATIENCE_S, SERVERS
 from tests.rig.breaking import Breaking
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 

@@ -8,7 +8,7 @@ import numpy as np
 from tests.rig.keys import signatures, signer, verifier
 
 from precad.aggregator.protocol import run_round
-from precad.aggregator.rounds.aggregator import Finished
+from precad.aggregator.rounds.states import Finished
 from precad.aggregator.store import open_store
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.aggregator.peer_link import Frame
-from precad.aggregator.rounds.aggregator import Finished
+from precad.aggregator.rounds.states import Finished
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import SALT_BYTES, dot, from_bytes, mask_stream, signed, to_bytes

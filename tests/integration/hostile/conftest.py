@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from tests.rig.loop import LoopThread
 
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.peer_transport import add_link_to_server
 from precad.aggregator.rpc.process import PeerService, make_port, open_session
+from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.process_settings import ServerASettings, ServerBSettings
 from precad.common.task import Task
 from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import add_health

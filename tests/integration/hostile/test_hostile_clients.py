@@ -16,7 +16,7 @@ import pytest
 from tests.rig.submissions import body_of
 from tests.rig.waiting import until
 
-from precad.aggregator.rounds.aggregator import Opened
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.peer_transport import METHOD
 from precad.common.errors import Rejection

@@ -16,7 +16,8 @@ from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.enrol.admission import Admission
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds.aggregator import CoinKey, Opened
+from precad.aggregator.rounds.aggregator import CoinKey
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.store import open_store

@@ -11,7 +11,8 @@ from tests.rig.tasks import task_with
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.aggregator import Aggregator, Matched, Summed
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Matched, Summed
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.prime_field import group_of

@@ -18,7 +18,7 @@ from tests.rig.submissions import masked
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.aggregator import Matched, Summed
+from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.validate.check_with_dealer import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role

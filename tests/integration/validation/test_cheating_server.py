@@ -19,7 +19,7 @@ from tests.rig.parties import opened, play_both
 
 from precad.aggregator.peer_link import Frame, PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.aggregator import Matched, Summed
+from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.validate.check_by_proof import ByProof, shape_of, words_bytes
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role, Secret

@@ -21,7 +21,8 @@ from tests.rig.waiting import until
 from precad.aggregator.collect.upload import Spool
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.aggregator import Aggregator, Matched, Opened, Summed
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerPairs, pairs_of
 from precad.aggregator.workers.worker_placement import WorkerHost, WorkerPool, WorkerStart

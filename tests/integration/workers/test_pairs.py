@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.rig.waiting import until
 
-from precad.aggregator.rounds.aggregator import Summed
+from precad.aggregator.rounds.states import Summed
 from precad.aggregator.workers.worker_pairs import WorkerPairs
 from precad.aggregator.workers.worker_placement import ThisMachine, WorkerProcess
 from precad.common.encode import clip_update
