@@ -4,11 +4,12 @@ docs/soundness.md, "What must be rejected, and what accepted".
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from tests.integration.deployment.conftest import Running
 from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 
 from precad.common.encode import squared_norm
@@ -18,9 +19,6 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import USER_AGENT, WIRE_VERSION, dialling
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector
-
-if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Running
 
 COUNTED = "counted"
 DEADLINE_S = 60.0
@@ -37,7 +35,7 @@ def of_norm(dimension: int, length: int) -> RingVector:
     return x
 
 
-def play_cases(running: "Running", cases: list[Case], rest: RingVector) -> list[str]:
+def play_cases(running: Running, cases: list[Case], rest: RingVector) -> list[str]:
     """Submit each vector once, one a client and round; how each ended."""
     ended: list[str] = []
     size = len(running.clients)
@@ -57,7 +55,7 @@ def rng() -> np.random.Generator:
 
 
 def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
-    by_either_check: "Running", rng: np.random.Generator
+    by_either_check: Running, rng: np.random.Generator
 ) -> None:
     running = by_either_check
     d, beta = running.task.dimension, running.task.bound
@@ -104,7 +102,7 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
     ],
 )
 def test_every_part_refuses_another_wire_version_of_whoever_may_call(
-    running: "Running", place: Role, caller: str, method: str, said: int
+    running: Running, place: Role, caller: str, method: str, said: int
 ) -> None:
     deployment, (key, _) = running.deployment, USER_AGENT
     identity = Identity.load(deployment.folder / "keys" / caller)

@@ -2,12 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.integration.deployment.conftest import limit_of
+from tests.integration.deployment.conftest import Deploy, limit_of
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
@@ -16,9 +16,6 @@ from precad.cli.local_deployment import LINGER_S
 from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-
-if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Deploy
 
 ROUNDS = 4
 ALLOWED = 2
@@ -38,7 +35,7 @@ class Median(torch.nn.Module):
 
 
 def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_limits(
-    deploy: "Deploy",
+    deploy: Deploy,
 ) -> None:
     deployment = deploy(
         {

@@ -5,13 +5,14 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tests.conftest import TaskMaker
 from tests.integration.deployment.conftest import limit_of
 from tests.rig.commands import precad
 from tests.rig.tasks import logistic as logistic_model
@@ -25,9 +26,6 @@ from precad.client.records.read_records import write_client_data
 from precad.client.server_statements import read_models
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model, model_digest, weights_digest
-
-if TYPE_CHECKING:
-    from tests.conftest import TaskMaker
 
 ROUNDS = 4
 ALLOWED = 2
@@ -59,7 +57,7 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") -> Any:
+def trained(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Any:
     weights = tmp_path_factory.mktemp("public") / "start.safetensors"
     save_file({"1.weight": torch.full((2, FEATURES), 0.25), "1.bias": torch.ones(2)}, weights)
     task = make_task(

@@ -2,10 +2,10 @@
 sum but for the noise."""
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.integration.deployment.conftest import Running
 from tests.rig.rounds import no_noise, play_round
 
 from precad.common.encode import clip_update
@@ -14,14 +14,11 @@ from precad.common.model import ModelVector
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment, Roster
 
-if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Running
-
 COUNTED = "counted"
 ROUNDS = 3
 
 
-def mixed_updates(running: "Running", rng: np.random.Generator) -> dict[int, RingVector]:
+def mixed_updates(running: Running, rng: np.random.Generator) -> dict[int, RingVector]:
     """Mostly honest updates of every size, and three that don't count."""
     task = running.task
     updates: dict[int, RingVector] = {}
@@ -48,7 +45,7 @@ def rng() -> np.random.Generator:
 
 
 def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
-    running: "Running", rng: np.random.Generator
+    running: Running, rng: np.random.Generator
 ) -> None:
     task = running.task
     names = [client.servers.client for client in running.clients]

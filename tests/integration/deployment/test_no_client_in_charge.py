@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.integration.deployment.conftest import Deploy
 from tests.rig.idle_flood import IdleFlood
 from tests.rig.light_client import LightClient, joined, light_client, play_round
 from tests.rig.waiting import until
@@ -20,9 +20,6 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal
-
-if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Deploy
 
 ROLES = (Role.SERVER_A, Role.SERVER_B)
 BAD, GOOD, OTHER = (ClientId(f"ward-{number:02d}") for number in range(3))
@@ -58,7 +55,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(deploy_once: "Deploy") -> Iterator[Site]:
+def site(deploy_once: Deploy) -> Iterator[Site]:
     deployment = deploy_once({"enrolment.clients": 2, "enrolment.min_clients": 2}, clients=3)
     deployment.start_servers()
     made = Site(deployment, [])
@@ -82,7 +79,7 @@ def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(site
     deployment.check_alive()
 
 
-def test_a_body_that_cannot_be_read_costs_its_submission_alone(deploy: "Deploy") -> None:
+def test_a_body_that_cannot_be_read_costs_its_submission_alone(deploy: Deploy) -> None:
     """A bad sector, no descriptor left, or a file that somebody meddled with."""
     deployment = deploy(clients=3)
     spool = deployment.folder / "state" / "server-b" / "spool"
@@ -156,7 +153,7 @@ def test_a_stale_copy_of_the_leader_ends_nothing(site: Site) -> None:
     assert "Traceback" not in deployment.log("server-b")
 
 
-def test_a_revoked_leader_loses_its_open_link(deploy: "Deploy") -> None:
+def test_a_revoked_leader_loses_its_open_link(deploy: Deploy) -> None:
     deployment = deploy({"enrolment.clients": 1}, clients=1)
     deployment.start_servers()
     with joined(deployment) as clients:

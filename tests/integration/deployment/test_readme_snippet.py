@@ -2,11 +2,12 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.conftest import TaskMaker
 from tests.rig.tasks import logistic as logistic_model
 from tests.rig.warm import forked
 
@@ -14,9 +15,6 @@ from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.client import Participation
 from precad.client.gradients.torch_models import logistic
 from precad.common.identifiers import ClientId
-
-if TYPE_CHECKING:
-    from tests.conftest import TaskMaker
 
 README = Path(__file__).parents[3] / "README.md"
 ROUNDS = 3
@@ -30,7 +28,7 @@ def snippet() -> str:
 
 def test_it_trains_and_brings_the_model_home(
     tmp_path: Path,
-    make_task: "TaskMaker",
+    make_task: TaskMaker,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -3,9 +3,9 @@ deadlines, with status 1 and words that say what, where and what to do; so do th
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.deployment.conftest import Deploy, Running
 from tests.rig.light_client import joined, play_round, submit_zeros
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import said
@@ -13,9 +13,6 @@ from tests.rig.warm import said
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.common.task import Task
 from precad.common.wire.owner_messages import TrainingPaused
-
-if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Deploy, Running
 
 SHORT = {"deadlines.peer": 1.0, "deadlines.outage": 1.0}
 SERVERS = ("server-a", "server-b")
@@ -49,7 +46,7 @@ def ended(deployment: LocalDeployment) -> dict[str, int]:
     return deployment.wait(SERVERS, DEADLINE_S)
 
 
-def test_a_server_alone_stops_and_names_the_other(deploy: "Deploy") -> None:
+def test_a_server_alone_stops_and_names_the_other(deploy: Deploy) -> None:
     deployment = deploy(SHORT)
     nobody = free_addresses(1)[0]
     change(deployment, "server-a", "server_b", nobody)
@@ -64,7 +61,7 @@ def test_a_server_alone_stops_and_names_the_other(deploy: "Deploy") -> None:
     assert "check that it runs and that its server_b address is this server's" in error
 
 
-def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> None:
+def test_without_a_dealer_both_servers_stop_and_name_it(deploy: Deploy) -> None:
     # Room for A's start on a busy machine: it isn't what is missing.
     deployment = deploy({**SHORT, "deadlines.outage": 10.0})
     deployment.start_server("server-b")
@@ -83,7 +80,7 @@ def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> Non
     assert all("check that it runs, its address" in error for error in named)
 
 
-def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy") -> None:
+def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: Deploy) -> None:
     deployment = deploy({"deadlines.peer": 10.0, "deadlines.outage": 10.0})
     deployment.start_servers()
     with joined(deployment) as clients:
@@ -103,7 +100,7 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy"
     ("party", "words"), [("server-b", "task digest differs"), ("dealer", "the dealer at")]
 )
 def test_different_tasks_stop_the_servers_with_both_digests(
-    deploy: "Deploy", party: str, words: str
+    deploy: Deploy, party: str, words: str
 ) -> None:
     # A mismatch is no outage: nobody waits for it to pass.
     deployment = deploy({"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S})
@@ -125,7 +122,7 @@ def test_different_tasks_stop_the_servers_with_both_digests(
     assert deployment.processes["dealer"].poll() is None
 
 
-def test_a_leader_with_a_wrong_address_says_so_and_waits_for_no_deadline(deploy: "Deploy") -> None:
+def test_a_leader_with_a_wrong_address_says_so_and_waits_for_no_deadline(deploy: Deploy) -> None:
     deployment = deploy({"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S})
     config = deployment.folder / "server-a.toml"
     b, dealer = (deployment.addresses[name] for name in ("server-b", "dealer"))
@@ -141,7 +138,7 @@ def test_a_leader_with_a_wrong_address_says_so_and_waits_for_no_deadline(deploy:
     assert re.search(r"trying again for \d+ s", log())
 
 
-def test_join_says_why_it_ends_on_its_last_line(running: "Running", tmp_path: Path) -> None:
+def test_join_says_why_it_ends_on_its_last_line(running: Running, tmp_path: Path) -> None:
     config = (running.deployment.folder / "ward-00.toml").read_text(encoding="utf-8")
     task = Task.parse(running.task.model_dump() | {"name": "another"})
     (tmp_path / "other.toml").write_text(task_to_toml(task))

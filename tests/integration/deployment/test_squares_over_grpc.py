@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import TaskMaker
+from tests.integration.deployment.conftest import Deploy
 from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.keys import identity
 from tests.rig.loop import LoopThread
@@ -25,10 +26,6 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.ring import signed
 from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation
-
-if TYPE_CHECKING:
-    from tests.conftest import TaskMaker
-    from tests.integration.deployment.conftest import Deploy
 
 A, B = SERVERS
 MOST = 60
@@ -72,7 +69,7 @@ Dealing = Callable[..., AbstractContextManager[Site]]
 
 
 @pytest.fixture
-def dealing(make_task: "TaskMaker") -> Dealing:
+def dealing(make_task: TaskMaker) -> Dealing:
     """``dealing(width)``: a dealer on a loop of this process."""
 
     @contextmanager
@@ -149,7 +146,7 @@ def test_a_stream_that_ends_takes_its_halves_along(dealing: Dealing) -> None:
 
 @pytest.mark.parametrize("death", ["kill", "terminate"])
 def test_who_waits_is_woken_when_the_dealers_process_goes_which_leaves_no_core_dump(
-    deploy: "Deploy", death: str
+    deploy: Deploy, death: str
 ) -> None:
     deployment = deploy({"enrolment.clients": MOST, "deadlines.peer": 600.0})
     deployment.start_server("dealer")

@@ -4,17 +4,14 @@ import json
 import re
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.integration.deployment.conftest import Running
 from tests.rig.commands import precad
 from tests.rig.pane import terminal
 
 from precad.common.kernel import kernel_in_use
-
-if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Running
 
 COLUMNS = 44
 """A narrow one."""
@@ -24,9 +21,7 @@ status = partial(precad, "status")
 
 
 @pytest.mark.parametrize("server", ["a", "b"])
-def test_status_is_one_json_document_of_what_the_server_did(
-    running: "Running", server: str
-) -> None:
+def test_status_is_one_json_document_of_what_the_server_did(running: Running, server: str) -> None:
     zero = np.zeros(running.task.dimension, dtype=np.int64)
     bad = zero.copy()
     bad[0] = 2**32
@@ -58,7 +53,7 @@ def test_status_is_one_json_document_of_what_the_server_did(
         assert words in table.stdout
 
 
-def test_the_live_screen_follows_the_rounds_in_place(running: "Running") -> None:
+def test_the_live_screen_follows_the_rounds_in_place(running: Running) -> None:
     zero = np.zeros(running.task.dimension, dtype=np.int64)
     bad = zero.copy()
     bad[0] = 2**32

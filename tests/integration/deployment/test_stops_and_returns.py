@@ -7,10 +7,10 @@ One training. What owners and servers do in each of these is played out in simul
 import resource
 import signal
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from tests.integration.deployment.conftest import Deploy
 from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S, until
 
@@ -22,9 +22,6 @@ from precad.common.wire.operator_connection import ServerStatus
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 
-if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Deploy
-
 SERVERS = ("server-a", "server-b")
 
 
@@ -34,7 +31,7 @@ def add(deployment: LocalDeployment, part: str, lines: str) -> None:
 
 
 def test_owners_started_once_outlast_every_stop_and_a_dealer_that_may_ends_with_them(
-    deploy: "Deploy",
+    deploy: Deploy,
 ) -> None:
     changes = {"training.rounds": 12, "enrolment.clients": 3, **logistic(127)}
     deployment = deploy(changes, clients=2, linger_s=2)

@@ -7,11 +7,11 @@ which are waited for: ``tests/faults/test_clients_that_fail.py``.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
 import pytest
+from tests.integration.deployment.conftest import Running
 from tests.rig.light_client import LightClient
 from tests.rig.submissions import body_of
 
@@ -27,9 +27,6 @@ from precad.common.wire.owner_messages import RoundOpen
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
-if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Running
-
 COUNTED = "counted"
 Receipts = tuple[Receipt, Receipt]
 
@@ -37,7 +34,7 @@ Receipts = tuple[Receipt, Receipt]
 class Cast:
     """Ways to misbehave in one round; what the servers answered is kept by name."""
 
-    def __init__(self, running: "Running") -> None:
+    def __init__(self, running: Running) -> None:
         self.running = running
         self.receipts: dict[str, Receipts] = {}
         self._channels: list[grpc.Channel] = []
@@ -102,20 +99,20 @@ class Cast:
         return AggregationStub(channel)
 
 
-def rejected(running: "Running") -> Counter[str]:
+def rejected(running: Running) -> Counter[str]:
     """How often server A has rejected submissions so far, by reason."""
     return Counter(dict(running.deployment.operator(Role.SERVER_A).status().rejected))
 
 
 @pytest.fixture
-def cast(running: "Running") -> Iterator[Cast]:
+def cast(running: Running) -> Iterator[Cast]:
     made = Cast(running)
     yield made
     made.close()
 
 
 def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason_and_touches_nobody_else(
-    running: "Running", cast: Cast
+    running: Running, cast: Cast
 ) -> None:
     acts = [
         (cast.two_vectors, "unmatched"),
@@ -143,7 +140,7 @@ def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason_and_touche
     ids=lambda x: f"{x.dtype}{list(x.shape)}",
 )
 def test_what_is_no_ring_vector_of_the_task_never_leaves_the_client(
-    running: "Running", x: RingVector
+    running: Running, x: RingVector
 ) -> None:
     with pytest.raises(RejectedSubmission, match=r"this task's is int64\[256\]"):
         running.clients[0].servers.prepare(0, 0, running.task.digest, x)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.conftest import TaskMaker
 from tests.integration.deployment.conftest import records_of
 from tests.rig.light_client import LightClient, joined, submit_zeros
 from tests.rig.tasks import logistic
@@ -18,9 +19,6 @@ from tests.rig.wrong_clock import WrongClock
 
 from precad.cli.local_deployment import LocalDeployment
 from precad.cli.start import WRONG_TIME
-
-if TYPE_CHECKING:
-    from tests.conftest import TaskMaker
 
 TWO_YEARS, RIGHT = timedelta(days=730), timedelta(0)
 CLIENTS = 2
@@ -34,7 +32,7 @@ def clock(tmp_path: Path) -> WrongClock:
 
 @pytest.fixture
 def deployment(
-    tmp_path: Path, clock: WrongClock, make_task: "TaskMaker", request: pytest.FixtureRequest
+    tmp_path: Path, clock: WrongClock, make_task: TaskMaker, request: pytest.FixtureRequest
 ) -> Iterator[LocalDeployment]:
     """Of its parts the one that the test names has that clock."""
     changes = {

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import grpc
 import numpy as np
 import pytest
+from tests.integration.workers.conftest import Hire, Site
 from tests.rig.waiting import until
 
 from precad.aggregator.rounds.states import Summed
@@ -23,9 +24,6 @@ from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub, WorkingStub
-
-if TYPE_CHECKING:
-    from tests.integration.workers.conftest import Hire, Site
 
 SEED = 20261122
 TOO_LONG = (3, 7)
@@ -68,7 +66,7 @@ COUNTED = [name(number) for number in range(CLIENTS) if number != UNCOUNTED]
 
 
 @pytest.mark.parametrize("validation", ["crypten", "proof"])
-def test_three_pairs_find_what_one_and_none_find(hire: "Hire", validation: str) -> None:
+def test_three_pairs_find_what_one_and_none_find(hire: Hire, validation: str) -> None:
     """The same submissions, invalid and uncounted ones among them: the same set, the same share."""
     # The three get bodies over the network, the one opens its server's files.
     sites = {n: hire(n, validation=validation, same_disk=n == 1) for n in (1, 3)}
@@ -86,7 +84,7 @@ def test_three_pairs_find_what_one_and_none_find(hire: "Hire", validation: str) 
             assert mine.share_sum.tolist() == first.share_sum.tolist()
 
 
-def kill(site: "Site", role: Role, number: int) -> None:
+def kill(site: Site, role: Role, number: int) -> None:
     """Without a word; its pool has seen it."""
     pool = site.own_workers[role].pool
     placed = pool.worker(number)
@@ -97,7 +95,7 @@ def kill(site: "Site", role: Role, number: int) -> None:
 
 @pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
 def test_a_pair_that_is_lost_after_its_batch_was_recorded_ends_the_attempt(
-    hire: "Hire", role: Role
+    hire: Hire, role: Role
 ) -> None:
     """And it is started again: the next attempt, shared afresh, goes through."""
     site = hire(2)
@@ -113,7 +111,7 @@ def test_a_pair_that_is_lost_after_its_batch_was_recorded_ends_the_attempt(
 
 
 @pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
-def test_a_pair_that_is_lost_before_costs_nothing(hire: "Hire", role: Role) -> None:
+def test_a_pair_that_is_lost_before_costs_nothing(hire: Hire, role: Role) -> None:
     """Nothing of it was recorded: another pair does its part, in the same attempt."""
     site = hire(2)
     vectors = vectors_of(site.task)
@@ -129,7 +127,7 @@ def test_a_pair_that_is_lost_before_costs_nothing(hire: "Hire", role: Role) -> N
     assert site.spent[Role.SERVER_A] == site.spent[Role.SERVER_B] == [(0, 0)]
 
 
-def refusal(site: "Site", keys: Path, caller: Role | str, call: str) -> grpc.StatusCode | None:
+def refusal(site: Site, keys: Path, caller: Role | str, call: str) -> grpc.StatusCode | None:
     """How server B's worker answers this party; None where it lets it in."""
     placed = site.own_workers[Role.SERVER_B].pool.worker(0)
     assert placed is not None
@@ -150,7 +148,7 @@ def refusal(site: "Site", keys: Path, caller: Role | str, call: str) -> grpc.Sta
 
 
 def test_a_worker_takes_orders_from_its_own_server_and_a_link_from_its_like_alone(
-    hire: "Hire", keys: Path
+    hire: Hire, keys: Path
 ) -> None:
     site = hire(1)
     site.all_up()
@@ -164,7 +162,7 @@ def test_a_worker_takes_orders_from_its_own_server_and_a_link_from_its_like_alon
     assert code(Role.SERVER_A, "Link") is None
 
 
-def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire: "Hire") -> None:
+def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire: Hire) -> None:
     # With proofs: workers that load no CrypTen are there in a second.
     site = hire(1, ThisMachine(), validation="proof")
     site.all_up()
