@@ -78,7 +78,6 @@ class Package:
     environment: Path
 
     def program(self, name: str) -> str:
-        """One of the environment."""
         return str(self.environment / "bin" / name)
 
     def says(self, program: str, *arguments: str, cwd: Path) -> str:
@@ -284,7 +283,6 @@ def test_the_folder_of_a_run_is_what_certify_report_and_ledger_take(
 
 
 def answer(*arguments: object) -> str:
-    """What a command prints on stdout."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, done.output
     return done.stdout

@@ -56,7 +56,6 @@ def task_of_three() -> Task:
 
 
 def context(settings: Path | None, partition: int = 0, **run: Any) -> Context:
-    """What a SuperNode hands to its app."""
     config: dict[str, Any] = {"partition-id": partition}
     if settings is not None:
         config["precad"] = str(settings)

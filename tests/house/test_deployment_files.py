@@ -19,7 +19,6 @@ from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.simulation.datasets import load
 
-# --- deploy/ -------------------------------------------------------------------------------------
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROOF = DEPLOY / "proof"
@@ -167,8 +166,6 @@ def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> No
     assert {"torch", "onnx", "omegaconf", "pyyaml", "psycopg", "sqlalchemy"} <= names
     assert not names & {"crypten", "sklearn", "torchvision", "pandas", "tensorboard"}
 
-
-# --- the files around the code -------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]
 # The Apache Software Foundation's text, unchanged.

@@ -86,7 +86,6 @@ def test_what_the_check_finds(source: str, said: str) -> None:
     assert [what for _, what in offences(source) if said in what]
 
 
-# --- what is left running ------------------------------------------------------------------------
 LEAVES_ONE = """
 import os, signal, subprocess, sys
 from tests.rig import leftovers, waiting
@@ -120,9 +119,6 @@ def test_what_is_left_running_fails_the_run_by_name_and_is_killed(
     (pid,) = re.findall(r"\bpid (\d+)", done.stdout)
     state = Path(f"/proc/{pid}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
-
-
-# --- two tiers -----------------------------------------------------------------------------------
 
 
 def test_every_folder_with_tests_is_in_one_of_the_tiers() -> None:

@@ -137,7 +137,6 @@ def relative(path: Path) -> str:
 
 
 def importers(files: list[Path], wrong: Callable[[str], bool]) -> list[tuple[str, str]]:
-    """Files with what they import of what is wrong."""
     return [(relative(path), each) for path in files for each in imports_of(path) if wrong(each)]
 
 

@@ -113,9 +113,6 @@ def test_keys_are_not_made_where_their_folder_cannot_be_locked(
     assert not list(tmp_path.rglob("*.pem"))
 
 
-# --- the kernel --------------------------------------------------------------------------------
-
-
 def test_without_a_library_numpy_does_the_work(tmp_path: Path) -> None:
     assert built_library(tmp_path) is None
     assert kernels(None) == {NUMPY: project_blocks}

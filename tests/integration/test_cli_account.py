@@ -91,7 +91,6 @@ def test_json_is_one_document_with_nine_statements() -> None:
 
 
 def composed(noises: dict[float, int]) -> float:
-    """ε of so many steps with each noise."""
     accountant = ExactAccountant()
     for noise, count in noises.items():
         accountant.compose(poisson_gaussian(rate=0.2, noise_multiplier=noise, count=count))

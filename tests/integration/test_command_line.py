@@ -36,7 +36,6 @@ def inner(command: Any) -> list[str]:
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command and subcommand there is."""
     yield path
     for name in inner(command):
         yield from commands(command.get_command(NO_CONTEXT, name), (*path, name))

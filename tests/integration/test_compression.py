@@ -77,7 +77,6 @@ def call(channel: grpc.Channel, request: bytes) -> bytes:
 
 
 def memory(channel: grpc.Channel) -> int:
-    """What the server has used at most, in KiB."""
     return int(call(channel, b""))
 
 

@@ -46,7 +46,6 @@ EXPERIMENTS.register("tiny")(
 
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
     for registry in (EXPERIMENTS, ATTACKS, DEFENCES, DATASETS, MODELS, ALGORITHMS):
         assert len(registry) > 0
         monkeypatch.setattr(registry, "_parts", dict(registry._parts))

@@ -106,9 +106,6 @@ def test_a_system_that_cannot_split_processes_says_so(monkeypatch: pytest.Monkey
         forking.begin(os.environ)
 
 
-# --- several owners of one machine: `precad join` ----------------------------------------------
-
-
 def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(tmp_path: Path) -> None:
     configs = [tmp_path / f"{name}.toml" for name in ("one", "two")]
     for config in configs:

@@ -49,8 +49,6 @@ class OnlyFor(grpc.GenericRpcHandler):
 
 
 class OnlyForAio(OnlyFor):
-    """The asyncio twin."""
-
     async def answer(self, request: bytes, context: Any) -> bytes:  # type: ignore[override]
         del request
         try:

@@ -309,7 +309,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def renewing(tmp_path: Path) -> Path:
-    """A deployment with an owner."""
     create_local_keys(tmp_path, ["ward-1"])
     return tmp_path
 

@@ -32,7 +32,6 @@ DATABASES = (
 
 
 def owner(folder: Path, **values: object) -> str:
-    """An owner's settings file."""
     settings = {
         "task": "task.toml",
         "identity": "keys/ward-3",
@@ -46,7 +45,6 @@ def owner(folder: Path, **values: object) -> str:
 
 
 def server(folder: Path, **values: object) -> str:
-    """A server's settings file."""
     settings = {
         "task": "task.toml",
         "identity": "keys/server-b",

@@ -49,7 +49,6 @@ def played(make_task: Any, tmp_path: Path) -> Played:
 
 
 def restate(folder: Path, role: Role, **changes: Any) -> None:
-    """The server signed something else."""
     path = folder / STATEMENT.format(role.value)
     body = pb.StatementBody.FromString(pb.Signed.FromString(path.read_bytes()).body)
     for name, value in changes.items():
@@ -59,9 +58,6 @@ def restate(folder: Path, role: Role, **changes: Any) -> None:
             setattr(body, name, value)
     pen = CertificateSigner(identity(Principal.service(role)))
     path.write_bytes(sign_body(pen, role, body).SerializeToString())
-
-
-# --- mine --------------------------------------------------------------------------------------
 
 
 def test_the_sum_over_five_tasks_is_that_of_an_independent_composition(
@@ -167,9 +163,6 @@ def test_mine_of_an_account_without_charges(tmp_path: Path) -> None:
     (tmp_path / "participations.log").touch()
     assert run("mine", tmp_path) == (0, run("mine", tmp_path)[1])
     assert "nothing was shared yet" in run("mine", tmp_path)[1]
-
-
-# --- receipts ----------------------------------------------------------------------------------
 
 
 def test_receipts_that_agree_are_sound(played: Played) -> None:

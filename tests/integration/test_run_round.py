@@ -74,7 +74,6 @@ def refused(finished: Finished) -> dict[ClientId, Rejection]:
 
 
 def integer_sum(updates: Updates, dimension: int) -> list[int]:
-    """Over the integers, in Python's own."""
     return [sum(int(x[j]) for x in updates.values()) for j in range(dimension)]
 
 

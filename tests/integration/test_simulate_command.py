@@ -114,8 +114,6 @@ def test_refusals_say_what_would_do(task: Path, arguments: tuple[str, ...], said
     assert said in lines[0]
 
 
-# --- owners' own files, and settings that are tried -----------------------------------------------
-
 RECIPE = """
 target = { name = "sick", kind = "categorical", levels = ["no", "yes"] }
 columns = [
@@ -211,9 +209,6 @@ def test_a_clip_that_no_owner_reaches_is_warned_of(task: Path) -> None:
     assert "arms attackers" not in run(task, "--clients", 10, "--rounds", 1).stderr
 
 
-# --- docs/simulate.md ------------------------------------------------------------------------
-
-
 def blocks() -> list[str]:
     text = PAGE.read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -240,8 +235,6 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     assert (tmp_path / "training.png").stat().st_size > 10_000
     assert (tmp_path / "training.json").read_text().startswith('{\n "format": "precad-simulation')
 
-
-# --- the demo's settings, by simulation: nothing is protected here --------------------------------
 
 CLIENTS = 10
 

@@ -53,7 +53,6 @@ def learned() -> Iterator[None]:
 
 @pytest.fixture
 def quick(learned: None) -> Iterator[None]:  # noqa: ARG001 -- a fixture
-    """A map of this test's own."""
     features._maps.clear()
     yield
     features._maps.clear()

@@ -104,7 +104,6 @@ class Besieger:
         return request
 
     def _call(self, role: Role, name: str, request: Any, *, wait: bool) -> bool:
-        """Whether it was taken."""
         address = self._deployment.addresses[role.value]
         with open_channel(address, self._identity, role) as channel:
             call = getattr(AggregationStub(channel), name)
@@ -175,7 +174,6 @@ def until_struck_or_done(deployment: FaultyDeployment) -> None:
 
 
 def clients_finish(deployment: FaultyDeployment) -> None:
-    """Until every honest owner has ended well."""
     for path in deployment.orders.glob("*.orders"):
         with suppress(FileNotFoundError):
             path.unlink()

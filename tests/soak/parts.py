@@ -16,8 +16,6 @@ DEFAULT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of so many, from 1."""
-
     number: int
     of: int = PARTS
 
@@ -41,7 +39,6 @@ class Part:
 
 
 def weights() -> dict[str, float]:
-    """The committed seconds by test."""
     found: dict[str, float] = json.loads(SECONDS.read_text(encoding="utf-8"))
     return found
 

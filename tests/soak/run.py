@@ -34,7 +34,6 @@ LEAST_S = 0.5
 
 
 def git(*words: str) -> str:
-    """What git says; nothing outside of a checkout."""
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -52,13 +51,11 @@ def turn(hash_: str, count: str, *, shallow: bool, of: int = PARTS) -> Part:
 
 
 def turn_of_this_commit() -> Part:
-    """Of the commit that is checked out."""
     shallow = git("rev-parse", "--is-shallow-repository") != "false"
     return turn(git("rev-parse", "HEAD"), git("rev-list", "--count", "HEAD"), shallow=shallow)
 
 
 def run(part: Part, words: list[str]) -> dict[str, Any]:
-    """Run one part. Returns its result."""
     began, spent = time.monotonic(), children_s()
     with tempfile.TemporaryDirectory() as folder:
         outcomes = Path(folder) / "outcomes.json"
@@ -88,14 +85,12 @@ def children_s() -> float:
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """The newest result of each part."""
     if not path.exists():
         return {}
     return {each["part"]: each for each in json.loads(path.read_text(encoding="utf-8"))["parts"]}
 
 
 def write(path: Path, results: dict[str, dict[str, Any]]) -> None:
-    """Keep the results, in the order of the parts."""
     kept = sorted(results.values(), key=lambda each: int(each["part"].partition("/")[0]))
     document = {"what": "the soak tests' parts, each as it last ended", "parts": kept}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +111,6 @@ def weigh(path: Path) -> None:
 
 
 def main() -> int:
-    """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--part", help=f"7/{PARTS}, or commit: the one whose turn it is")
     parser.add_argument("--output", type=Path, default=OUTPUT)

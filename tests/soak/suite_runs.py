@@ -42,7 +42,6 @@ KINDS = ("quiet", "busy", "random", "shared")
 
 @contextmanager
 def loops(number: int, nice: int = 0) -> Iterator[None]:
-    """So many busy loops beside the block."""
     started = [subprocess.Popen(["nice", "-n", str(nice), *LOOP]) for _ in range(number)]
     try:
         yield
@@ -54,7 +53,6 @@ def loops(number: int, nice: int = 0) -> Iterator[None]:
 
 @contextmanager
 def load(kind: str, seed: int) -> Iterator[None]:
-    """What runs beside the block."""
     if kind != "random":
         with loops(2 if kind == "busy" else 0):
             yield
@@ -98,7 +96,6 @@ def environment() -> dict[str, str]:
 
 
 def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
-    """One `make test`, and what became of it."""
     one_core = kind == "random" and random.Random(f"{seed} cores").random() < 0.25
     cores = ["taskset", "-c", "0"] if one_core else []
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
@@ -140,7 +137,6 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
 
 
 def keep(output: Path, found: Mapping[str, Any], of: str) -> None:
-    """Add one run to the output."""
     before: dict[str, Any] = {"what": "suite_runs.py", "hardware": hardware(), "runs": []}
     if output.exists():
         before = json.loads(output.read_text(encoding="utf-8"))

@@ -78,13 +78,11 @@ class Site:
         self.goes_on()
 
     def cheats(self, deviation: str) -> None:
-        """From now on."""
         draft = self._cheat("draft")
         draft.write_text(deviation, encoding="utf-8")
         draft.replace(self._cheat(self.cheater))
 
     def cheats_no_more(self) -> None:
-        """From now on."""
         self._cheat(self.cheater).unlink()
 
     def _cheat(self, name: str) -> Path:
@@ -176,8 +174,6 @@ class Site:
 
         deployment.wait_for(ready)
 
-    # --- what the bad server could have said beforehand ------------------------------------------
-
     def nothing_new(self, deviation: str) -> int:
         """All that the honest server sent since; how many bits of submissions were in it."""
         # What was heard, then what was known: training goes on meanwhile.
@@ -236,9 +232,6 @@ def test_whatever_a_server_does_it_hears_what_it_could_have_computed(site: Site,
     assert bits > 0, "no deviation got as far as bits"
     kill_all(site.deployment)
     check_what_left(site.deployment, site.honest)
-
-
-# --- what nobody can notice ----------------------------------------------------------------------
 
 
 def noisy_sums(site: Site) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]]:

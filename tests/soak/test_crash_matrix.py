@@ -326,5 +326,4 @@ def submitted(deployment: FaultyDeployment, what: str = "submitted") -> set[int]
 
 
 def log(deployment: FaultyDeployment) -> str:
-    """What ward-0 said."""
     return deployment.log("ward-0")

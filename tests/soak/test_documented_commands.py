@@ -31,8 +31,6 @@ SERVES = ("precad serve ",)
 
 
 class Shell:
-    """A person in a folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.names: dict[str, str] = {}
@@ -246,8 +244,6 @@ def test_reports_are_made_of_a_run_and_of_both_servers(tmp_path: Path) -> None:
     assert (tmp_path / "training.html").stat().st_size > 10_000
     assert (tmp_path / "report.json").is_file()
 
-
-# --- the quick start: from tables of text to predictions ----------------------------------------
 
 START = "docs/quick-start.md"
 MOST_COMMANDS, MOST_LINES = 8, 25

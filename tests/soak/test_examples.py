@@ -15,7 +15,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def output(name: str, folder: Path, *arguments: str) -> str:
-    """What the example prints; it runs in a folder that isn't its own."""
     ended = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         check=False,

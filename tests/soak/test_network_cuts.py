@@ -121,11 +121,9 @@ class Namespace:
         ip(*inside, "link", "set", "lo", "up")
 
     def pull(self) -> None:
-        """The cable is out."""
         ip("link", "set", self._cable, "down")
 
     def plug(self) -> None:
-        """The cable is in again."""
         ip("link", "set", self._cable, "up")
 
 

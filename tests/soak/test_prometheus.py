@@ -32,7 +32,6 @@ EPSILON_LIMIT = 1.5
 
 
 def program(name: str) -> str:
-    """Where it is."""
     found = shutil.which(name)
     if found is None:
         missing = f"{name} isn't here: install Debian's package prometheus"
@@ -93,7 +92,6 @@ class Watched:
         return found
 
     def wait(self, what: str, ready: Callable[[], bool]) -> None:
-        """Until ``ready``."""
         until(ready, lambda: f"{what}\n{self.deployment.explain()}", poll_s=0.2)
 
 

@@ -171,7 +171,6 @@ def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_w
 
 
 def error_of(deployment: FaultyDeployment, role: Role) -> str:
-    """What the server says holds it up."""
     try:
         return deployment.operator(role).status(timeout_s=2.0).error
     except PeerUnavailable:
@@ -210,7 +209,6 @@ def test_after_three_opened_attempts_the_operators_of_both_decide(
 
 
 def sent_for(deployment: FaultyDeployment) -> dict[int, set[str]]:
-    """Who sent something for each version."""
     versions = {number: row[1] for number, row in deployment.rounds("server-b").items()}
     sent: dict[int, set[str]] = {}
     for client in deployment.clients:

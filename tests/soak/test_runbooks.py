@@ -53,7 +53,6 @@ class Week:
         self._trains = True
 
     def state(self, server: str) -> str:
-        """The URL of a server's database."""
         return f"sqlite:///{self._folder / SERVERS[server] / server / 'state' / 'state.db'}"
 
     def _status(self, address: str) -> dict[str, Any]:
@@ -95,7 +94,6 @@ class Week:
         )
 
     def play(self, page: str, before: Callable[[Command], None]) -> int:
-        """Type a page's commands. Returns how many."""
         marked = {each.line for each in commands(page) if each.needs}
         self._trains = True
         for each in commands(page):
@@ -133,7 +131,6 @@ class Week:
 
 @contextmanager
 def week(folder: Path) -> Iterator[Week]:
-    """A consortium that trains."""
     with organisations(folder) as (all_of_them, _):
         set_up(all_of_them)
         made = Week(all_of_them, folder)

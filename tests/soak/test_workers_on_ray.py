@@ -20,8 +20,6 @@ WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Two nodes of a Ray cluster, in a process of their own."""
-
     process: "subprocess.Popen[str]"
     address: str
 

@@ -38,8 +38,6 @@ COUNTED = "counted"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One round that a test played."""
-
     event: RoundOpen
     outcome: Mapping[str, str]
     """For each client ``counted``, or the reason that its notice gave."""
@@ -47,8 +45,6 @@ class Played:
 
 @dataclass(slots=True)
 class Running:
-    """A deployment and its clients."""
-
     deployment: LocalDeployment
     clients: list[LightClient]
     _last: int = field(default=-1)
@@ -111,7 +107,6 @@ def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
 
 @pytest.fixture(scope="module")
 def deploy_once(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Deploy]:
-    """``deploy`` for all tests of a module."""
     with deployments(tmp_path_factory.mktemp("module"), make_task) as make:
         yield make
 

@@ -33,14 +33,11 @@ Traffic = dict[ClientId, list[int]]
 
 
 class Wire(Proxy):
-    """Counts what an owner sends."""
-
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self.sent = 0
 
     def passed(self, forward: bool, size: int) -> None:  # noqa: FBT001 -- as `Proxy` calls it
-        """So many bytes went by."""
         if forward:
             self.sent += size
 
@@ -90,8 +87,6 @@ def watched(folder: Path, task: Task) -> tuple[Traffic, dict[int, set[str]]]:
 
 
 def reached(deployment: LocalDeployment, version: int) -> None:
-    """Wait until server A has model ``version``."""
-
     def has() -> bool:
         try:
             return deployment.operator(Role.SERVER_A).status(timeout_s=60.0).version >= version

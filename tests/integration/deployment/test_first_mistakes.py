@@ -50,9 +50,6 @@ def Net():
 """
 
 
-# --- the mistakes --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Ward:
     """A data owner's folder and settings, to be spoilt."""
@@ -63,20 +60,17 @@ class Ward:
     """Folder of everybody's keys."""
 
     def records(self, x: Any = None, y: Any = None) -> None:
-        """Other records."""
         good_x, good_y = good_records()
         path = self.folder / "records.npz"
         np.savez(path, x=good_x if x is None else x, y=good_y if y is None else y)
         self.settings["data"] = str(path)
 
     def write(self, name: str, text: str) -> str:
-        """A file of its own; its path."""
         (self.folder / name).write_text(text, encoding="utf-8")
         return str(self.folder / name)
 
 
 def good_records() -> tuple[Any, Any]:
-    """What anybody may hold."""
     rng = np.random.default_rng(1)
     x = rng.random((RECORDS, FEATURES)).astype(np.float32)
     return x, rng.integers(CLASSES, size=RECORDS)
@@ -134,7 +128,6 @@ def _used_token(ward: Ward) -> None:
 
 
 def _another(**values: Callable[[Ward], Any]) -> Callable[[Ward], None]:
-    """These settings otherwise."""
     return lambda ward: ward.settings.update({name: of(ward) for name, of in values.items()})
 
 
@@ -166,9 +159,6 @@ MISTAKES: dict[str, Callable[[Ward], object]] = {
 }
 LATE, FULL_DISK = "a late start", "a full disk"
 PROGRAMS = {"a clock two hours behind": "tests.rig.behind"}
-
-
-# --- where they are made -------------------------------------------------------------------------
 
 
 class Clinic:
@@ -258,7 +248,6 @@ MOUNTED = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=64k none "$0" &
 
 @cache
 def can_mount() -> bool:
-    """Whether this system lets anybody have a small disk."""
     if shutil.which("unshare") is None:
         return False
     with tempfile.TemporaryDirectory() as folder:
@@ -295,9 +284,6 @@ def clinic(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> It
             deployment.start_client(deployment.clients[0])
         until(made.ready, lambda: made.open.log_tail("ward-1"), poll_s=0.2)
         yield made
-
-
-# --- what is said --------------------------------------------------------------------------------
 
 
 def test_nothing_is_wrong_with_good_settings(clinic: Clinic) -> None:

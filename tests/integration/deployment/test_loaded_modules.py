@@ -100,7 +100,6 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, one_round: OneRound) -> Loa
 
 
 def unneeded(modules: Iterable[str], role: str) -> list[str]:
-    """What a process of this role must not have loaded."""
     assert "precad.common.task_schema" in modules  # the list isn't empty
     return [
         module

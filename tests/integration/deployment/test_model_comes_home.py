@@ -36,8 +36,6 @@ STAYS, LEAVES = "ward-stays", "ward-leaves"
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A training that is over."""
-
     deployment: LocalDeployment
     x: Any
     y: Any
@@ -50,7 +48,6 @@ class Trained:
         return self.state("server-a") / "model.safetensors"
 
     def says(self, *arguments: object) -> str:
-        """What a command prints on stdout."""
         ended = precad(*arguments)
         assert ended.exit_code == 0, ended.output
         return ended.stdout

@@ -39,16 +39,13 @@ class Site:
     last: int = -1
 
     def play(self) -> None:
-        """A round that nobody disturbs."""
         self.last = play_round(*self.clients, after=self.last)
 
     def close(self) -> None:
-        """Both owners leave."""
         for client in self.clients:
             client.close()
 
     def join(self) -> None:
-        """Both come again."""
         self.clients = [light_client(self.deployment, client) for client in (GOOD, OTHER)]
         for client in self.clients:
             client.join()

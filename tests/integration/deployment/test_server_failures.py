@@ -19,14 +19,12 @@ SERVERS = ("server-a", "server-b")
 
 
 def change(deployment: LocalDeployment, party: str, key: str, value: str) -> None:
-    """Change one setting of a party."""
     path = deployment.folder / f"{party}.toml"
     lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{key} =")]
     path.write_text("\n".join([*lines, f'{key} = "{value}"\n']))
 
 
 def another_task_for(deployment: LocalDeployment, party: str) -> Task:
-    """Give a party another task than everybody else's."""
     other = Task.parse(deployment.task.model_dump() | {"name": "another"})
     (deployment.folder / "other.toml").write_text(task_to_toml(other))
     change(deployment, party, "task", "other.toml")
@@ -42,7 +40,6 @@ def why(deployment: LocalDeployment, party: str) -> str:
 
 
 def ended(deployment: LocalDeployment) -> dict[str, int]:
-    """Both servers' exit statuses."""
     return deployment.wait(SERVERS, DEADLINE_S)
 
 

@@ -66,8 +66,6 @@ def status(deployment: LocalDeployment, role: Role) -> ServerStatus | None:
 
 
 def done(deployment: LocalDeployment) -> list[ServerStatus]:
-    """What both servers say at the end."""
-
     def over() -> list[ServerStatus]:
         said = [status(deployment, role) for role in (Role.SERVER_A, Role.SERVER_B)]
         found = [each for each in said if each is not None and each.phase == "done"]

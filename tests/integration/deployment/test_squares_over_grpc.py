@@ -36,8 +36,6 @@ SHORT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A dealer and both servers' ways to it."""
-
     task: Task
     dealers: dict[Role, RemoteDealer]
 
@@ -55,7 +53,6 @@ class Site:
 
 @contextmanager
 def reached(task: Task, address: str, identity_of: Callable[[Role], Identity]) -> Iterator[Site]:
-    """The dealer at this address, from both servers."""
     with ExitStack() as stack:
         dealers = {}
         for role in SERVERS:
@@ -84,7 +81,6 @@ def dealing(make_task: TaskMaker) -> Dealing:
 
 
 def own(role: Role) -> Identity:
-    """A service's identity."""
     return identity(Principal.service(role))
 
 

@@ -100,7 +100,6 @@ class Cast:
 
 
 def rejected(running: Running) -> Counter[str]:
-    """How often server A has rejected submissions so far, by reason."""
     return Counter(dict(running.deployment.operator(Role.SERVER_A).status().rejected))
 
 

@@ -30,8 +30,6 @@ NOWHERE = "127.0.0.1:1"
 
 @dataclass(slots=True)
 class Running:
-    """One server that listens."""
-
     address: str
     port: GuardedPort
     session: Session | None
@@ -48,8 +46,6 @@ class Running:
 
 @dataclass(slots=True)
 class Site:
-    """Where servers are started: keys, task, states."""
-
     folder: Path
     task: Task
     loop: LoopThread

@@ -81,8 +81,6 @@ THEMSELVES = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An identity and whom its messages name."""
-
     identity: Identity | None
     """None: no certificate."""
     client: str = "ward-1"
@@ -101,7 +99,6 @@ class Outcomes(dict[tuple[Role, str, str], Outcome]):
 
 
 def bad_certificate(base: Identity, root: Authority, party: Principal, fault: str) -> Identity:
-    """The party's certificate with one fault."""
     starts, ends = {"expired": (-3, -1), "not yet valid": (1, 3)}.get(fault, (-1, 1))
     authority = Authority.create() if fault == "another root's" else root
     more = ["ward-9.client.precad"] if fault == "two names of ours" else []
@@ -121,7 +118,6 @@ def revoked_certificate(base: Identity, keys: Path, service: str) -> Identity:
 
 
 def callers(keys: Path, service: str) -> dict[str, Caller]:
-    """Everybody who tries, for the RPCs of one service."""
     base = Identity.load(keys / "ward-1")
     root, party = Deployment.open(keys)._authority, RIGHT_PARTY[service]
     faults = (*WRONG, "two names of ours")
@@ -159,8 +155,6 @@ def channel_of(caller: Caller, address: str, place: Role, ca: bytes) -> grpc.Cha
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the calls are made with."""
-
     site: Any
     running: Mapping[Role, Any]
     submissions: Mapping[Role, Any]
@@ -246,7 +240,6 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def outcomes(make_site: Any, make_task: Any) -> Outcomes:
-    """The whole table, played against real servers."""
     site = make_site(make_task(8), "ward-1", "ward-2")
     running = {place: site.start(place) for place in PLACES}
     model = running[Role.SERVER_A].session.model_store.current.digest
@@ -353,7 +346,6 @@ counts; an RPC whose message names nobody answers whoever's role is right.
 
 
 def lines(outcomes: Outcomes) -> Iterator[str]:
-    """The document."""
     yield from HEAD.split("\n")
     for place in PLACES:
         yield ""

@@ -64,8 +64,6 @@ def bench(site: Any, server: Any) -> Iterator["Bench"]:
 
 
 class Bench:
-    """One server with an open round, and callers."""
-
     def __init__(self, site: Any, server: Any) -> None:
         self.site = site
         self.server = server
@@ -92,7 +90,6 @@ class Bench:
     def submission(
         self, who: str = "ward-2", number: int = ROUND, model: Digest | None = None
     ) -> Submission:
-        """A well-formed submission for this server."""
         pair = shard(
             np.arange(D, dtype=np.int64),
             SubmissionContext(self.site.task.digest, 0, number, ClientId(who), model or self.model),
@@ -139,8 +136,6 @@ class Bench:
 
 
 def header_with(**changes: Any) -> Callable[[Bench], Pieces]:
-    """A good upload whose header says something else."""
-
     def make(bench: Bench) -> Pieces:
         header, *body = bench.pieces(bench.submission())
         for field, value in changes.items():
@@ -198,7 +193,6 @@ Refused = tuple[Callable[[Bench], Pieces], str, Rejection]
 
 
 def refused(make: Callable[[Bench], Pieces], why: Rejection) -> Refused:
-    """With that reason, as which it counts."""
     return make, why.value, why
 
 
@@ -311,14 +305,12 @@ def flood(address: str, silent: int, half_open: int) -> Iterator[list[socket.soc
 
 
 def resident_kib() -> int:
-    """This process's memory, with the servers in it."""
     text = Path("/proc/self/status").read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1])
 
 
 def ended(opened: socket.socket) -> None:
-    """Return when the other side has closed the connection."""
     opened.settimeout(CALL_S)
     with suppress(ConnectionError):
         while opened.recv(4096):

@@ -35,8 +35,6 @@ OPEN, FINISHED = "open", "finished"
 
 @dataclass(slots=True)
 class Pair:
-    """Both fakes, and a client."""
-
     a: FakeServer
     b: FakeServer
     task: Task

@@ -54,8 +54,6 @@ MakeTask = Callable[..., Task]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that is visible outside."""
-
     status: int
     log: list[str]
     calls: dict[str, list[Any]]
@@ -82,7 +80,6 @@ def servers_of(task: Task, *, selected: bool = True, clock: Clock = CLOCK) -> li
 
 
 def settings(folder: Path, task: Task, servers: list[FakeServer], **more: Any) -> Path:
-    """An owner's keys, task and settings file."""
     keys = folder / "keys"
     keys.mkdir(parents=True, exist_ok=True)
     mine = identity(Principal.client(WARD.name))
@@ -129,7 +126,6 @@ class Lines(logging.Handler):
 def joined(
     folder: Path, task: Task, *, selected: bool = True, took_s: float = 0.0, **data: Any
 ) -> Seen:
-    """A whole training of one owner in simulated time."""
     clock, lines = LeapingClock(), Lines()
     compute = DataOwner.update
 
@@ -187,7 +183,6 @@ def tables(folder: Path) -> list[str]:
 
 
 def pair(kind: str, folder: Path, make_task: MakeTask) -> tuple[Seen, Seen]:
-    """Two owners who differ in one record."""
     x, bad, y = records()
     if kind == "held out":
         many = np.repeat(x, HELD_OUT // RECORDS, axis=0)
@@ -241,7 +236,6 @@ def test_one_record_changes_nothing_that_leaves(
 
 
 def process(folder: Path, task: Task, data: str) -> tuple[int, list[str], list[Any]]:
-    """A training of a process of its own: its exit status, all it writes, what servers see."""
     servers = servers_of(task)
     with started(*servers):
         config = settings(folder, task, servers, record_rate=1.0, data=data)
@@ -269,8 +263,6 @@ def test_two_processes_end_alike_and_write_the_same(tmp_path: Path, make_task: M
     assert clean == poisoned
 
 
-# --- before enrolment --------------------------------------------------------------------------
-
 GOOD = "a,y\n1,0\n2,1\n"
 BAD = {
     "a cell that is no number": GOOD.replace("2", "two"),
@@ -282,7 +274,6 @@ BAD = {
 
 
 def looked_at(folder: Path, task: Task, text: str | None) -> tuple[int, list[list[Any]]]:
-    """The doctor's exit status, and what each server saw."""
     folder.mkdir()
     if text is not None:
         (folder / "ward.csv").write_text(text, encoding="utf-8")

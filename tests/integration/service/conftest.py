@@ -125,7 +125,6 @@ class Deployed:
         return servers.prepare(0, 0, model, x, servers.stated_for_proof(0))
 
     def outcome(self) -> dict[ClientId, Rejection | str]:
-        """The round's end on both servers, which must be the same."""
         model = self.sessions[A].model_store.current.digest
         opened = Opened(0, 0, (ONE, TWO), model, frozenset((ONE, TWO)))
         collected = {role: session.inbox.close() for role, session in self.sessions.items()}

@@ -40,9 +40,6 @@ def test_the_key_that_signed_must_be_the_connections(
     assert deployed.outcome()[ONE] is Rejection.BAD_SIGNATURE
 
 
-# --- a server in trouble -----------------------------------------------------------------------
-
-
 def test_no_place_on_the_disk_costs_an_upload_and_it_may_come_again(deployed: Deployed) -> None:
     """No descriptor left is the same: the spool's file can't be opened."""
     deployed.open_round()

@@ -47,7 +47,6 @@ Code = grpc.StatusCode
 
 
 def signed_with(notices: Iterator[Notice]) -> bytes:
-    """What server A signed with the next notice; nothing where it didn't."""
     notice = next(notices)
     assert isinstance(notice, RoundOpen | RoundOver)
     return notice.signed or b""
@@ -124,9 +123,6 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
     # Once the first has gone, the second is the client.
     with deployed.connect(ONE) as second:
         assert isinstance(next(second.watch()), RoundOpen)
-
-
-# --- enrolment ---------------------------------------------------------------------------------
 
 
 def test_whoever_names_another_task_is_refused_with_both_digests(

@@ -157,8 +157,6 @@ def roster() -> Roster:
 
 @pytest.fixture(scope="session")
 def enrolled(roster: Roster) -> Callable[[Store], Store]:
-    """Enrol the wards and freeze."""
-
     def enrol(store: Store) -> Store:
         for enrolment in roster.values():
             store.enrolment.claim(enrolment)
@@ -181,8 +179,6 @@ def prepared() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def bind() -> Callable[..., None]:
-    """Countersign a prepared attempt, and keep the other's countersignature."""
-
     def countersign(store: Store, number: int = 0, version: int = 0, *, sent: bool = True) -> None:
         head = head_of(store.task.digest, version, number, valid_set=str(VALID_SET))
         other = signatures(store.task.digest, Role.SERVER_B)

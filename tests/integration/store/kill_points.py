@@ -73,7 +73,6 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
 
 
 def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, Any]:
-    """What the next process finds of the round."""
     store = open_store(url, task, Role.SERVER_A)
     record, audit = store.attempts.pending(), audit_ledger(url)
     found = {

@@ -94,9 +94,6 @@ def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(kil
     assert left == {(False, True), (True, True), (True, False)}
 
 
-# --- no room -----------------------------------------------------------------------------------
-
-
 @contextmanager
 def files_no_longer_than(limit: int) -> Iterator[None]:
     """Like a full disk, for this process's files: writing beyond ``limit`` bytes fails."""
@@ -129,9 +126,6 @@ def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, opener: Opener) -> N
     assert [f.what for f in audit_ledger(url).findings] == [
         "of a cohort of 3, 2 are charged and 0 rejected"
     ]
-
-
-# --- damage ------------------------------------------------------------------------------------
 
 
 @pytest.fixture

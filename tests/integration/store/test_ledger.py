@@ -77,7 +77,6 @@ def url(tmp_path: Path) -> str:
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
-    """``precad ledger …``: exit status and everything said."""
     done = precad("ledger", *arguments)
     return done.exit_code, done.output
 
@@ -92,9 +91,6 @@ def tamper(url: str, *statements: str) -> None:
 
 def findings(url: str) -> list[str]:
     return [f"{finding.where}: {finding.what}" for finding in audit_ledger(url).findings]
-
-
-# --- the chain ---------------------------------------------------------------------------------
 
 
 def test_what_a_server_writes_is_sound_and_a_reader_cannot_change_it(
@@ -361,9 +357,6 @@ def test_there_must_be_a_ledger(tmp_path: Path, url: str) -> None:
     with pytest.raises(Misconfiguration, match="no such file"):
         read_training(url)
     assert list(tmp_path.iterdir()) == []
-
-
-# --- precad ledger -----------------------------------------------------------------------------
 
 
 def test_show_gives_exact_epsilon_by_client(played_url: str, task: Task) -> None:

@@ -45,7 +45,6 @@ def next_version(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def filled_url(durable_url: str, opener: Opener, prepared: Callable[..., None]) -> str:
-    """A database of today's schema with a release in it."""
     store = opener(durable_url)
     prepared(store)
     store.close()

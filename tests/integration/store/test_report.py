@@ -76,7 +76,6 @@ def finished(
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be changed."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
@@ -84,8 +83,6 @@ invoke = partial(precad, "report")
 
 
 class Page(HTMLParser):
-    """What stands in a page."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []

@@ -51,9 +51,6 @@ def noisy_shares(store: Store) -> list[bytes | None]:
         )
 
 
-# --- whose database it is ----------------------------------------------------------------------
-
-
 def test_another_roles_or_tasks_database_is_refused(
     tmp_path: Path, opener: Opener, make_task: Any
 ) -> None:
@@ -82,8 +79,6 @@ def test_a_database_that_cannot_be_used_is_refused(url: str, says: str, opener: 
         opener(url)
     assert "secret" not in str(refused.value)
 
-
-# --- an attempt goes one way -------------------------------------------------------------------
 
 UNCHARGED = ("unknown", "open", "abandoned", "voided")
 PENDING = ("prepared", "countersigned", "sent")
@@ -124,7 +119,6 @@ class Ward:
         self.number = -1
 
     def bring(self, state: str) -> int:
-        """The next attempt, and version, in that state."""
         self.number += 1
         number, store = self.number, self.store
         if state in ("open", "abandoned"):
@@ -285,9 +279,6 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
     assert store.statements.account_of(B, 4, 4).charged == ()
 
 
-# --- what is prepared --------------------------------------------------------------------------
-
-
 def test_preparing_charges_the_valid_and_counts_the_rejected(
     store: Store, prepared: Prepare
 ) -> None:
@@ -363,9 +354,6 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
     # And it can still be prepared, once.
     store.attempts.prepare(0, [A, B], VALID_SET, {C: Rejection.ABSENT}, SHARE)
     assert store.ledger.participations() == {A: 1, B: 1}
-
-
-# --- the noisy share ---------------------------------------------------------------------------
 
 
 def test_no_statement_keeps_a_noisy_share(each_store: Store, prepared: Prepare) -> None:
@@ -459,9 +447,6 @@ def test_a_share_that_changed_in_the_database_is_never_sent_again(
         connection.execute(schema.noisy_share.update().values(share=spoilt))
     with pytest.raises(StorageFailure, match="attempt 0"):
         store.attempts.pending()
-
-
-# --- correlated randomness, enrolment ----------------------------------------------------------
 
 
 def test_randomness_is_spent_once_and_stays_spent_after_a_restart(

@@ -205,7 +205,6 @@ def test_the_first_commitment_to_a_coin_stays_until_both_operators_discard_it(
 def live(
     store: Store, task: Task, prepared: Prepare, bind: Bind, enrol: Callable[[Store], Store]
 ) -> Store:
-    """Whatever a server may ask of its store, once."""
     enrol(store)
     prepared(store, 0)
     bind(store, 0)

@@ -91,7 +91,6 @@ class _Logs(logging.Handler):
 
 @contextmanager
 def _everything_logged() -> Iterator[_Logs]:
-    """At SQLAlchemy's most talkative level, with parameters."""
     loggers = [logging.getLogger(name) for name in ("", "sqlalchemy.engine")]
     before, handlers, logs = [each.level for each in loggers], loggers[0].handlers[:], _Logs()
     loggers[0].handlers[:] = [logs]
@@ -209,5 +208,4 @@ def _play(
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder."""
     return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

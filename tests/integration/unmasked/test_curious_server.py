@@ -197,9 +197,6 @@ def test_the_same_server_breaks_a_careless_scheme(
         assert fitting(watched, role, task, told) == [truth == 0, truth == 1]
 
 
-# --- what the dealer must not even see -----------------------------------------------------------
-
-
 def hidden_from_dealer(watched: Watched) -> dict[str, bytes]:
     """With the masks, any of it is too much; the dealer can't use h alone, and shan't have it."""
     header = watched.b.header(VICTIM)
@@ -320,7 +317,6 @@ def features_of_dealer(view: DealerView, task: Task, half: Any) -> NDArray[np.fl
 
 
 def accuracy(x: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[int, int]:
-    """Right guesses on the second half, of a distinguisher that learned on the first."""
     half = len(x) // 2
     model = LogisticRegression(C=0.01, max_iter=200).fit(x[:half], labels[:half])
     right = int((model.predict(x[half:]) == labels[half:]).sum())

@@ -59,7 +59,6 @@ def task(make_task: Callable[..., Task]) -> Task:
 
 @pytest.fixture(scope="module")
 def alone(watch: Any, task: Task) -> Watched:
-    """A round with one client."""
     played: Watched = watch(task, {VICTIM: update(1)})
     return played
 

@@ -161,7 +161,6 @@ def asked(task: Task, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 def told(asked: list[Any]) -> bytes:
-    """As it crosses to the dealer."""
     messages = (
         square_request_to_wire(each, b"epoch")
         if isinstance(each, SquareRequest)
@@ -195,7 +194,6 @@ def test_the_dealer_is_told_numbers_and_masks_and_never_who(asked: list[Any]) ->
 
 
 def pieces_of(data: bytes) -> set[bytes]:
-    """Every 32 bytes in a row."""
     return {data[i : i + 32] for i in range(len(data) - 31)}
 
 

@@ -76,7 +76,6 @@ def task_of(dimension: int, *, client_clip: float = 30.0, fractional_bits: int =
 
 
 def with_proofs(task: Task) -> Task:
-    """The same task with the other check."""
     values = task.model_dump(mode="python", exclude={"projections"})
     return Task.parse(values | {"validation": "proof"})
 
@@ -84,7 +83,6 @@ def with_proofs(task: Task) -> Task:
 def validate_with_proofs(
     task: Task, vectors: Sequence[RingVector], *, attempt: int = 0
 ) -> tuple[Rejection | None, ...]:
-    """The same by the owners' own proofs."""
     return validate_both(with_proofs(task), vectors, attempt=attempt)
 
 

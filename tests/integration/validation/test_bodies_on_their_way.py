@@ -148,7 +148,6 @@ def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
 
 
 def summed_up(task: Task, summed: tuple[Summed, Summed]) -> list[int]:
-    """What both servers' sums make together."""
     total, group = summed[0].share_sum.copy(), group_of(task)
     group.add(total, summed[1].share_sum)
     return cast("list[int]", group.decode(total).tolist())

@@ -128,7 +128,6 @@ def messages(sent: Sequence[tuple[str, bytes]], step: str) -> list[bytes]:
 
 
 def words_in(data: bytes, task: Task) -> list[ProofWords]:
-    """What one server's message says of each submission."""
     size, columns = words_bytes(shape_of(task)), shape_of(task).columns
     found = []
     for start in range(0, len(data), size):
@@ -162,7 +161,6 @@ def require_nothing_new(task: Task, halves: Halves, cheater: Role, played: Playe
 
 
 def coin_of(played: Played, cheater: Role, batch: Digest) -> Secret:
-    """The joint one, of both servers' bytes."""
     honest, theirs = messages(played.honest, COIN), messages(played.cheater, COIN)
     of_a, of_b = (theirs[1], honest[0]) if cheater is A else (honest[1], theirs[0])
     joint = encode_context("proof-joint-coin", of_a, of_b, batch.value)
@@ -221,9 +219,6 @@ def test_a_server_hears_what_it_could_have_computed_whether_its_words_lie_or_not
     else:
         assert played.summed is not None
         assert played.summed.counted.rejections == {}
-
-
-# --- one header, one answer ---------------------------------------------------------------------
 
 
 def proved(task: Task, x: RingVector) -> tuple[ProofSubmission, ProofSubmission]:

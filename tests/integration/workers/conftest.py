@@ -55,7 +55,6 @@ class Site:
     spent: dict[Role, list[tuple[int, int]]] = field(default_factory=dict)
 
     def halves(self, vectors: Collection[RingVector], attempt: int) -> Halves:
-        """Submissions of these vectors, in memory."""
         return submissions_of(self.task, vectors, attempt, signer)
 
     def play(
@@ -132,7 +131,6 @@ class Site:
         return aggregator(self.task, role, link=link, dealing=dealing, dealer_key=key, store=store)
 
     def all_up(self) -> None:
-        """Wait until every worker is up."""
         until(
             lambda: all(
                 own.pool.worker(number) is not None
@@ -144,8 +142,6 @@ class Site:
 
 
 class _Spent:
-    """Spends, and notes it."""
-
     def __init__(self, notes: list[tuple[int, int]]) -> None:
         self._spent = MemorySpentTriples()
         self._notes = notes
@@ -170,7 +166,6 @@ Hire = Callable[..., Site]
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everybody's."""
     folder = tmp_path_factory.mktemp("keys")
     create_local_keys(folder, ["ward-00"])
     return folder

@@ -33,7 +33,6 @@ CLIENTS = 11
 
 
 def vectors_of(task: Task) -> Sequence[RingVector]:
-    """Eleven updates, two of them too long."""
     print("seed", SEED)  # noqa: T201 -- seen where a test fails
     rng = np.random.default_rng(SEED)
     made = []
@@ -52,7 +51,6 @@ def name(number: int) -> ClientId:
 def check_sum(
     outcome: tuple[Summed, Summed], vectors: Sequence[RingVector], group: Group = RING
 ) -> None:
-    """The valid and counted ones' sum, and the reasons of the others."""
     a, b = outcome
     bad = {name(number): Rejection.NORM_EXCEEDED for number in TOO_LONG}
     assert a.counted.rejections == b.counted.rejections == bad

@@ -46,7 +46,6 @@ def training(
 
 
 def workers_of(deployment: LocalDeployment, name: str) -> list[int]:
-    """The process ids of a server's own workers."""
     server = deployment.processes[name].pid
     found = []
     for status in Path("/proc").glob("[0-9]*/status"):
@@ -76,7 +75,6 @@ def test_a_worker_dies_in_mid_round_and_the_training_goes_on(
 
 
 def ports_of(process: int) -> list[int]:
-    """Where it listens."""
     own = set()
     for each in Path(f"/proc/{process}/fd").iterdir():
         with suppress(OSError):
