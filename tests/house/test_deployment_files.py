@@ -19,7 +19,6 @@ from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.simulation.datasets import load
 
-
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROOF = DEPLOY / "proof"
 CLIENTS = ("client-1", "client-2", "client-3")
@@ -57,8 +56,7 @@ def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
     paths = [Path(line) for line in told.stdout.splitlines()]
     assert paths == [tmp_path / name / f"{name}.npz" for name in (*CLIENTS, "held-out")]
     *sizes, held_out = [len(read_client_data(path)[1]) for path in paths]
-    assert held_out == len(load("digits").test_y)
-    assert sum(sizes) == len(load("digits").train_y)
+    assert (held_out, sum(sizes)) == (len(load("digits").test_y), len(load("digits").train_y))
     assert max(sizes) * task.privacy.record_rate <= task.enrolment.max_expected_records
 
 

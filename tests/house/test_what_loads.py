@@ -115,15 +115,13 @@ def test_keys_are_not_made_where_their_folder_cannot_be_locked(
 
 def test_without_a_library_numpy_does_the_work(tmp_path: Path) -> None:
     assert built_library(tmp_path) is None
-    assert kernels(None) == {NUMPY: project_blocks}
-    assert chosen(kernels(None), "") == NUMPY
+    assert (kernels(None), chosen(kernels(None), "")) == ({NUMPY: project_blocks}, NUMPY)
 
 
 def test_a_library_that_cannot_be_loaded_is_as_good_as_none(tmp_path: Path) -> None:
     broken = tmp_path / f"_projections{EXTENSION_SUFFIXES[0]}"
     broken.write_bytes(b"for another machine")
-    assert built_library(tmp_path) == broken
-    assert kernels(broken) == {NUMPY: project_blocks}
+    assert (built_library(tmp_path), kernels(broken)) == (broken, {NUMPY: project_blocks})
 
 
 def test_a_kernel_that_is_not_there_is_refused_with_those_that_are() -> None:

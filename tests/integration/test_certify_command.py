@@ -192,9 +192,7 @@ def test_people_get_a_table_and_a_picture(votes: Path, tmp_path: Path) -> None:
 def test_runs_vote_and_say_what_they_cost(runs: list[str]) -> None:
     assert document("prediction", "--runs", *runs, "--classes", "3")["change"] == "replacements"
     found = document("prediction", "--runs", *runs, "--classes", "3", "--change", "either")
-    assert found["unit"] == "client"
-    assert found["models"] == 30
-    assert found["soundness_bits"] == 40
+    assert (found["unit"], found["models"], found["soundness_bits"]) == ("client", 30, 40)
     assert found["mechanism"]["sampling_rate"] == 0.2
     assert found["mechanism"]["noise_multiplier"] == pytest.approx(2**0.5 * 30 * 1.002 / 20)
     assert found["mechanism"]["rounds"] == 30
@@ -226,8 +224,7 @@ def test_losses_of_runs_and_bounds_as_functions_of_one(runs: list[str], tmp_path
     assert found["expected_loss"]["runs"] == 30
     assert found["expected_loss"]["lower"] < 0.2 < found["expected_loss"]["upper"]
     uppers = [row["upper"] for row in found["bounds"]]
-    assert uppers == sorted(uppers)
-    assert len(uppers) == 4
+    assert (uppers, len(uppers)) == (sorted(uppers), 4)
     alone = document("loss", "--runs", runs[0])
     assert alone["expected_loss"] is None
     assert len({row["loss"] for row in alone["bounds"]}) > 3
@@ -341,8 +338,7 @@ def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which()
 def test_selected_absences_count_among_the_attackers() -> None:
     plain = document("loss", *CLIENTS)["bounds"]
     absent = document("loss", *CLIENTS, "--absent", "3")
-    assert absent["absent"] == 3
-    assert absent["bounds"][0] == plain[0]
+    assert (absent["absent"], absent["bounds"][0]) == (3, plain[0])
     for k in range(1, 7):
         for side in ("lower", "upper"):
             assert absent["bounds"][k][side] == plain[k + 3][side]

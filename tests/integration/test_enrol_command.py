@@ -39,8 +39,7 @@ def test_the_other_operator_needs_the_digest_alone(tmp_path: Path) -> None:
 def test_a_pipe_gets_each_token_with_its_digest(tmp_path: Path) -> None:
     """The digest is what B's operator needs; on stderr it was lost in a pipe."""
     token, word, digest = run("token", "--state", tmp_path).stdout.split()
-    assert word == "digest"
-    assert [*ByToken(tmp_path).owners()] == [digest]
+    assert (word, [*ByToken(tmp_path).owners()]) == ("digest", [digest])
     assert run("token", "--state", tmp_path / "b", "--digest", digest).stdout.split()[1] == digest
     ByToken(tmp_path / "b").redeem(token, ONE)
 
@@ -64,8 +63,7 @@ def test_each_named_client_gets_a_token_of_its_own(tmp_path: Path) -> None:
 
 def test_many_at_once_are_all_different(tmp_path: Path) -> None:
     lines = run("token", "--state", tmp_path, "--count", "5").stdout.splitlines()
-    assert len({line.split(" ")[0] for line in lines}) == 5
-    assert len(ByToken(tmp_path).owners()) == 5
+    assert (len({line.split(" ")[0] for line in lines}), len(ByToken(tmp_path).owners())) == (5, 5)
 
 
 def test_show_names_users_and_no_token(tmp_path: Path) -> None:

@@ -58,8 +58,7 @@ def test_a_noise_multiplier_gives_its_epsilon_and_all_is_called_planned() -> Non
     sigma = str(document(*LOOSE)["task"]["privacy"]["noise_multiplier"])
     arguments = [*SCHEDULE, *MODEL, "--noise-multiplier", sigma, "--client-clip", "10"]
     found = document("plan", *arguments)
-    assert found["status"] == "planned"
-    assert found["participations"] == 34
+    assert (found["status"], found["participations"]) == ("planned", 34)
     assert 1.99 < found["statements"][0]["epsilon"] <= 2
     assert [each["basis"] for each in found["statements"]] == ["planned"] * 3
 
@@ -125,8 +124,7 @@ def test_a_task_with_proofs_is_planned_against_a_server_that_cheats_too(
     known = document("plan", "--task", large_task)["statements"]
     for each in (*same, *known):
         each.pop("rejection_delta")
-    assert same == known
-    assert (capped["basis"], capped["malicious_server"]) == ("cap", True)
+    assert (same, capped["basis"], capped["malicious_server"]) == (known, "cap", True)
     assert capped["epsilon"] >= same[0]["epsilon"]
 
 

@@ -54,8 +54,7 @@ def play(
     a, b = play_round(task, updates, roster=enrolled, theta=before, attempt=number, noise=noise)
     assert (a.opened, a.valid, a.rejections) == (b.opened, b.valid, b.rejections)
     assert (a.noisy_sum == b.noisy_sum).all()
-    assert to_bytes(a.theta) == to_bytes(b.theta)
-    assert a.model == b.model
+    assert (to_bytes(a.theta), a.model) == (to_bytes(b.theta), b.model)
     # θ_{t+1} and its digest are what the sum says.
     stepped = apply_update(theta(task), a.noisy_sum, task, roster(task).denominator(1.0))
     assert to_bytes(a.theta) == to_bytes(stepped)
@@ -116,8 +115,7 @@ def test_extreme_updates_add_up_exactly(make_task: Maker) -> None:
     assert task.bound == 2**25
     one_side = named([task.bound * np.eye(D, dtype=np.int64)[0]] * 10)
     finished = play(task, one_side)
-    assert finished.noisy_sum.tolist() == [10 * 2**25, 0, 0, 0, 0, 0]
-    assert len(finished.valid) == 10
+    assert (finished.noisy_sum.tolist(), len(finished.valid)) == ([10 * 2**25, 0, 0, 0, 0, 0], 10)
 
 
 def bad(task: Task) -> dict[str, NDArray[np.int64]]:
@@ -144,8 +142,7 @@ def test_the_rejected_do_not_touch_the_sum(make_task: Maker, check: str) -> None
     updates = named(mixed)
     finished = play(task, updates)
     valid = {c: x for c, x in updates.items() if squared_norm(x) <= task.bound**2}
-    assert len(valid) == len(good)
-    assert finished.valid == tuple(sorted(valid))
+    assert (len(valid), finished.valid) == (len(good), tuple(sorted(valid)))
     assert finished.noisy_sum.tolist() == integer_sum(valid, D)
     assert set(refused(finished).values()) == {Rejection.NORM_EXCEEDED}
 

@@ -37,8 +37,7 @@ def test_every_party_gets_settings_that_load_and_keys_of_its_own(place: Path) ->
     assert a.server_b == b.listen
     for name, file in (("ward-1", "Ward_1.csv"), ("ward-2", "ward-2.csv")):
         owner = JoinSettings.load(place / "run" / f"{name}.toml")
-        assert (owner.client, owner.model) == (name, "nets:Net")
-        assert owner.data.resolve() == place / file
+        assert (owner.client, owner.model, owner.data.resolve()) == (name, "nets:Net", place / file)
         assert (owner.server_a, owner.server_b) == (a.listen, b.listen)
         assert Identity.load(owner.identity).principal.name == name
         # A token goes into the settings.

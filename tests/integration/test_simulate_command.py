@@ -261,6 +261,5 @@ def test_the_demos_settings_train(name: str, model: str, least: float) -> None:
 def test_any_number_of_clients_gives_a_valid_task(clients: int) -> None:
     for model in ("logistic", "mlp"):
         task = Task.parse(demo_task(load("digits"), model, clients, rounds=3, client_rate=0.5))
-        assert task.enrolment.clients == clients
-        assert task.training.rounds == 3
+        assert (task.enrolment.clients, task.training.rounds) == (clients, 3)
         assert task.enrolment.max_expected_records >= 0.2 * 1438 / clients

@@ -144,8 +144,7 @@ def test_check_names_the_mistake_and_show_says_what_holds(made: Path, tmp_path: 
     for words in ("against one curious server", "stop counting an owner at ε = 3", "2 to 3 owners"):
         assert words in shown
     answer = document("task", "show", made)
-    assert answer["digest"] == digest
-    assert len(answer["statements"]) == 3
+    assert (answer["digest"], len(answer["statements"])) == (digest, 3)
 
 
 @pytest.mark.parametrize("rate", ["1.0", "0.3"])
@@ -188,8 +187,7 @@ def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
     assert f"An owner uploads {32 + 8 * task.dimension:,} bytes" in shown[1]
     answer = document("task", "show", path)
     *planned, capped = answer["statements"]
-    assert len(planned) == 3
-    assert capped["basis"] == "cap"
+    assert (len(planned), capped["basis"]) == (3, "cap")
     assert capped["malicious_server"] is True
     # The limit that the task enforces holds at the cap too.
     assert planned[0]["epsilon"] <= capped["epsilon"] <= task.privacy.epsilon_limit

@@ -57,8 +57,7 @@ def test_cifar_images_are_read_from_batches(
     monkeypatch.setattr(reader, "meta", {**reader.meta, "md5": hashlib.md5(meta).hexdigest()})
 
     data = load("cifar10", tmp_path)
-    assert data.train_x.shape == (10, 3, 32, 32)
-    assert data.test_y.tolist() == [5, 9]
+    assert (data.train_x.shape, data.test_y.tolist()) == ((10, 3, 32, 32), [5, 9])
     np.testing.assert_array_equal(np.rint(data.test_x * 255), pixels[5].reshape(2, 3, 32, 32))
 
 
@@ -80,8 +79,7 @@ def test_cifar_images_are_read_from_the_binary_archive(tmp_path: Path) -> None:
             load("cifar10", tmp_path)
     (place / names[-1]).write_bytes(bytes([9]) + pixels[5, 0].tobytes())
     data = load("cifar10", tmp_path)
-    assert data.train_y.tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
-    assert data.test_y.tolist() == [9]
+    assert (data.train_y.tolist(), data.test_y.tolist()) == ([0, 1, 1, 2, 2, 3, 3, 4, 4, 5], [9])
     # Red, green and blue planes, each row by row.
     np.testing.assert_array_equal(np.rint(data.test_x[0] * 255).ravel(), pixels[5, 0])
 
@@ -94,8 +92,7 @@ def test_cifar_images_are_read_from_jpegs(tmp_path: Path) -> None:
             red = CLASSES.index(name) * 25
             Image.new("RGB", (32, 32), (red, 0, 200)).save(folder / "0001.jpg", quality=95)
     data = load("cifar10-jpeg", tmp_path)
-    assert data.train_x.shape == (10, 3, 32, 32)
-    assert data.test_y.tolist() == list(range(10))
+    assert (data.train_x.shape, data.test_y.tolist()) == ((10, 3, 32, 32), list(range(10)))
     assert float(np.abs(data.train_x[8, 0] * 255 - 200).max()) < 5
     assert float(np.abs(data.train_x[8, 1] * 255).max()) < 5
     pair = cifar10_jpeg(tmp_path, (0, 2))
@@ -156,8 +153,7 @@ def test_tweets_are_hashed_and_neutral_ones_left_out(tmp_path: Path) -> None:
     )
     write_tweets(tmp_path / TEST_FILE, [("2", "a table"), ("4", "good day"), ("0", "day good")])
     data = load("sentiment140", tmp_path)
-    assert data.train_y.tolist() == [0, 1, 1]
-    assert data.test_y.tolist() == [1, 0]
+    assert (data.train_y.tolist(), data.test_y.tolist()) == ([0, 1, 1], [1, 0])
     assert data.train_x.shape == (3, 1024)
     np.testing.assert_allclose(np.linalg.norm(data.train_x, axis=1), 1, rtol=1e-6)
     assert (data.train_x[1] == data.test_x[0]).all()

@@ -56,8 +56,7 @@ def test_every_private_method_has_the_same_noise_and_a_federation_the_same_epsil
     for cell in cells:
         how = training_of(cell)
         task = task_of(how, load("digits"), cell["clients"])
-        assert task.privacy.noise_multiplier == noise
-        assert task.objective == how.objective
+        assert (task.privacy.noise_multiplier, task.objective) == (noise, how.objective)
     results = measured("dpcert-table2", cells, tmp_path)
     trained = {result.settings["trained"] for result in results}
     assert trained == {"centrally", "federated"}
@@ -72,8 +71,7 @@ def test_a_metric_that_falls_with_the_radius_correlates_with_it() -> None:
     result = Result({}, values, 0.0)
     assert correlation(result, "gradient") == pytest.approx(-1.0)
     below, above = split(result, "gradient", 0.2)
-    assert below == pytest.approx(0.5)
-    assert above == pytest.approx(-2.0)
+    assert (below, above) == (pytest.approx(0.5), pytest.approx(-2.0))
 
 
 def test_fine_tuning_starts_from_weights_of_the_models_own_shapes(tmp_path: Path) -> None:

@@ -62,8 +62,7 @@ def test_a_page_shows_well_and_asks_nobody_else(
         shown = browser.run("document.body.dataset.mdColorScheme")
         assert shown == {"light": "default", "dark": "slate"}[scheme]
         found = {kind: each for kind, each in faults(browser).items() if each}
-        assert (view, found) == (view, {})
-        assert (view, browser.errors()) == (view, [])
+        assert (view, found, browser.errors()) == (view, {}, [])
         outside = [each for each in browser.requests() if not each.startswith((site, "data:"))]
         assert outside == []
         if name in LOOKED_AT:

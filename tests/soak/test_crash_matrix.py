@@ -275,8 +275,7 @@ def test_killed_at_the_beginning_or_the_end_the_training_gets_done(
     deployment.order(Order.parse(order) for order in orders.split(", "))
     deployment.start_all()
     deployment.until_done()
-    assert deployment.done() == ROUNDS
-    assert len(deployment.restarts) == len(orders.split(", "))
+    assert (deployment.done(), len(deployment.restarts)) == (ROUNDS, len(orders.split(", ")))
     kill_all(deployment)
     check(deployment)
     finals = {deployment.rounds(role)[max(deployment.rounds(role))][4] for role in SERVER_ROLES}

@@ -41,8 +41,7 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     assert (said["dataset"], said["model"], said["attack"]) == (dataset, model, attack)
     # A dropout trains for three rounds before it vanishes; the others are bad from the first on.
     bad = attackers * (2 if attack == "dropout" else rounds)
-    assert set(said["rejected"]) == reasons
-    assert sum(said["rejected"].values()) == bad
+    assert (set(said["rejected"]), sum(said["rejected"].values())) == (reasons, bad)
     assert said["accepted"] == rounds * clients - bad
     assert f"{attackers} of them bad: {attack}" in run.stderr
 
@@ -85,8 +84,7 @@ def test_with_proofs_the_same_is_rejected_and_a_malicious_server_is_accounted_fo
     )
     check_every_run(run, rounds=rounds, clients=clients, attackers=1)
     said = run.summary
-    assert said["validation"] == "proof"
-    assert said["rejected"] == {"norm-exceeded": rounds}
+    assert (said["validation"], said["rejected"]) == ("proof", {"norm-exceeded": rounds})
     # Everybody is drawn in every round: the cap is what was counted.
     assert said["epsilon_exact_malicious_server"] == said["epsilon_exact_server"]
     assert "one malicious server" in run.stderr

@@ -162,8 +162,7 @@ def test_who_leaves_at_its_limit_has_the_newest_model_that_it_saw(trained: Train
     task = trained.deployment.task
     own = TrainedModel.load(trained.state(LEAVES) / "model.safetensors", task)
     served = read_models(trained.state(STAYS) / "models.log")
-    assert own.version == ALLOWED
-    assert own.digest == served[task.digest, ALLOWED]
+    assert (own.version, own.digest) == (ALLOWED, served[task.digest, ALLOWED])
     own.load_into(logistic(FEATURES, 2))
 
 
@@ -240,6 +239,5 @@ def test_predict_and_evaluate_take_the_owners_settings(trained: Trained, tmp_pat
     )
     right = float((shares.argmax(axis=1) == trained.y).mean())
     loss = float(-np.log(shares[np.arange(len(trained.y)), trained.y]).mean())
-    assert told["accuracy"] == pytest.approx(right)
-    assert told["loss"] == pytest.approx(loss, rel=1e-4)
+    assert (told["accuracy"], told["loss"]) == (pytest.approx(right), pytest.approx(loss, rel=1e-4))
     assert told["records"] == len(trained.y)

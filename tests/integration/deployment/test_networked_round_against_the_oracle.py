@@ -76,8 +76,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             attempt=event.version,
             noise=no_noise,
         )
-        assert oracle.opened.model == event.model
-        assert oracle.valid == other.valid
+        assert (oracle.opened.model, oracle.valid) == (event.model, other.valid)
         counted = {ClientId(name) for name, how in played.outcome.items() if how == COUNTED}
         assert counted == set(oracle.valid)
         rejected = {name: how for name, how in played.outcome.items() if how != COUNTED}

@@ -31,10 +31,8 @@ def test_status_is_one_json_document_of_what_the_server_did(running: Running, se
     asked = status(address, "--server", server, "--identity", keys / "operator", "--json")
     assert (asked.exit_code, asked.stderr) == (0, "")
     facts = json.loads(asked.stdout)
-    assert asked.stdout.count("\n") == 1
-    assert facts["role"] == f"server-{server}"
-    assert facts["task"] == running.task.name
-    assert facts["task_digest"] == str(running.task.digest)
+    assert (asked.stdout.count("\n"), facts["role"]) == (1, f"server-{server}")
+    assert (facts["task"], facts["task_digest"]) == (running.task.name, str(running.task.digest))
     assert (facts["phase"], facts["error"]) == ("training", "")
     assert facts["enrolled"] == len(running.clients)
     assert facts["rounds"] == running.task.training.rounds
@@ -43,9 +41,7 @@ def test_status_is_one_json_document_of_what_the_server_did(running: Running, se
     assert facts["rejected"]["norm-exceeded"] >= 1
     assert facts["participations"]["ward-00"] >= 1
     assert sum(facts["bytes"].values()) > 0
-    assert facts["kernel"] == kernel_in_use()
-    assert facts["redrawn_coins"] == 0
-    assert facts["workers"] == 0
+    assert (facts["kernel"], facts["redrawn_coins"], facts["workers"]) == (kernel_in_use(), 0, 0)
 
     table = status(address, "--server", server, "--identity", keys / "operator")
     assert table.exit_code == 0

@@ -216,8 +216,7 @@ def test_one_record_changes_nothing_that_leaves(
     """Not the messages, their order and sizes, when uploads begin, the log, or how it ends."""
     one, other = pair(kind, tmp_path, make_task)
     assert one.status == other.status == 0, other.log
-    assert one.calls == other.calls
-    assert one.log == other.log
+    assert (one.calls, one.log) == (other.calls, other.log)
     for seen in (one, other):
         assert seen.came_after == pytest.approx([WORK_S] * 2 * ROUNDS)
     # What was compared isn't empty.

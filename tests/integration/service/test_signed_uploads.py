@@ -79,8 +79,7 @@ def test_the_sdk_sends_again_what_a_server_had_no_place_for(
     monkeypatch.setattr(inbox, "start", place_at_the_second_try)
     with deployed.connect(ONE) as servers:
         assert reasons(servers.submit(deployed.pair(servers))) == [None, None]
-    assert len(tries) == 2
-    assert deployed.outcome()[ONE] == "counted"
+    assert (len(tries), deployed.outcome()[ONE]) == (2, "counted")
 
 
 SECRET = "client ward-2 is at its limit; /var/lib/precad/state.db"

@@ -79,8 +79,7 @@ def test_a_slow_loris_is_cut_off_and_keeps_nothing(
         upload = stalled(pieces[kind], 0.05 if kind == "drip" else None)
         with deployed.channel(role) as channel:
             receipt = AggregationStub(channel).Submit(iter(upload), timeout=DEADLINE_S)
-        assert receipt.rejection == Rejection.TRUNCATED.value
-        assert deployed.spooled() == []
+        assert (receipt.rejection, deployed.spooled()) == (Rejection.TRUNCATED.value, [])
         # Its place is free again, and the whole upload is welcome; it may take its time.
         deployed.services[role].calls.limits = Limits()
         if kind != "drip":

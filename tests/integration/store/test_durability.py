@@ -78,8 +78,7 @@ def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
         assert found["rejected"] == (whole if state == "prepared" else 0), found
         assert found["entries"] == whole, found
     # Killed after the commit it is there; killed before, it isn't; and one got through.
-    assert [found["state"] != "open" for found in points][-2:] == [True, True]
-    assert whole == 2
+    assert ([found["state"] != "open" for found in points][-2:], whole) == ([True, True], 2)
     assert [found["survived"] for found in points] == [False] * (len(points) - 1) + [True]
 
 
@@ -113,15 +112,13 @@ def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, opener: Opener) -> N
     share = bytes(1 << 20)
     with files_no_longer_than(size + 8192), pytest.raises(StorageFailure, match="make room"):
         store.attempts.prepare(0, [A, B], VALID_SET, {}, share)
-    assert store.attempts.states() == {0: AttemptState.OPEN}
-    assert store.ledger.participations() == {}
+    assert (store.attempts.states(), store.ledger.participations()) == ({0: AttemptState.OPEN}, {})
     store.close()
     # After the restart too; and with room again the attempt can be prepared.
     again = opener(url)
     assert again.attempts.states() == {0: AttemptState.OPEN}
     again.attempts.prepare(0, [A, B], VALID_SET, {}, share)
-    assert again.ledger.participations() == {A: 1, B: 1}
-    assert again.attempts.rejections() == {}
+    assert (again.ledger.participations(), again.attempts.rejections()) == ({A: 1, B: 1}, {})
     again.close()
     assert [f.what for f in audit_ledger(url).findings] == [
         "of a cohort of 3, 2 are charged and 0 rejected"

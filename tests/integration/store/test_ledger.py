@@ -349,8 +349,7 @@ def test_reading_changes_nothing_and_needs_no_lock(
     assert read_training(durable_url).entries == 1
     store.attempts.finish(0, NEXT)
     prepared(store, 1, version=1)
-    assert read_training(durable_url).entries == 2
-    assert audit_ledger(durable_url).findings == ()
+    assert (read_training(durable_url).entries, audit_ledger(durable_url).findings) == (2, ())
 
 
 def test_there_must_be_a_ledger(tmp_path: Path, url: str) -> None:
@@ -370,8 +369,7 @@ def test_show_gives_exact_epsilon_by_client(played_url: str, task: Task) -> None
         ("ward-b", 0.1, 2, twice),
         ("ward-c", 1 / 30, 1, once),
     ):
-        assert shown[name]["participations"] == count
-        assert shown[name]["record_rate"] == rate
+        assert (shown[name]["participations"], shown[name]["record_rate"]) == (count, rate)
         # A version that may have left twice is one step with σ/√2, not two steps with σ.
         accountant = ExactAccountant()
         sigma = task.privacy.noise_multiplier

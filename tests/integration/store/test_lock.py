@@ -122,6 +122,5 @@ def test_a_connection_that_breaks_inside_a_prepare_is_an_error_and_no_charge(
     with pytest.raises(StorageFailure, match="can't be used"):
         store.attempts.prepare(0, [A], VALID_SET, {}, bytes(64))
     event.remove(store.transaction.engine, "before_cursor_execute", cut)
-    assert store.attempts.states() == {0: AttemptState.OPEN}
-    assert store.ledger.participations() == {}
+    assert (store.attempts.states(), store.ledger.participations()) == ({0: AttemptState.OPEN}, {})
     prepared(store, 1, version=1)

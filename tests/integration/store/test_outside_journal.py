@@ -146,8 +146,7 @@ def test_no_word_leaves_that_the_file_could_not_take(
     for attempt in (lambda: bind(store), lambda: store.versions.count_opened(0, 0)):
         with pytest.raises(StorageFailure, match="can't be written"):
             attempt()
-    assert store.attempts.states() == {0: AttemptState.PREPARED}
-    assert store.versions.opened(0) == 0
+    assert (store.attempts.states(), store.versions.opened(0)) == ({0: AttemptState.PREPARED}, 0)
     outside.parent.mkdir()
     bind(store)
     assert store.attempts.states() == {0: AttemptState.SENT}
@@ -173,8 +172,7 @@ def test_a_line_that_a_crash_cut_short_is_dropped(
     store.close()
     outside.write_bytes(outside.read_bytes()[:-cut])
     again = opener(old_copy(), outside=outside)
-    assert again.attempts.states() == {0: AttemptState.LEARNED}
-    assert outside.read_bytes() == whole
+    assert (again.attempts.states(), outside.read_bytes()) == ({0: AttemptState.LEARNED}, whole)
     # What is written next is a line of its own.
     prepared(again, 1, version=1)
     bind(again, 1, 1)

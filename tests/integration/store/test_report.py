@@ -147,8 +147,7 @@ def test_a_browser_shows_it_without_a_fault_light_dark_narrow_and_on_paper(
         for name, size, scheme in VIEWS:
             seen.open(address, size, scheme)
             assert (name, {kind: each for kind, each in faults(seen).items() if each}) == (name, {})
-            assert seen.errors() == []
-            assert seen.requests() == [address]
+            assert (seen.errors(), seen.requests()) == ([], [address])
             heights = seen.run(HEIGHTS)
             assert set(heights) == SECTIONS
             assert min(heights.values()) > 50
@@ -201,8 +200,7 @@ def test_the_document_as_json_obeys_its_schema_and_names_no_owners_participation
     schema = json.loads(invoke("--schema").stdout)
     assert set(document) == set(schema["properties"])
     server = next(g for g in found.guarantees if g.protects == "record")
-    assert server.participations == ROUNDS
-    assert server.limit == task.privacy.epsilon_limit
+    assert (server.participations, server.limit) == (ROUNDS, task.privacy.epsilon_limit)
     assert server.epsilon == pytest.approx(found.rounds[-1].epsilon_server)
     # The exact trade-off lies below what ε and δ say by themselves.
     assert server.epsilon is not None
@@ -281,12 +279,10 @@ def test_the_course_counts_broken_attempts_and_repeats(
     store.attempts.finish(2, NEXT)
     store.close()
     course = read_training(url)
-    assert course.attempts == 3
-    assert course.most_repeats == 1
+    assert (course.attempts, course.most_repeats) == (3, 1)
     (only,) = course.versions
     assert (only.attempts, only.counted, only.most_participations) == (3, 2, 1)
-    assert course.most_participations == 1
-    assert only.rejected == {Rejection.ABSENT.value: 1}
+    assert (course.most_participations, only.rejected) == (1, {Rejection.ABSENT.value: 1})
 
 
 def facts(run: Path, out: Path) -> Report:

@@ -200,8 +200,7 @@ def test_what_the_other_server_shows_is_learned_once_and_no_charge_is_unlearned(
             assert store.ledger.charges_in(number) == ({} if outcome in UNCHARGED else {A: 1, B: 1})
             assert store.ledger.facts(number)[0].voided is (outcome == "voided")
             head = store.ledger.head()
-            assert store.attempts.learn([fact]) == 0
-            assert store.ledger.head() == head
+            assert (store.attempts.learn([fact]), store.ledger.head()) == (0, head)
             if outcome == "learned":
                 with pytest.raises(AlreadyReleased):
                     ward.take("prepare", number)
@@ -298,8 +297,7 @@ def test_preparing_charges_the_valid_and_counts_the_rejected(
     for valid, share in (([A, B, C], SHARE), ([], bytes(64)), ([A], SHARE[::-1])):
         with pytest.raises(AlreadyReleased):
             store.attempts.prepare(0, valid, Digest(bytes(32)), {}, share)
-    assert store.ledger.participations() == {A: 1, B: 1}
-    assert noisy_shares(store) == [SHARE]
+    assert (store.ledger.participations(), noisy_shares(store)) == ({A: 1, B: 1}, [SHARE])
     assert store.attempts.pending() == record
 
 
@@ -482,8 +480,7 @@ def test_the_roster_is_frozen(store: Store, roster: Roster) -> None:
             store.enrolment.freeze(other)
     kept = store.enrolment.roster()
     assert kept is not None
-    assert kept.digest() == smaller.digest()
-    assert store.enrolment.claims().digest() == roster.digest()
+    assert (kept.digest(), store.enrolment.claims().digest()) == (smaller.digest(), roster.digest())
 
 
 @pytest.mark.parametrize("claimed", [None, Enrolment(B, 100, 0.1000001)])
