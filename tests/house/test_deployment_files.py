@@ -1,16 +1,13 @@
 """The files under deploy/ and around the code say what the parts can use, and fit each other."""
 
-import hashlib
 import json
-import os
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.rig.commands import printed
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.client.owner_settings import JoinSettings
@@ -19,7 +16,8 @@ from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.simulation.datasets import load
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 PROOF = DEPLOY / "proof"
 CLIENTS = ("client-1", "client-2", "client-3")
 
@@ -45,15 +43,8 @@ def test_every_part_finds_the_others_at_the_address_they_listen_on() -> None:
 def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
     task = Task.load(DEPLOY / "task.toml")
     assert task.enrolment.clients == task.enrolment.min_clients == len(CLIENTS)
-    dealt = [sys.executable, str(DEPLOY / "records.py"), "digits", "--clients", "3"]
-    told = subprocess.run(
-        [*dealt, "--output", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(DEPLOY.parent / "src")},
-    )
-    paths = [Path(line) for line in told.stdout.splitlines()]
+    dealt = printed(DEPLOY / "records.py", "digits", "--clients", "3", "--output", tmp_path)
+    paths = [Path(line) for line in dealt.splitlines()]
     assert paths == [tmp_path / name / f"{name}.npz" for name in (*CLIENTS, "held-out")]
     *sizes, held_out = [len(read_client_data(path)[1]) for path in paths]
     assert (held_out, sum(sizes)) == (len(load("digits").test_y), len(load("digits").train_y))
@@ -150,13 +141,10 @@ def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(part: str
 
 def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> None:
     listed = {
-        part: subprocess.run(
-            [sys.executable, DEPLOY / "requirements.py", *part, "server", "postgres"],
-            input=(DEPLOY.parent / "pyproject.toml").read_text(),
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
+        part: printed(
+            *(DEPLOY / "requirements.py", *part, "server", "postgres"),
+            input=text_of("pyproject.toml"),
+        ).splitlines()
         for part in ((), ("--bare",))
     }
     assert listed["--bare",] == ["crypten==0.4.1"]
@@ -165,46 +153,13 @@ def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> No
     assert not names & {"crypten", "sklearn", "torchvision", "pandas", "tensorboard"}
 
 
-ROOT = Path(__file__).parents[2]
-# The Apache Software Foundation's text, unchanged.
-APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
-
-
 def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def targets() -> set[str]:
-    """What `make` can be asked for."""
-    (line,) = re.findall(r"^\.PHONY: (.*)$", text_of("Makefile"), re.MULTILINE)
-    return set(line.split())
-
-
-@pytest.fixture(scope="module")
-def project() -> dict[str, Any]:
-    return dict(tomllib.loads(text_of("pyproject.toml"))["project"])
-
-
-def test_contributing_names_every_kind_of_test() -> None:
-    kinds = {path.name for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py"))}
-    assert {"house", "e2e"} <= kinds
-    named = set(re.findall(r"^\| `tests/(\w+)` \|", text_of("CONTRIBUTING.md"), re.MULTILINE))
-    mirrored = {path.name for path in ROOT.iterdir() if path.is_dir()}
-    assert kinds <= named | mirrored
-
-
-def test_contributing_names_make_targets_that_exist() -> None:
-    named = set(re.findall(r"`make ([\w-]+)", text_of("CONTRIBUTING.md")))
-    assert named == targets() - {"help"}
-
-
-def test_the_licence_is_whole_and_the_one_that_the_package_names(project: dict[str, Any]) -> None:
-    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_SHA256
-    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
-
-
-def test_the_image_is_built_with_every_file_that_the_package_names(project: dict[str, Any]) -> None:
+def test_the_image_is_built_with_every_file_that_the_package_names() -> None:
     """Everything else is kept out of the build."""
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
     let_in = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
     links = {path.name for path in (ROOT / "src" / "precad").iterdir() if path.is_dir()}
     files = {"pyproject.toml", "setup.py", "src", project["readme"], *project["license-files"]}
@@ -212,8 +167,7 @@ def test_the_image_is_built_with_every_file_that_the_package_names(project: dict
     assert let_in == files | (links - {"__pycache__"})
 
 
-EXAMPLES = ROOT / "examples"
-SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -232,9 +186,3 @@ def test_a_notebooks_code_is_the_scripts_and_ran_without_an_error(script: Path) 
 
 def all_comment(cell: str) -> bool:
     return all(line.startswith("#") for line in cell.strip("\n").splitlines())
-
-
-def test_every_example_stands_in_the_list() -> None:
-    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert len(SCRIPTS) >= 6
-    assert [script.name for script in SCRIPTS if f"]({script.name})" not in listed] == []

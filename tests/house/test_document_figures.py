@@ -163,24 +163,3 @@ def wrong_in(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_measured_figure_is_a_results_or_says_where_it_is_from(page: Path) -> None:
     assert wrong_in(page) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("It takes 2 to 7 s.\n", ["from nowhere: 2 s, 7 s"]),
-        ("<!-- figures: made a.*.s -->\nIt takes .52 to 4.6 s.\n", []),
-        ("<!-- figures: made a.*.s -->\nIt takes .52 to 4.7 s.\n", ["4.7 s isn't in made a.*.s"]),
-        ("| a | b |\n| --- | --- |\n| 0.5 | 0.61 |\n", ["from nowhere: 0.5, 0.61"]),
-        ("<!-- stated: guess -->\n5 %\n", ["stated: guess is no kind"]),
-    ],
-)
-def test_a_figure_from_nowhere_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, wrong: list[str]
-) -> None:
-    made = {"a": [{"s": 0.522}, {"s": 4.611}]}
-    (tmp_path / "made.json").write_text(json.dumps(made), encoding="utf-8")
-    monkeypatch.setattr("tests.house.test_document_figures.RESULTS", tmp_path)
-    page = tmp_path / "page"
-    page.write_text(text, encoding="utf-8")
-    assert wrong_in(page) == wrong

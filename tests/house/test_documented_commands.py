@@ -60,16 +60,6 @@ def test_a_command_is_taken_as_it_stands(page: str) -> None:
             pytest.fail(f"{place(command)}: {command.text}: {error!r}")
 
 
-def test_a_mark_says_what_is_needed_and_stands_before_commands() -> None:
-    marked = {each.page for each in ALL if each.needs}
-    for page in pages.pages():
-        marks = re.findall(
-            r"^<!-- (?:all commands need|needs)", (ROOT / page).read_text("utf-8"), re.MULTILINE
-        )
-        assert bool(marks) == (page in marked), page
-    assert all(len(each.needs) > 3 for each in ALL if each.needs)
-
-
 def test_tests_that_marks_name_exist() -> None:
     named = {name for each in ALL for name in re.findall(r"tests/[\w/]+\.\w+", each.needs)}
     assert named

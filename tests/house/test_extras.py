@@ -1,21 +1,19 @@
 """An install with some extras runs their commands, and names the extra for any other command."""
 
-import os
 import re
 import subprocess
-import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rig.commands import python
 
 from precad.cli.main import COMMANDS, EXTRAS
 from precad.common.errors import LEAST_EXTRA, MissingPackage, PrecadError, missing
 
 ROOT = Path(__file__).parents[2]
-SOURCES = Path(str(sys.modules["precad"].__file__)).parents[1]
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
 ACCOUNT = (
     *("account", "--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2"),
@@ -55,14 +53,7 @@ def extras() -> dict[str, set[str]]:
 
 
 def run(program: str, absent: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program, ",".join(sorted(absent)), *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"},
-    )
+    return python("-c", program, ",".join(sorted(absent)), *arguments)
 
 
 def lacking(extras: dict[str, set[str]], *names: str) -> set[str]:

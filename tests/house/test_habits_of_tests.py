@@ -6,15 +6,14 @@ waited for, with one deadline for all.
 
 import ast
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.rig.commands import python
 from tests.soak import run
-from tests.soak.parts import DEFAULT_S, PARTS, Part, split
+from tests.soak.parts import PARTS, split
 
 TESTS = Path(__file__).parents[1]
 WAITING = TESTS / "rig" / "waiting.py"
@@ -73,19 +72,6 @@ def test_no_verdict_depends_on_the_wall_clock(path: Path) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("time.sleep(.1)", "time.sleep"),
-        ("thread.join(timeout=5)", "a deadline of 5 s"),
-        ("assert time.monotonic() - began < 3", "compares a clock's time"),
-        ("listener.bind(('127.0.0.1', 7301))", "a fixed port, 7301"),
-    ],
-)
-def test_what_the_check_finds(source: str, said: str) -> None:
-    assert [what for _, what in offences(source) if said in what]
-
-
 LEAVES_ONE = """
 import os, signal, subprocess, sys
 from tests.rig import leftovers, waiting
@@ -110,8 +96,7 @@ def test_what_is_left_running_fails_the_run_by_name_and_is_killed(
     path.write_text(LEAVES_ONE.format(body=body), encoding="utf-8")
     # Its own settings: another file of them may lie in a folder above.
     path.with_name("pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-s", "-p", "tests.rig.leftovers", str(path)]
-    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    done = python("-m", "pytest", "-s", "-p", "tests.rig.leftovers", path, cwd=TESTS.parent)
     assert done.returncode == 1, done.stdout
     assert "1 passed, 1 error" in done.stdout
     assert "sleep 987" in done.stdout
@@ -128,24 +113,12 @@ def test_every_folder_with_tests_is_in_one_of_the_tiers() -> None:
     assert sorted([*first, "tests/soak"]) == sorted("/".join(folder) for folder in folders)
 
 
-def test_parts_have_every_test_once_and_take_about_equally_long() -> None:
-    seconds = {f"test-{number}": float(number) for number in range(1, 60)}
-    units = [[test] for test in seconds] + [["together-1", "together-2"], ["unknown"]]
-    parts = split(units, seconds, PARTS)
-    assert len(parts) == PARTS
+def test_every_soak_test_is_in_one_part_and_twenty_commits_in_a_row_have_all_parts() -> None:
+    units = [[f"test-{number}"] for number in range(60)] + [["together-1", "together-2"]]
+    parts = split(units, {f"test-{number}": float(number) for number in range(50)}, PARTS)
     assert sorted(test for part in parts for test in part) == sorted(
         test for unit in units for test in unit
     )
     assert any({"together-1", "together-2"} <= part for part in parts)
-    long = [sum(seconds.get(test, DEFAULT_S) for test in part) for part in parts]
-    assert max(long) - min(long) <= 59
-    # Not by the order in which they are found.
-    assert split(units[::-1], seconds, PARTS) == parts
-
-
-def test_twenty_commits_in_a_row_have_every_part() -> None:
-    turns = [run.turn("ab", str(count), shallow=False) for count in range(852, 872)]
-    assert {each.number for each in turns} == set(range(1, PARTS + 1))
-    # Where history is cut the count means nothing; without git there is neither.
-    assert run.turn("ab", "1", shallow=True) == Part(0xAB % PARTS + 1)
-    assert run.turn("", "", shallow=True) == Part(1)
+    turns = [run.turn("ab", str(count), shallow=False).number for count in range(852, 872)]
+    assert sorted(turns) == list(range(1, PARTS + 1))

@@ -1,14 +1,13 @@
 """Imports point one way, mathematics stays pure, and nothing dangerous is called."""
 
 import ast
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.rig.commands import printed
 
 # Links to the top-level folders; in a source distribution the folders themselves.
 ROOT = Path(__file__).parents[2] / "src" / "precad"
@@ -194,14 +193,7 @@ def test_mathematics_loads_no_network_and_no_storage(modules: str, impure: tuple
         "              if f'{m}.'.startswith(f'{p}.')]\n"
         "    assert not loaded, (name, sorted(loaded))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT.parent), "OMP_NUM_THREADS": "1"},
-    )
-    assert run.returncode == 0, run.stderr
+    printed("-c", program)
 
 
 def test_no_two_files_of_the_wheel_have_one_name_but_each_parts_process() -> None:

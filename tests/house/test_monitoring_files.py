@@ -126,23 +126,14 @@ def test_the_dashboard_asks_for_every_metric_and_for_nothing_else(
     assert asked == shown | OWN
 
 
-def test_every_panel_says_what_it_shows_of_the_chosen_prometheus_and_parts(dashboard: Any) -> None:
+def test_every_panel_shows_the_chosen_prometheus_and_parts(dashboard: Any) -> None:
     chosen = {variable["name"] for variable in dashboard["templating"]["list"]}
     assert chosen == {"datasource", "instance"}
     for panel in dashboard["panels"]:
-        assert panel["title"]
-        if panel["type"] == "row":
-            continue
-        assert panel["type"] in {"stat", "timeseries"}
-        assert panel["description"].endswith(".")
-        assert panel["datasource"]["uid"] == "${datasource}"
-        references = [target["refId"] for target in panel["targets"]]
-        assert len(set(references)) == len(references)
-        for target in panel["targets"]:
-            assert target["datasource"] == panel["datasource"]
+        for target in panel.get("targets", ()):
+            assert target["datasource"]["uid"] == panel["datasource"]["uid"] == "${datasource}"
             selected = re.findall(r"\{([^}]*)\}", target["expr"])
             assert selected
             assert all('instance=~"$instance"' in each for each in selected)
-            assert target["legendFormat"]
             # A number is the present one, and not that of every series there has been meanwhile.
             assert target.get("instant", False) == (panel["type"] == "stat")

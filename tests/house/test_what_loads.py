@@ -6,8 +6,8 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from tests.rig.commands import python
 
-import precad
 from precad.common.errors import Misconfiguration
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.kernel import NUMPY, VARIABLE, built_library, chosen, kernels, project_blocks
@@ -39,14 +39,7 @@ SERVES += "asyncio.run(run(None, None, None))"
 def process(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A fresh one; what it prints is the modules that it has loaded unless it prints itself."""
     own = "" if "print(" in program else "\nprint(*sys.modules)"
-    environment = {"PYTHONPATH": str(Path(precad.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", f"import sys\n{program}{own}"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment | variables,
-    )
+    return python("-c", f"import sys\n{program}{own}", env=variables)
 
 
 def loaded_by(program: str) -> set[str]:
@@ -111,11 +104,6 @@ def test_keys_are_not_made_where_their_folder_cannot_be_locked(
     with pytest.raises(Misconfiguration, match="make keys on Linux"):
         Deployment.create(tmp_path)
     assert not list(tmp_path.rglob("*.pem"))
-
-
-def test_without_a_library_numpy_does_the_work(tmp_path: Path) -> None:
-    assert built_library(tmp_path) is None
-    assert (kernels(None), chosen(kernels(None), "")) == ({NUMPY: project_blocks}, NUMPY)
 
 
 def test_a_library_that_cannot_be_loaded_is_as_good_as_none(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.commands import python
 from tests.rig.tasks import logistic
 from tests.rig.waiting import until
-from tests.rig.warm import SOURCES, forked, said
+from tests.rig.warm import forked, said
 
 from precad.cli import forked as forking
 from precad.cli.forked import Forked
@@ -87,14 +88,7 @@ def test_whoever_starts_parts_is_ended_and_leaves_none_behind(
     tmp_path: Path, whom: str, number: int
 ) -> None:
     """As `timeout 100 precad demo` ends a group."""
-    done = subprocess.run(
-        [sys.executable, "-c", LEADER, str(tmp_path / "log"), whom],
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment_of_parts() | {"PYTHONPATH": SOURCES},
-    )
+    done = python("-c", LEADER, tmp_path / "log", whom, start_new_session=True)
     assert done.returncode == -number, done.stderr
     until(partial(gone, int(done.stdout)), "the end of the part")
 

@@ -25,6 +25,12 @@ USAGE_ERROR = 2
 keys = partial(precad, "keys")
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of all files in it, by their path there."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
 def shown(path: Path) -> list[dict[str, Any]]:
     result = keys("show", path, "--json")
     assert result.exit_code == 0, result.output
@@ -73,7 +79,7 @@ def test_keys_are_for_their_owner_whatever_the_umask(tmp_path: Path) -> None:
 
 
 def test_no_key_is_replaced_without_force(made: Path) -> None:
-    before = {path: path.read_bytes() for path in made.rglob("*.pem")}
+    before = contents(made)
     for command in (
         ("init", made),
         ("init", made, "--client", "ward-3"),
@@ -83,27 +89,23 @@ def test_no_key_is_replaced_without_force(made: Path) -> None:
         result = keys(*command)
         assert result.exit_code == USAGE_ERROR
         assert "--force" in result.output
-    after = {path: path.read_bytes() for path in made.rglob("*.pem")}
-    assert {path: after[path] for path in before} == before
+    assert contents(made).items() >= before.items()
     assert keys("init", made, "--client", "ward-3", "--force").exit_code == 0
-    assert (made / "ward-3" / "key.pem").read_bytes() != before[made / "ward-3" / "key.pem"]
+    key = Path("ward-3", "key.pem")
+    assert contents(made)[key] != before[key]
     assert Identity.load(made / "ward-3").principal == Principal.client("ward-3")
 
 
 def test_no_command_prints_a_key(made: Path, tmp_path: Path) -> None:
-    outputs = [
-        keys("issue", made, "client", "ward-4").output,
-        keys("request", tmp_path / "ward-5", "client", "ward-5").output,
-        keys("renew", made, "client", "ward-4").output,
-        keys("revoke", made, "client", "ward-4").output,
-        keys("show", made).output,
-        keys("show", made / "ward-3").output,
-        keys("show", made / "ward-3" / "key.pem").output,
+    commands: list[tuple[object, ...]] = [
+        *((word, made, "client", "ward-4") for word in ("issue", "renew", "revoke")),
+        ("request", tmp_path / "ward-5", "client", "ward-5"),
+        *(("show", each) for each in (made, made / "ward-3", made / "ward-3" / "key.pem")),
     ]
+    said = "".join(keys(*command).output for command in commands)
     bodies = [path.read_text().splitlines()[1] for path in tmp_path.rglob("key.pem")]
     assert bodies
-    for output in outputs:
-        assert not any(body in output for body in bodies)
+    assert not [body for body in bodies if body in said]
 
 
 def test_a_client_keeps_its_key_and_sends_a_request(made: Path, tmp_path: Path) -> None:
@@ -182,24 +184,17 @@ def test_what_goes_back_to_a_party_may_be_carried_by_anybody_and_edited_on_the_w
         Identity.load(own)
 
 
-def test_a_root_alone_takes_no_clients(tmp_path: Path) -> None:
-    result = keys("init", tmp_path / "keys", "--root-only", "--clients", 2)
-    assert result.exit_code == 2
-    assert "each makes its own request" in result.output
-    assert not (tmp_path / "keys").exists()
-
-
 def test_a_certificate_is_never_put_beside_a_key_that_is_not_its_own(
     made: Path, tmp_path: Path
 ) -> None:
     """ward-3 has a folder with a key there, and now asks with a key of its own making."""
     own = tmp_path / "at-the-client"
     keys("request", own, "client", "ward-3")
-    before = {path: path.read_bytes() for path in (made / "ward-3").iterdir()}
+    before = contents(made / "ward-3")
     result = keys("issue", made, "client", "ward-3", "--request", own / "request.pem")
     assert result.exit_code == 2
     assert "--out" in result.output
-    assert {path: path.read_bytes() for path in (made / "ward-3").iterdir()} == before
+    assert contents(made / "ward-3") == before
     out = tmp_path / "out"
     told = keys("issue", made, "client", "ward-3", "--request", own / "request.pem", "--out", out)
     assert told.exit_code == 0, told.output
@@ -232,12 +227,6 @@ def test_renewal_replaces_key_and_certificate_of_the_same_party(made: Path) -> N
     assert sorted(states(made, "server-b.precad")) == ["revoked", "valid"]
 
 
-def test_renewal_of_another_partys_folder_is_refused(made: Path) -> None:
-    result = keys("renew", made, "client", "ward-3", "--out", made / "client-1")
-    assert result.exit_code == USAGE_ERROR
-    assert Identity.load(made / "client-1").principal == Principal.client("client-1")
-
-
 def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> None:
     assert keys("revoke", made, "client", "ward-3").exit_code == 0
     lists = {path.read_bytes() for path in made.glob("*/crl.pem")}
@@ -254,20 +243,6 @@ def test_one_certificate_is_revoked_by_its_serial_number(made: Path) -> None:
     (serial,) = (each["serial"] for each in shown(made) if each["party"] == "dealer.precad")
     assert keys("revoke", made, "--serial", serial).exit_code == 0
     assert states(made, "dealer.precad") == ["revoked"]
-    for wrong in ("1234", "no-number"):
-        assert keys("revoke", made, "--serial", wrong).exit_code == USAGE_ERROR
-
-
-def test_show_tells_one_json_document(made: Path) -> None:
-    parties = [each["party"] for each in shown(made)]
-    assert parties[0] == "root"
-    assert sorted(parties[1:]) == sorted(
-        [
-            *(f"{role.value}.precad" for role in Role if role is not Role.CLIENT),
-            *(f"{name}.client.precad" for name in ("client-1", "client-2", "ward-3")),
-        ]
-    )
-    assert {each["state"] for each in shown(made / "dealer" / "cert.pem")} == {"valid"}
 
 
 @pytest.mark.parametrize(
@@ -277,6 +252,7 @@ def test_show_tells_one_json_document(made: Path) -> None:
         ("init", "{made}/other", "--client", "ca"),
         ("init", "{made}/other", "--client", "dealer"),
         ("init", "{made}/other", "--client", "ward-3", "--client", "ward-3"),
+        ("init", "{made}/other", "--root-only", "--clients", "2"),
         ("issue", "{made}", "client"),
         ("issue", "{made}", "client", "../ward-3"),
         ("issue", "{made}", "client", "server-a"),
@@ -286,7 +262,10 @@ def test_show_tells_one_json_document(made: Path) -> None:
         ("issue", "{made}", "client", "ward-8", "--request", "{made}/ca/ca.pem"),
         ("issue", "{made}/nowhere", "client", "ward-8"),
         ("renew", "{made}", "client", "ward-8"),
+        ("renew", "{made}", "client", "ward-3", "--out", "{made}/client-1"),
         ("revoke", "{made}", "client", "ward-8"),
+        ("revoke", "{made}", "--serial", "1234"),
+        ("revoke", "{made}", "--serial", "no-number"),
         ("revoke", "{made}"),
         ("show", "{made}/nowhere"),
         ("show", "{made}/ca/crl.pem"),
@@ -295,15 +274,11 @@ def test_show_tells_one_json_document(made: Path) -> None:
 def test_wrong_arguments_are_a_usage_error_and_make_nothing(
     made: Path, arguments: tuple[str, ...]
 ) -> None:
-    before = sorted(made.rglob("*"))
+    before = contents(made)
     result = keys(*(each.format(made=made) for each in arguments))
     assert result.exit_code == USAGE_ERROR
     assert "Traceback" not in result.output
-    assert sorted(made.rglob("*")) == before
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert contents(made) == before
 
 
 @pytest.fixture
@@ -319,10 +294,9 @@ def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(renew
     assert done.exit_code == 0, done.output
     assert contents(old) == before
     found = contents(new)
-    same = {"ca.pem", "coin.key"}
-    assert {name: found[name] for name in same} == {name: before[name] for name in same}
-    assert set(found) == {*same, "key.pem", "request.pem"}
-    assert found["key.pem"] != before["key.pem"]
+    same = found.items() & before.items()
+    assert {str(name) for name, _ in same} == {"ca.pem", "coin.key"}
+    assert {str(name) for name in found} == {"ca.pem", "coin.key", "key.pem", "request.pem"}
     assert all((new / name).stat().st_mode & 0o777 == 0o600 for name in ("coin.key", "key.pem"))
     # Whole once its certificate has come.
     issued = ("issue", renewing, "server-a", "--request", new / "request.pem")

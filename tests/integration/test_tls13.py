@@ -1,10 +1,7 @@
 """TLS 1.2 gets no connection, in either direction; TLS 1.3 does."""
 
-import os
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.rig.commands import printed
 
 from precad import TLS13_ALONE
 from precad.common.identifiers import Role
@@ -116,7 +114,11 @@ def test_a_channel_speaks_tls13_alone(keys: Path, version: ssl.TLSVersion, expec
     ],
 )
 def test_grpc_imported_too_early_is_an_error_never_tls12(
-    keys: Path, imports: str, environment: dict[str, str], expected: str
+    keys: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    imports: str,
+    environment: dict[str, str],
+    expected: str,
 ) -> None:
     program = f"""
 {imports}
@@ -130,14 +132,5 @@ try:
 except Misconfiguration as error:
     print("Misconfiguration", error)
 """
-    inherited = {key: value for key, value in os.environ.items() if key != VARIABLE}
-    environment = inherited | environment | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.startswith(expected)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert printed("-c", program, env=environment).startswith(expected)

@@ -71,7 +71,7 @@ def test_a_metric_that_falls_with_the_radius_correlates_with_it() -> None:
     result = Result({}, values, 0.0)
     assert correlation(result, "gradient") == pytest.approx(-1.0)
     below, above = split(result, "gradient", 0.2)
-    assert (below, above) == (pytest.approx(0.5), pytest.approx(-2.0))
+    assert (below, above) == pytest.approx((0.5, -2.0))
 
 
 def test_fine_tuning_starts_from_weights_of_the_models_own_shapes(tmp_path: Path) -> None:

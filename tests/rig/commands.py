@@ -1,10 +1,15 @@
-"""`precad` commands called in this process, and what they answer."""
+"""`precad` commands called in this process, and Python's in others; what they answer."""
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.rig.warm import SOURCES
 
 from precad.cli.main import app
 
@@ -33,3 +38,21 @@ def refused(*arguments: object) -> str:
     done = precad(*arguments)
     assert (done.exit_code, done.stdout) == (2, ""), done.exception
     return done.stderr
+
+
+def python(
+    *arguments: object, env: Mapping[str, str] | None = None, **how: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Python in a process of its own, however it ends; it finds precad and these tests."""
+    environment = os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"} | (env or {})
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, **how
+    )
+
+
+def printed(*arguments: object, **how: Any) -> str:
+    """What a Python process that ends well prints."""
+    done = python(*arguments, **how)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from safetensors.numpy import save_file
+from tests.rig.commands import printed
 from tests.rig.consortium import task
 from tests.rig.pages import ROOT, Command, typed
 from tests.rig.waiting import DEADLINE_S, until
@@ -150,15 +151,7 @@ def test_by_hand_a_training_ends_with_a_model_that_predicts(tmp_path: Path) -> N
 def test_keys_are_made_and_revoked(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         play("docs/identity.md", at)
-        shown = subprocess.run(
-            [sys.executable, "-m", "precad", "keys", "show", "keys"],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(Path(precad.__file__).parents[1])},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    assert shown.count("revoked") == 1
+        assert printed("-m", "precad", "keys", "show", "keys", cwd=tmp_path).count("revoked") == 1
 
 
 def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(tmp_path: Path) -> None:
@@ -223,19 +216,8 @@ def test_a_task_with_an_objective_is_made_and_its_model_certified(tmp_path: Path
 
 
 def test_reports_are_made_of_a_run_and_of_both_servers(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "precad", "demo", "--json", "--output", "demo-run"),
-            *("--rounds", "2", "--clients", "2"),
-        ],
-        cwd=tmp_path,
-        env=os.environ
-        | {"PYTHONPATH": str(Path(precad.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    small = ("--json", "--output", "demo-run", "--rounds", 2, "--clients", 2)
+    printed("-m", "precad", "demo", *small, cwd=tmp_path)
     for server in ("server-a", "server-b"):
         (tmp_path / server).mkdir()
         (tmp_path / server / "state").symlink_to(tmp_path / "demo-run" / "state" / server)

@@ -1,35 +1,17 @@
 """The gallery: each example runs by itself, and shows what it says."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-import precad
+from tests.rig.commands import printed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def output(name: str, folder: Path, *arguments: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        check=False,
-        cwd=folder,
-        env=os.environ
-        | {
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "120",
-            "PYTHONPATH": str(Path(precad.__file__).parents[1]),
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stdout
+    return printed(EXAMPLES / name, *arguments, cwd=folder, env={"COLUMNS": "120"})
 
 
 def percents(pattern: str, text: str) -> list[float]:

@@ -1,13 +1,12 @@
 """Experiments where they take long: in processes of their own, and the papers' own scale."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 from research.study import Scale
 from tests.house.test_document_numbers import generator
+from tests.rig.commands import printed
 
 MEASURES = """
 import os, sys
@@ -25,9 +24,7 @@ measure(50, 2)
 
 def test_a_result_says_what_its_own_process_computed_with(tmp_path: Path) -> None:
     """Which may be another machine's of the cluster; torch is told here to use narrower vectors."""
-    code = [sys.executable, "-c", MEASURES, str(tmp_path)]
-    found = subprocess.run(code, capture_output=True, text=True, check=False, timeout=240)
-    assert found.returncode == 0, found.stderr
+    printed("-c", MEASURES, tmp_path)
     document = json.loads((tmp_path / "xie-fig9-small.json").read_text())
     used = [document["environments"][cell["environment"]] for cell in document["cells"]]
     here = torch.backends.cpu.get_cpu_capability()

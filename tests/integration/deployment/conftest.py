@@ -18,10 +18,8 @@ from tests.rig.tasks import logistic
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment
-from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.common.identifiers import ClientId
-from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire.owner_messages import RoundOpen
@@ -78,18 +76,6 @@ class Running:
             assert over.counted == (over.rejection == "")
             outcome[client.servers.client.name] = COUNTED if over.counted else over.rejection
         return Played(event, outcome)
-
-    def stranger(self, name: str, **changes: Any) -> Servers:
-        """A further connection of an enrolled client, with something about it changed."""
-        values: dict[str, Any] = {
-            "task": self.task,
-            "client": ClientId(name),
-            "server_a": self.deployment.addresses["server-a"],
-            "server_b": self.deployment.addresses["server-b"],
-            "identity": Identity.load(self.deployment.folder / "keys" / name),
-            "patience_s": 120.0,
-        }
-        return Servers(**(values | changes))
 
 
 Deploy = Callable[..., LocalDeployment]

@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.rig.commands import printed
 from tests.rig.light_client import joined, play_round
 from tests.rig.waiting import DEADLINE_S
 from tests.rig.warm import forked
@@ -153,8 +153,7 @@ def test_what_a_dealer_with_metrics_loads_besides_is_short_too() -> None:
         "new = set(sys.modules) - before\n"
         "print(json.dumps({n: getattr(sys.modules[n], '__file__', None) for n in new}))"
     )
-    said = subprocess.check_output([sys.executable, "-c", program])
-    loaded: dict[str, str | None] = json.loads(said)
+    loaded: dict[str, str | None] = json.loads(printed("-c", program))
     assert not [name for name in loaded if name.startswith((*DATABASE, *TORCH))]
     ours = [file for name, file in loaded.items() if file and name.startswith("precad")]
     assert ours

@@ -3,8 +3,6 @@
 import json
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.integration.store.conftest import MODEL, VALID_SET, A, B, Opener
+from tests.rig.commands import printed
 from tests.rig.memory import in_memory
 
 from precad.aggregator.store import audit_ledger
@@ -19,23 +18,15 @@ from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import StorageFailure
 from precad.common.task import Task
 
-HERE = Path(__file__).parent
 Found = dict[str, list[dict[str, Any]]]
 
 
 def kill_everywhere(task: Task, **urls: str) -> Found:
     """What is found after a kill -9 at each point of each write; the last one gets through."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / "kill_points.py"), task.canonical.decode()]
-        + [f"{operation}={url}" for operation, url in urls.items()],
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[2] / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    points = [f"{operation}={url}" for operation, url in urls.items()]
+    said = printed(Path(__file__).with_name("kill_points.py"), task.canonical.decode(), *points)
     found: Found = {operation: [] for operation in urls}
-    for line in map(json.loads, done.stdout.splitlines()):
+    for line in map(json.loads, said.splitlines()):
         found[line["operation"]].append(line)
     return found
 

@@ -2,19 +2,14 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 from tests.integration.validation.conftest import task_of, validate_both, validate_with_proofs
+from tests.rig.commands import printed
 
-import precad
 from precad.common.encode import encode
 from precad.common.errors import Rejection
 
-SOURCES = Path(precad.__file__).parents[1]
 DIMENSION = 1000
 VECTORS = {
     "norm 29": [29.0] + [0.0] * (DIMENSION - 1),
@@ -45,16 +40,8 @@ fractional bits. For each vector whether x·x − C² ≤ 0."""
 
 def test_stock_crypten_accepts_wrapped_norms_that_validation_rejects() -> None:
     assert round(math.hypot(*VECTORS["all 65536"])) == 2_072_430
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CHECK, json.dumps(VECTORS)],
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    said = printed("-W", "ignore", "-c", CHECK, json.dumps(VECTORS))
+    assert json.loads(said.splitlines()[-1]) == {
         "norm 29": True,
         "norm 31": False,
         "one 65536": True,
