@@ -1,12 +1,20 @@
-"""Which projections tests of the protocol run on."""
+"""Which projections tests of the protocol run on; keys and ports that they share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import grpc
+import numpy as np
 import pytest
 from tests.rig import warm
 
 from precad.aggregator.validate import crypten_comparisons
 from precad.cli import local_deployment as deployment
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity.mutual_tls import add_port
 from precad.common.kernel import NUMPY, VARIABLE, kernel_in_use
 
 LOADED = crypten_comparisons
@@ -39,3 +47,36 @@ def _forked_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deployment, "Popen", warm.forked)
         yield
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Seeded randomness for test inputs; never for shares or masks."""
+    return np.random.default_rng(20240229)
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everybody's, which no test changes."""
+    folder = tmp_path_factory.mktemp("keys")
+    create_local_keys(folder, ["ward-00", "ward-1", "ward-2", "ward-3"])
+    return folder
+
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """``serve(identity, handler)``: a real port with mutual TLS; its address."""
+    servers: list[grpc.Server] = []
+
+    def start(party: Identity, *handlers: grpc.GenericRpcHandler, **options: Any) -> str:
+        servers.append(grpc.server(ThreadPoolExecutor(2), [*handlers], **options))
+        port = add_port(servers[-1], "127.0.0.1:0", party)
+        servers[-1].start()
+        return f"127.0.0.1:{port}"
+
+    yield start
+    for server in servers:
+        server.stop(None).wait()

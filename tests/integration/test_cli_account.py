@@ -22,8 +22,11 @@ refused = partial(commands.refused, "account")
 
 @pytest.fixture
 def large_task(tmp_path: Path) -> str:
-    path = tmp_path / "task.toml"
-    path.write_text(LARGE)
+    return task_file(tmp_path / "task.toml")
+
+
+def task_file(path: Path, more: str = "") -> str:
+    path.write_text(LARGE + more)
     return str(path)
 
 
@@ -36,18 +39,15 @@ def client_level(*arguments: str) -> float:
 
 
 def limited(tmp_path: Path) -> str:
-    path = tmp_path / "limited.toml"
-    path.write_text(f"{LARGE}epsilon_limit = 1.5\n")
-    return str(path)
+    return task_file(tmp_path / "limited.toml", "epsilon_limit = 1.5\n")
 
 
 def test_a_task_with_a_large_model_costs_a_client_5_505_under_covered_uploads(
     large_task: str, tmp_path: Path
 ) -> None:
     seen = client_level("--task", large_task)
-    covered = tmp_path / "covered.toml"
-    covered.write_text(f"{LARGE}cover_uploads = true\n")
-    hidden = client_level("--task", str(covered))
+    covered = task_file(tmp_path / "covered.toml", "cover_uploads = true\n")
+    hidden = client_level("--task", covered)
     assert hidden == pytest.approx(5.505, abs=5e-4)
     # Who uploads is seen: about twenty whole steps, and none of them amplified.
     assert seen > 3 * hidden
@@ -112,11 +112,13 @@ def test_of_several_tasks_each_has_its_own_repeats(large_task: str) -> None:
     two += ["--participations", "30", "--participations", "20"]
     before, after = document(*two), document(*two, "--again", "none", "--again", "1:4")
     assert exact(before["runs"][0]["guarantees"]) == exact(after["runs"][0]["guarantees"])
-    for name in ("guarantees", "at_cap"):
-        lower, higher = exact(before["runs"][1][name]), exact(after["runs"][1][name])
+
+    def costs(found: Any) -> list[dict[str, float]]:
+        own = found["runs"][1]
+        return [exact(each) for each in (own["guarantees"], own["at_cap"], found["together"])]
+
+    for lower, higher in zip(costs(before), costs(after), strict=True):
         assert all(lower[each] < higher[each] for each in lower)
-    lower, higher = exact(before["together"]), exact(after["together"])
-    assert all(lower[each] < higher[each] for each in lower)
 
 
 def test_of_many_tasks_only_the_sum_is_computed(large_task: str) -> None:
@@ -165,8 +167,8 @@ def test_wrong_repeats_name_the_remedy(again: list[str], remedy: str) -> None:
 def test_the_cap_stands_beside_the_real_count_and_each_says_when_it_holds() -> None:
     counted = [*ACCOUNT, "--participations", "20", "--cap", "45"]
     found = document(*counted)
-    assert {(g["basis"], g["compositions"]) for g in found["guarantees"]} == {("counted", 20)}
-    assert {(g["basis"], g["compositions"]) for g in found["at_cap"]} == {("cap", 45)}
+    for where, basis in (("guarantees", ("counted", 20)), ("at_cap", ("cap", 45))):
+        assert {(g["basis"], g["compositions"]) for g in found[where]} == {basis}
     shown = said(*counted)
     assert "20 participations (counted; holds if nothing but the servers' coin decided" in shown
     assert "at 45 participations, the cap; holds whatever decided" in shown
@@ -221,17 +223,15 @@ def test_honest_rejection_is_counted_where_a_task_says_how_often_updates_are_tes
     assert "Honest rejection isn't in δ" in said(*ACCOUNT)
 
 
-def test_a_delta_beyond_the_exact_accountant_leaves_the_other_rows() -> None:
-    shown = said(*ACCOUNT[:-1], "1e-40")
-    assert "no answer at so small a δ" in shown
-    assert "upper bound, cross-check" in shown
-
-
 def test_the_table_names_each_adversary_in_words_and_the_clt_as_no_guarantee() -> None:
     shown = said(*ACCOUNT)
     for words in ("one curious server", "both servers honest", "not a guarantee", "3.833"):
         assert words in shown
     assert "give --record-clip" in shown
+    # A δ beyond the exact accountant leaves the other rows.
+    shown = said(*ACCOUNT[:-1], "1e-40")
+    for words in ("no answer at so small a δ", "upper bound, cross-check"):
+        assert words in shown
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from tests.integration.conftest import Serve
+from tests.rig.warm import SOURCES
 
-import precad
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.mutual_tls import add_port, dialling, open_channel
+from precad.common.identity.mutual_tls import dialling, open_channel
 from precad.common.wire.serving import SERVER_OPTIONS
 
 METHOD = "/test/Echo"
@@ -49,19 +48,11 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("keys")
-    create_local_keys(directory, ["ward-1"])
-    return directory
-
-
 @pytest.fixture
 def server(keys: Path) -> Iterator[str]:
     """A server's process; it answers how much memory it has used at most, in KiB."""
     arguments = [sys.executable, "-c", SERVER, str(keys / "server-a")]
-    sources = str(Path(precad.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": sources}
+    environment = os.environ | {"PYTHONPATH": SOURCES}
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
@@ -97,24 +88,17 @@ def test_a_compressed_bomb_is_refused_and_not_inflated(server: str, keys: Path) 
         assert memory(honest) - used < ROOM_KB
 
 
-def test_a_client_takes_no_compressed_answer(keys: Path) -> None:
+def test_a_client_takes_no_compressed_answer(keys: Path, serve: Serve) -> None:
     class Compressing(grpc.GenericRpcHandler):
         def service(self, _details: Any) -> Any:
             return grpc.unary_unary_rpc_method_handler(lambda _request, _context: bytes(1 << 20))
 
     options = [(k, v) for k, v in SERVER_OPTIONS if "compression" not in k]
-    server = grpc.server(ThreadPoolExecutor(1), options=options, compression=grpc.Compression.Gzip)
-    server.add_generic_rpc_handlers((Compressing(),))
-    port = add_port(server, "127.0.0.1:0", Identity.load(keys / "server-a"))
-    server.start()
-    try:
-        with (
-            open_channel(
-                f"127.0.0.1:{port}", Identity.load(keys / "ward-1"), Role.SERVER_A
-            ) as channel,
-            pytest.raises(grpc.RpcError) as refused,
-        ):
-            call(channel, b"")
-        assert refused.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
-    finally:
-        server.stop(0)
+    answers = {"options": options, "compression": grpc.Compression.Gzip}
+    address = serve(Identity.load(keys / "server-a"), Compressing(), **answers)
+    with (
+        open_channel(address, Identity.load(keys / "ward-1"), Role.SERVER_A) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        call(channel, b"")
+    assert refused.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)

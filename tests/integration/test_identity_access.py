@@ -1,7 +1,6 @@
 """Real gRPC servers with mutual TLS: each identity gets what its certificate says, no more."""
 
 import asyncio
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from tests.integration.conftest import Serve
 from tests.rig.channel import open_aio_channel
 from tests.rig.keys import forged, unchecked
 
@@ -63,24 +63,8 @@ def code_of(denied: AccessDenied) -> grpc.StatusCode:
     return Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
 
 
-Serve = Callable[..., int]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    servers = []
-
-    def start(identity: Identity, *roles: Role) -> int:
-        server = grpc.server(ThreadPoolExecutor(2))
-        server.add_generic_rpc_handlers((OnlyFor(identity, roles),))
-        port = add_port(server, "127.0.0.1:0", identity)
-        server.start()
-        servers.append(server)
-        return port
-
-    yield start
-    for server in servers:
-        server.stop(None).wait()
+def only_for(identity: Identity, *roles: Role) -> tuple[Identity, OnlyFor]:
+    return identity, OnlyFor(identity, roles)
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +105,13 @@ def test_server_a_is_who_has_its_name_as_it_is_written(keys: Path, serve: Serve,
     names, outcome = NAMES[kind]
     root = Deployment.open(keys)._authority
     caller = forged(Identity.load(keys / "server-a"), root, *names)
-    port = serve(Identity.load(keys / "server-b"), Role.SERVER_A)
-    assert ask(open_channel(f"127.0.0.1:{port}", caller, Role.SERVER_B)) == outcome
+    address = serve(*only_for(Identity.load(keys / "server-b"), Role.SERVER_A))
+    assert ask(open_channel(address, caller, Role.SERVER_B)) == outcome
 
 
 def test_a_client_is_who_its_certificate_says_whatever_it_claims(keys: Path, serve: Serve) -> None:
-    port = serve(Identity.load(keys / "server-a"), Role.CLIENT)
-    channel = open_channel(f"127.0.0.1:{port}", Identity.load(keys / "ward-4"), Role.SERVER_A)
+    address = serve(*only_for(Identity.load(keys / "server-a"), Role.CLIENT))
+    channel = open_channel(address, Identity.load(keys / "ward-4"), Role.SERVER_A)
     with channel:
         metadata = (("precad-role", "client"), ("precad-name", "ward-3"))
         answer = who_am_i(channel)(b"", timeout=DEADLINE_S, metadata=metadata)
@@ -148,7 +132,7 @@ def test_servers_in_anothers_place_are_refused(keys: Path, serve: Serve) -> None
         "B": Identity.load(keys / "server-b"),
     }
     outcomes = {
-        who: ask(open_channel(f"127.0.0.1:{serve(each, Role.CLIENT)}", ward, Role.SERVER_B))
+        who: ask(open_channel(serve(*only_for(each, Role.CLIENT)), ward, Role.SERVER_B))
         for who, each in servers.items()
     }
     assert outcomes == {
@@ -181,11 +165,9 @@ def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> No
 
 def test_revocation_ends_a_connection_that_is_already_open(tmp_path: Path, serve: Serve) -> None:
     create_local_keys(tmp_path, ["ward-3", "ward-4"])
-    port = serve(Identity.load(tmp_path / "server-a"), Role.CLIENT)
+    address = serve(*only_for(Identity.load(tmp_path / "server-a"), Role.CLIENT))
     calls = {
-        name: who_am_i(
-            open_channel(f"127.0.0.1:{port}", Identity.load(tmp_path / name), Role.SERVER_A)
-        )
+        name: who_am_i(open_channel(address, Identity.load(tmp_path / name), Role.SERVER_A))
         for name in ("ward-3", "ward-4")
     }
     assert calls["ward-3"](b"", timeout=DEADLINE_S) == b"ward-3.client.precad"
@@ -210,9 +192,9 @@ def test_damage_to_the_list_brings_no_revoked_certificate_back(
         [], number=1, now=datetime.now(UTC) - timedelta(days=1)
     )
     deployment.revoke(deployment.current_serials(Principal.client("ward-3")))
-    port = serve(server_a, Role.CLIENT)
+    address = serve(*only_for(server_a, Role.CLIENT))
     ward = unchecked(tmp_path / "ward-3", server_a)
-    assert ask(open_channel(f"127.0.0.1:{port}", ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
+    assert ask(open_channel(address, ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
     match damage:
         case "deleted":
             listed.unlink()
@@ -222,7 +204,7 @@ def test_damage_to_the_list_brings_no_revoked_certificate_back(
             listed.write_bytes(to_pem(Authority.create().revocation_list([], number=9)))
         case _:
             listed.write_bytes(to_pem(older))
-    assert ask(open_channel(f"127.0.0.1:{port}", ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
+    assert ask(open_channel(address, ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
 
 
 def test_a_certificate_that_ends_during_a_connection_is_refused(
@@ -254,9 +236,9 @@ def test_renewal_keeps_the_party_and_both_certificates_serve(tmp_path: Path, ser
     Deployment.open(tmp_path).renew(Principal.client("ward-3"))
     after = Identity.load(tmp_path / "ward-3")
     assert after.key != before.key
-    port = serve(Identity.load(tmp_path / "server-a"), Role.CLIENT)
+    address = serve(*only_for(Identity.load(tmp_path / "server-a"), Role.CLIENT))
     for identity in (before, after):
-        channel = open_channel(f"127.0.0.1:{port}", identity, Role.SERVER_A)
+        channel = open_channel(address, identity, Role.SERVER_A)
         assert ask(channel) == "ward-3.client.precad"
 
 

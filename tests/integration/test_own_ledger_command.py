@@ -24,7 +24,7 @@ from precad.common.identity.signatures import CertificateSigner
 from precad.common.wire.owner_messages import sign_body
 from precad.protos import precad_pb2 as pb
 
-Played = Callable[..., Owner]
+Played = Callable[..., Any]
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -48,8 +48,7 @@ def played(make_task: Any, tmp_path: Path) -> Played:
     return make
 
 
-def restate(folder: Path | None, role: Role, **changes: Any) -> None:
-    assert folder is not None
+def restate(folder: Path, role: Role, **changes: Any) -> None:
     path = folder / STATEMENT.format(role.value)
     body = pb.StatementBody.FromString(pb.Signed.FromString(path.read_bytes()).body)
     for name, value in changes.items():
@@ -176,7 +175,8 @@ def test_different_models_under_one_version_are_found(played: Played) -> None:
     assert "BROKEN" in text
 
 
-NEVER_SHARED, COUNTED_DIFFERENTLY = ([4], [1, 2], [2, 0, 1]), ([2], [2, 1], [3], [])
+NEVER_SHARED = ([4], [1, 2], [2, 0, 1])
+COUNTED_DIFFERENTLY: list[list[int]] = [[2], [2, 1], [3], []]
 
 
 @pytest.mark.parametrize("charged", [*NEVER_SHARED, *COUNTED_DIFFERENTLY], ids=str)

@@ -16,7 +16,7 @@ from precad.cli.local_deployment import to_toml
 from precad.client.records.read_records import read_records
 from precad.common.task import Task
 from precad.simulation import SimulatedTraining
-from precad.simulation.datasets import DataSet, demo_task, load, shards
+from precad.simulation.datasets import demo_task, load, shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 ATTACK = """
@@ -26,6 +26,7 @@ def minus(updates, view):
 
 
 run = partial(commands.precad, "simulate")
+document = partial(commands.document, "simulate")
 
 
 @pytest.fixture
@@ -44,11 +45,11 @@ def test_a_thousand_clients_are_simulated_shown_saved_and_plotted(
     )
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
-    assert "simulated round 3/3: accuracy" in said
-    assert "simulated, not protected" in said
-    assert "accepted 1000 of 1000" in said
-    assert "a real run would have spent ε =" in said
-    assert "seed 7, stacked path" in said
+    for words in (
+        *("simulated round 3/3: accuracy", "simulated, not protected", "accepted 1000 of 1000"),
+        *("a real run would have spent ε =", "seed 7, stacked path"),
+    ):
+        assert words in said
     assert plot.read_bytes().startswith(b"\x89PNG")
     saved = json.loads(save.read_text())
     assert saved["simulated"] is True
@@ -56,32 +57,24 @@ def test_a_thousand_clients_are_simulated_shown_saved_and_plotted(
 
 
 def test_json_is_the_summary_alone_and_repeats_with_its_seed(task: Path) -> None:
-    first = run(task, "--rounds", 2, "--json")
-    assert first.exit_code == 0, first.output
-    document = json.loads(first.stdout)
-    assert document["simulated"] is True
-    again = json.loads(run(task, "--rounds", 2, "--json", "--seed", document["seed"]).stdout)
-    for one in (document, again):
-        for row in one["history"]:
-            del row["seconds"]
-    assert again == document
+    first = document(task, "--rounds", 2)
+    assert first["simulated"] is True
+    again = document(task, "--rounds", 2, "--seed", first["seed"])
+    for row in (*first["history"], *again["history"]):
+        del row["seconds"]
+    assert again == first
 
 
-def test_an_attack_by_name_or_of_ones_own(
+def test_an_attack_by_name_or_of_ones_own_and_a_real_owners_code(
     task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = json.loads(run(task, "--rounds", 2, "--attack", "wraparound", "--json").stdout)
+    named = document(task, "--rounds", 2, "--attack", "wraparound")
     assert [row["norm-exceeded"] for row in named["history"]] == [1, 1]
     (tmp_path / "mine_to_try.py").write_text(ATTACK)
     monkeypatch.chdir(tmp_path)
-    result = run(task, "--rounds", 2, "--attack", "mine_to_try:minus", "--attackers", 3, "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["attackers"] == 3
-
-
-def test_a_real_owners_code_can_be_asked_for(task: Path) -> None:
-    document = json.loads(run(task, "--rounds", 1, "--per-client", "--json").stdout)
-    assert document["path"] == "per-client"
+    own = document(task, "--rounds", 2, "--attack", "mine_to_try:minus", "--attackers", 3)
+    assert own["attackers"] == 3
+    assert document(task, "--rounds", 1, "--per-client")["path"] == "per-client"
 
 
 @pytest.mark.parametrize(
@@ -107,11 +100,9 @@ def test_a_real_owners_code_can_be_asked_for(task: Path) -> None:
     ],
 )
 def test_refusals_say_what_would_do(task: Path, arguments: tuple[str, ...], said: str) -> None:
-    result = run(task, *arguments)
-    assert result.exit_code == 2, result.output
-    lines = [line for line in result.stderr.splitlines() if line.startswith("precad: ")]
-    assert len(lines) == 1
-    assert said in lines[0]
+    told = commands.refused("simulate", task, *arguments).splitlines()
+    (line,) = (line for line in told if line.startswith("precad: "))
+    assert said in line
 
 
 RECIPE = """
@@ -135,9 +126,7 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows = [f"{a:.1f},{d:.3f},{s}" for a, d, s in zip(age, dose, sick, strict=True)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["age,dose,sick", *rows, ""]))
     made = ["task", "new", "task.toml", "--recipe", "columns.toml", "--records", "3x80"]
-    arguments = [*made, "--architecture", "logistic", "--epsilon", "8", "--rounds", "20"]
-    result = commands.precad(*arguments)
-    assert result.exit_code == 0, result.output
+    commands.said(*made, "--architecture", "logistic", "--epsilon", "8", "--rounds", "20")
     return tmp_path
 
 
@@ -151,9 +140,9 @@ def test_owners_files_are_simulated_on_and_one_is_dealt_out() -> None:
     assert (found["clients"], found["history"][0]["cohort"]) == (3, 3)
     assert found["accuracy"] > 0.8
     dealt = run("task.toml", "--data", "north.csv", "--public", "--clients", 8, "--json")
-    assert dealt.exit_code == 0, dealt.output
     assert "no account" not in dealt.stderr
-    assert (json.loads(dealt.stdout)["clients"], json.loads(dealt.stdout)["accuracy"]) == (8, None)
+    found = json.loads(dealt.stdout)
+    assert (found["clients"], found["accuracy"]) == (8, None)
 
 
 def test_python_takes_what_an_owner_has(hospital: Path) -> None:
@@ -183,24 +172,17 @@ def test_python_takes_what_an_owner_has(hospital: Path) -> None:
 def test_settings_are_compared_on_public_records_alone(hospital: Path) -> None:
     wanted = ["task.toml", "--data", "north.csv", "--held-out", "test.csv"]
     tried = ["--try", "learning_rate=.01,1", "--try", "noise_multiplier=1,9", "--seed", 4]
-    refused = run(*wanted, *tried)
-    assert (refused.exit_code, "--public" in refused.stderr) == (2, True)
-    result = run(*wanted, *tried, "--public", "--json", "--save", "tried.json")
-    assert result.exit_code == 0, result.output
-    rows = json.loads(result.stdout)["tried"]
-    assert [(row["learning_rate"], row["noise_multiplier"]) for row in rows] == [
-        (0.01, 1),
-        (0.01, 9),
-        (1, 1),
-        (1, 9),
-    ]
+    assert "--public" in commands.refused("simulate", *wanted, *tried)
+    result = document(*wanted, *tried, "--public", "--save", "tried.json")
+    rows = result["tried"]
+    pairs = [(row["learning_rate"], row["noise_multiplier"]) for row in rows]
+    assert pairs == [(0.01, 1), (0.01, 9), (1, 1), (1, 9)]
     assert rows[0]["epsilon"] > rows[1]["epsilon"] == rows[3]["epsilon"]
     assert rows[2]["loss"] < rows[0]["loss"]
-    assert json.loads((hospital / "tried.json").read_text()) == json.loads(result.stdout)
+    assert json.loads((hospital / "tried.json").read_text()) == result
     shown = run(*wanted, *tried, "--public").stdout
-    assert all(
-        words in shown for words in ("learning_rate", "ε server", "simulated, not protected")
-    )
+    for words in ("learning_rate", "ε server", "simulated, not protected"):
+        assert words in shown
 
 
 def test_a_clip_that_no_owner_reaches_is_warned_of(task: Path) -> None:
@@ -209,18 +191,15 @@ def test_a_clip_that_no_owner_reaches_is_warned_of(task: Path) -> None:
     assert "arms attackers" not in run(task, "--clients", 10, "--rounds", 1).stderr
 
 
-def blocks() -> list[str]:
-    text = PAGE.read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
 def test_the_pages_code_runs_and_shows_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    assert len(blocks()) == 3
-    for block in blocks():
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     training, attacked, compared = (names[n] for n in ("training", "attacked", "compared"))
     for found in (training, attacked, compared):
@@ -239,22 +218,17 @@ def test_the_pages_code_runs_and_shows_what_it_says(
 CLIENTS = 10
 
 
-def train(data: DataSet, task: Task, seed: int) -> float:
-    """Accuracy on held-out data after the task's rounds."""
-    parts = shards(data.train_y, CLIENTS, 4, seed=1)
-    owners = [(data.train_x[part], data.train_y[part]) for part in parts]
-    found = precad.simulate(task, owners, seed=seed, test=(data.test_x, data.test_y))
-    assert found.accuracy is not None
-    return found.accuracy
-
-
 @pytest.mark.parametrize(
     ("name", "model", "least"), [("digits", "logistic", 0.90), ("breast-cancer", "mlp", 0.92)]
 )
 def test_the_demos_settings_train(name: str, model: str, least: float) -> None:
     data = load(name)
     task = Task.parse(demo_task(data, model, CLIENTS))
-    assert train(data, task, seed=0) >= least
+    parts = shards(data.train_y, CLIENTS, 4, seed=1)
+    owners = [(data.train_x[part], data.train_y[part]) for part in parts]
+    found = precad.simulate(task, owners, seed=0, test=(data.test_x, data.test_y))
+    assert found.accuracy is not None
+    assert found.accuracy >= least
 
 
 @pytest.mark.parametrize("clients", [1, 7, 1000])

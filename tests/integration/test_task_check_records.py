@@ -94,6 +94,9 @@ def with_nan() -> Any:
     return values
 
 
+MANY = arrays(x=np.zeros((9000, FEATURES)), y=np.zeros(9000, np.int64))
+
+
 def test_arrays_of_any_precision_are_taken(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "ward.npz"
     np.savez(data, x=(9 * inputs()).astype(np.float16), y=labels().astype(np.int32))
@@ -141,9 +144,8 @@ def test_real_valued_targets_need_a_loss_of_ones_own(folder: Path, tmp_path: Pat
     assert "give --data too" in alone.stderr
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
+BAD: dict[str, list[tuple[Change, str]]] = {
+    "arrays npz": [
         (arrays(x=inputs(FEATURES - 1)), "a record's input is float32[7]"),
         (arrays(x=with_nan()), "input[3] of record 7 = nan: must be finite"),
         (arrays(x=inputs().astype(str)), "give an array of numbers"),
@@ -151,53 +153,33 @@ def test_real_valued_targets_need_a_loss_of_ones_own(folder: Path, tmp_path: Pat
         (arrays(y=labels()[1:]), "one row per record"),
         (arrays(y=labels() + 1), "target of record 2 = 3: the model has 3 classes"),
         (lambda path: np.savez(path, x=inputs()), "has no array y, but x: save x and y in it"),
-        (
-            arrays(x=np.zeros((9000, FEATURES)), y=np.zeros(9000, np.int64)),
-            "passes the task's enrolment.max_expected_records",
-        ),
+        (MANY, "passes the task's enrolment.max_expected_records"),
         (lambda path: path.write_bytes(b"PK\x03\x04"), "can't be read as arrays of numbers"),
         (lambda path: path, "there is no such file"),
     ],
-)
-def test_arrays_that_cannot_be_used_are_named(
-    spoil: Change, said: str, folder: Path, tmp_path: Path
-) -> None:
-    data = tmp_path / "ward.npz"
-    spoil(data)
-    _refused(check(folder, "arrays", data), data, said)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
+    "table parquet": [
         (table(age=["70"] * 39 + ["old"]), "column age, record 39 = 'old': isn't a number"),
         (table(died=["yes", "maybe"] * 20), "none of the task's levels (no, yes)"),
         (rows()[["age", "died"]].to_parquet, "column ward"),
         (lambda path: path.write_bytes(b"PAR1"), "can't be read as Parquet"),
         (lambda path: path, "there is no such file"),
     ],
+    "arrays csv": [(rows().to_csv, "the task has no [data]")],
+    "arrays npy": [(lambda path: np.save(path, inputs()), "a .npz file with arrays x and y")],
+}
+"""By the task and the ending of the file."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil", "said"), [(kind, *row) for kind, some in BAD.items() for row in some]
 )
-def test_a_parquet_table_that_cannot_be_used_is_named(
-    spoil: Change, said: str, folder: Path, tmp_path: Path
+def test_records_that_cannot_be_used_are_named(
+    kind: str, spoil: Change, said: str, folder: Path, tmp_path: Path
 ) -> None:
-    data = tmp_path / "ward.parquet"
+    task, ending = kind.split()
+    data = tmp_path / f"ward.{ending}"
     spoil(data)
-    _refused(check(folder, "table", data), data, said)
-
-
-def test_a_table_for_a_task_without_a_recipe_names_the_ways(folder: Path, tmp_path: Path) -> None:
-    data = tmp_path / "ward.csv"
-    rows().to_csv(data)
-    _refused(check(folder, "arrays", data), data, "the task has no [data]")
-
-
-def test_another_form_of_file_names_those_that_are_read(folder: Path, tmp_path: Path) -> None:
-    data = tmp_path / "ward.npy"
-    np.save(data, inputs())
-    _refused(check(folder, "arrays", data), data, "give a .npz file with arrays x and y, a .csv")
-
-
-def _refused(found: Any, data: Path, said: str) -> None:
+    found = check(folder, task, data)
     assert found.exit_code == 2, found.stdout
     assert said in found.stderr
     assert data.name in found.stderr or "data, " in found.stderr

@@ -3,39 +3,26 @@
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from tests.integration.conftest import Serve
 from tests.rig.commands import printed
 
 from precad import TLS13_ALONE
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.mutual_tls import add_port, open_channel
+from precad.common.identity.mutual_tls import open_channel
 
 TIMEOUT_S = 60.0
 VARIABLE, SUITE = TLS13_ALONE
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("keys")
-    create_local_keys(directory, ["ward-3"])
-    return directory
-
-
 @pytest.fixture
-def port(keys: Path) -> Iterator[int]:
-    server = grpc.server(ThreadPoolExecutor(1))
-    number = add_port(server, "127.0.0.1:0", Identity.load(keys / "server-b"))
-    server.start()
-    yield number
-    server.stop(None).wait()
+def port(keys: Path, serve: Serve) -> int:
+    return int(serve(Identity.load(keys / "server-b")).rpartition(":")[2])
 
 
 def context_of(folder: Path, protocol: int, version: ssl.TLSVersion) -> ssl.SSLContext:

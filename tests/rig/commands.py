@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def refused(*arguments: object) -> str:
 
 
 def python(
-    *arguments: object, env: Mapping[str, str] | None = None, **how: Any
+    *arguments: object, env: dict[str, str] | None = None, **how: Any
 ) -> "subprocess.CompletedProcess[str]":
     """Python in a process of its own, however it ends; it finds precad and these tests."""
     environment = os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"} | (env or {})

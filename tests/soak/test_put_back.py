@@ -7,7 +7,6 @@ back had 3 and 3 for 6 true ones, and the dealer dealt the same masks again.
 import shutil
 import signal
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,8 +21,6 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 
 Deploy = Callable[[], FaultyDeployment]
-
-CUT_AT_MOST = 12
 
 
 @pytest.fixture
@@ -206,52 +203,3 @@ def test_after_three_opened_attempts_the_operators_of_both_decide(
         status in (0, -signal.SIGKILL, None)
         for status in (process.poll() for process in deployment.processes.values())
     )
-
-
-def sent_for(deployment: FaultyDeployment) -> dict[int, set[str]]:
-    versions = {number: row[1] for number, row in deployment.rounds("server-b").items()}
-    sent: dict[int, set[str]] = {}
-    for client in deployment.clients:
-        for note in deployment.notes(client.name):
-            if (version := versions.get(note.get("submitted", -1))) is not None:
-                sent.setdefault(version, set()).add(client.name)
-    return sent
-
-
-def tried_again(deployment: FaultyDeployment) -> bool:
-    """Whether some version was tried twice that somebody was drawn for."""
-    attempts = Counter(row[1] for row in deployment.rounds("server-b").values())
-    return any(attempts[version] > 1 for version in sent_for(deployment))
-
-
-def test_cutting_a_version_short_again_and_again_draws_the_same_owners(
-    tmp_path: Path, forks: Forks
-) -> None:
-    """Server A dies whenever it has announced an attempt: the version keeps its cohort."""
-    deployment = FaultyDeployment(tmp_path, forks, ENDLESS, client_rate=0.5)
-    try:
-        deployment.start_all()
-        deployment.strike(())
-        after, before = (
-            Order("server-a", when, f"PeerLink.{step}/held")
-            for when, step in (("after", "receive"), ("before", "send"))
-        )
-        # Of two clients at q = 1/2 nobody is drawn in a quarter of the versions, and nothing sent.
-        for _ in range(CUT_AT_MOST):
-            deployment.strike([after] * 2)
-            deployment.strike([before] * 2)
-            if tried_again(deployment):
-                break
-        kill_all(deployment)
-        assert tried_again(deployment), "no version with anybody in it was tried twice"
-        sent = sent_for(deployment)
-        for client in deployment.clients:
-            accounts = deployment.folder / "state" / client.name / "participations.log"
-            # Whom the coin never drew has none.
-            text = accounts.read_text(encoding="ascii") if accounts.exists() else ""
-            lines = text.splitlines()
-            drawn = [version for version, who in sent.items() if client.name in who]
-            # Charged once a version, however often it was shared.
-            assert len(lines) <= len(drawn) + 1
-    finally:
-        kill_all(deployment)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.crew import CHANGES
 from tests.rig.light_client import LightClient, light_client
 from tests.rig.tasks import logistic
 from tests.rig.warm import forked
@@ -103,31 +104,16 @@ def deployments(folder: Path, make_task: TaskMaker) -> Iterator[Deploy]:
     made: list[LocalDeployment] = []
 
     def make(
-        changes: Mapping[str, Any] | None = None, clients: int = 2, linger_s: float = 0
+        changes: Mapping[str, Any] | None = None,
+        clients: int = 2,
+        data: Mapping[ClientId, tuple[Any, Any]] | None = None,
+        **given: Any,
     ) -> LocalDeployment:
-        task = make_task(
-            8,
-            {
-                **logistic(3),
-                "training.rounds": 1000,
-                "enrolment.clients": clients,
-                "deadlines.enrol": 300.0,
-                "deadlines.collect": 300.0,
-                "deadlines.rejoin": 0.3,
-                "deadlines.peer": 120.0,
-                "deadlines.outage": 300.0,
-            }
-            | dict(changes or {}),
-        )
-        deployment = LocalDeployment(
-            folder / f"deployment-{len(made)}",
-            task,
-            records_of(clients),
-            linger_s=linger_s,
-            popen=forked,
-        )
-        made.append(deployment)
-        return deployment
+        usual = logistic(3) | CHANGES | {"enrolment.clients": clients, "deadlines.rejoin": 0.3}
+        task, own = make_task(8, {**usual, **(changes or {})}), folder / f"deployment-{len(made)}"
+        how: dict[str, Any] = {"linger_s": 0, "popen": forked, **given}
+        made.append(LocalDeployment(own, task, data or records_of(clients), **how))
+        return made[-1]
 
     with pytest.MonkeyPatch.context() as environment:
         # Nobody is to ask it: a proxy for web pages must not lie between the parts.
@@ -165,7 +151,7 @@ def training(folder: Path, make_task: TaskMaker, validation: str = "crypten") ->
     task = make_task(
         DIMENSION,
         {
-            **logistic(127),
+            **(logistic(127) | CHANGES),
             "validation": validation,
             "privacy.client_clip": 32.0,
             "privacy.noise_multiplier": 2.0,
@@ -174,11 +160,8 @@ def training(folder: Path, make_task: TaskMaker, validation: str = "crypten") ->
             "training.rounds": 10_000,
             "enrolment.clients": CLIENTS,
             "fractional_bits": 16,
-            "deadlines.enrol": 300.0,
             "deadlines.collect": COLLECT_S,
             "deadlines.rejoin": 0.3,
-            "deadlines.peer": 120.0,
-            "deadlines.outage": 300.0,
         },
     )
     with LocalDeployment(folder, task, records_of(CLIENTS), popen=forked) as deployment:

@@ -49,11 +49,6 @@ def play_cases(running: Running, cases: list[Case], rest: RingVector) -> list[st
     return ended
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(20240)
-
-
 def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
     by_either_check: Running, rng: np.random.Generator
 ) -> None:

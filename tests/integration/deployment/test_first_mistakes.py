@@ -168,7 +168,7 @@ class Clinic:
         self._folder = folder
         names = [ClientId(f"ward-{number}") for number in (1, 2, 3)]
         data = dict.fromkeys(names, good_records())
-        tasks = (a_task(make_task, clients) for clients in (3, 1))
+        tasks = (make_task(8, LONG | {"enrolment.clients": clients}) for clients in (3, 1))
         self.open, self.training = (
             LocalDeployment(folder / name, task, data, popen=forked)
             for name, task in zip(("open", "training"), tasks, strict=True)
@@ -227,19 +227,16 @@ def plain(text: str, places: dict[str, str]) -> str:
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1…", text)
 
 
-def a_task(make_task: TaskMaker, clients: int) -> Task:
-    """A small task that goes on for longer than all this takes."""
-    changes = {
-        "name": "mistakes",
-        **logistic(FEATURES, CLASSES),
-        "privacy.client_clip": 10.0,
-        "privacy.noise_multiplier": 8.0,
-        "privacy.record_rate": 0.1,
-        "training.rounds": 400,
-        "enrolment.clients": clients,
-        "deadlines": {"enrol": 3600.0, "work": 2.0, "outage": 3600.0},
-    }
-    return make_task(8, changes)
+LONG = {
+    "name": "mistakes",
+    **logistic(FEATURES, CLASSES),
+    "privacy.client_clip": 10.0,
+    "privacy.noise_multiplier": 8.0,
+    "privacy.record_rate": 0.1,
+    "training.rounds": 400,
+    "deadlines": {"enrol": 3600.0, "work": 2.0, "outage": 3600.0},
+}
+"""Of a small task that goes on for longer than all this takes."""
 
 
 MOUNTED = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=64k none "$0" && exec "$@"')
@@ -332,17 +329,12 @@ def test_no_log_of_any_part_holds_a_token_or_a_key(clinic: Clinic) -> None:
         secrets = [
             path.read_text("utf-8").splitlines()[1] for path in deployment.folder.rglob("key.pem")
         ]
-        secrets += re.findall(
-            r'token = "(.+)"', "".join(map(_text, deployment.folder.glob("*.toml")))
-        )
+        settings = "".join(path.read_text("utf-8") for path in deployment.folder.glob("*.toml"))
+        secrets += re.findall(r'token = "(.+)"', settings)
         assert len(secrets) >= 7
         for path in deployment.folder.glob("logs/*"):
-            text = _text(path)
+            text = path.read_text("utf-8")
             assert text
             assert not [each for each in secrets if each in text], path
         # What a token goes into is its owner's alone.
         assert {each.stat().st_mode & 0o77 for each in deployment.folder.glob("ward*.toml")} == {0}
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")

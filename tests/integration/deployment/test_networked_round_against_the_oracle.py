@@ -4,7 +4,6 @@ sum but for the noise."""
 import math
 
 import numpy as np
-import pytest
 from tests.integration.deployment.conftest import Running
 from tests.rig.rounds import no_noise, play_round
 
@@ -37,11 +36,6 @@ def units(after: ModelVector, before: ModelVector, fractional_bits: int) -> Ring
     """The noisy sum that moved the model, in units of the last place, as float32 keeps it."""
     moved = np.ldexp(after.astype(np.float64) - before, fractional_bits)
     return np.rint(moved).astype(np.int64)
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(77)
 
 
 def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.rig.commands import document
+from tests.rig.crew import CHANGES
 from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked
@@ -32,17 +33,8 @@ def start(tmp_path: Path, make_task: Callable[..., Task]) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def started(name: str) -> LocalDeployment:
-            changes = {
-                "name": name,
-                **logistic(127),
-                "training.rounds": ROUNDS[name],
-                "enrolment.clients": 2,
-                "enrolment.min_clients": 2,
-                "deadlines.enrol": 120.0,
-                "deadlines.collect": 20.0,
-                "deadlines.peer": 10.0,
-                "deadlines.outage": 120.0,
-            }
+            own = {"name": name, "training.rounds": ROUNDS[name], "enrolment.min_clients": 2}
+            changes = CHANGES | logistic(127) | own | {"enrolment.clients": 2}
             data = {ClientId(each): (x, y) for each in NAMES}
             made = LocalDeployment(tmp_path / name, make_task(8, changes), data, popen=forked)
             stack.enter_context(made)

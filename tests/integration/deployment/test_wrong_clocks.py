@@ -2,17 +2,14 @@
 
 import re
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import TaskMaker
-from tests.integration.deployment.conftest import records_of
+from tests.integration.deployment.conftest import Deploy
 from tests.rig.light_client import LightClient, joined, submit_zeros
-from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 from tests.rig.wrong_clock import WrongClock
@@ -21,7 +18,6 @@ from precad.cli.local_deployment import LocalDeployment
 from precad.cli.start import WRONG_TIME
 
 TWO_YEARS, RIGHT = timedelta(days=730), timedelta(0)
-CLIENTS = 2
 TRIES = 20
 
 
@@ -32,25 +28,17 @@ def clock(tmp_path: Path) -> WrongClock:
 
 @pytest.fixture
 def deployment(
-    tmp_path: Path, clock: WrongClock, make_task: TaskMaker, request: pytest.FixtureRequest
-) -> Iterator[LocalDeployment]:
+    deploy: Deploy, clock: WrongClock, request: pytest.FixtureRequest
+) -> LocalDeployment:
     """Of its parts the one that the test names has that clock."""
-    changes = {
-        **logistic(3),
-        "training.rounds": 1000,
-        "enrolment.clients": CLIENTS,
-        "deadlines": dict.fromkeys(("enrol", "collect", "peer", "outage"), 300.0),
-    }
-    task = make_task(8, changes)
 
     def started(arguments: list[str], **options: Any) -> Any:
         part = {"a": "server-a", "b": "server-b"}.get(arguments[-3], arguments[-3])
         return (clock.popen if part == request.param else forked)(arguments, **options)
 
-    folder = tmp_path / "deployment"
-    with LocalDeployment(folder, task, records_of(CLIENTS), linger_s=0, popen=started) as made:
-        made.start_servers()
-        yield made
+    made = deploy({"deadlines.rejoin": 5.0}, popen=started)
+    made.start_servers()
+    return made
 
 
 def play(clients: list[LightClient], after: int) -> int:

@@ -64,20 +64,25 @@ class Pair:
         self.computed += 1
         return np.ones(D, dtype=np.int64)
 
+    def refuses(self, error: Any, says: str) -> None:
+        """An owner that takes part ends with this error, and has computed and sent nothing."""
+        budget = self.budget()
+        with pytest.raises(error, match=says):
+            self.take_part(budget)
+        assert self.computed == 0
+        assert self.nothing_was_sent(budget)
+
     def nothing_was_sent(self, budget: OwnAccount) -> bool:
         return not self.a.uploads and not self.b.uploads and budget.participations == 0
 
 
 @pytest.fixture
 def pair(make_task: Any) -> Iterator[Pair]:
-    task = make_task(D)
-    theta = initial_vector(task.model)
-    versions: dict[int, int] = {}
-    fakes = [
-        FakeServer(role, task, theta, versions=versions) for role in (Role.SERVER_A, Role.SERVER_B)
-    ]
-    with started(*fakes):
-        yield Pair(fakes[0], fakes[1], task)
+    task, versions = make_task(D), dict[int, int]()
+    theta, roles = initial_vector(task.model), (Role.SERVER_A, Role.SERVER_B)
+    a, b = (FakeServer(role, task, theta, versions=versions) for role in roles)
+    with started(a, b):
+        yield Pair(a, b, task)
 
 
 def a_model_of_as_own(pair: Pair) -> None:
@@ -135,21 +140,13 @@ WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
 def test_a_model_that_both_servers_do_not_stand_for_is_not_trained(pair: Pair, kind: str) -> None:
     spoil, says = WRONG[kind]
     spoil(pair)
-    budget = pair.budget()
-    with pytest.raises((PeerViolation, Misconfiguration), match=says):
-        pair.take_part(budget)
-    assert pair.computed == 0
-    assert pair.nothing_was_sent(budget)
+    pair.refuses((PeerViolation, Misconfiguration), says)
 
 
 @pytest.mark.parametrize("kind", SERVED)
 def test_what_neither_server_serves_is_not_trained(pair: Pair, kind: str) -> None:
     pair.a.pieces = pair.b.pieces = SERVED[kind][0]
-    budget = pair.budget()
-    with pytest.raises(PeerViolation, match="nothing is sent"):
-        pair.take_part(budget)
-    assert pair.computed == 0
-    assert pair.nothing_was_sent(budget)
+    pair.refuses(PeerViolation, "nothing is sent")
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
@@ -219,19 +216,13 @@ def test_a_model_that_keeps_coming_is_waited_for(pair: Pair, make_task: Any) -> 
 
 
 def test_a_server_that_is_gone_is_passed_over_where_both_signed_the_digest(pair: Pair) -> None:
+    """And may come back where the other one serves something else."""
     pair.b.address = "localhost:1"
     with pair.servers() as servers:
         servers.serves_first = Role.SERVER_B
         theta = servers.fetch_model(0, Digest(pair.a.model()), signed=True)
-    assert theta.tobytes() == pair.a.theta.tobytes()
-
-
-def test_a_server_that_is_gone_may_come_back_where_the_other_serves_something_else(
-    pair: Pair,
-) -> None:
-    pair.b.address = "localhost:1"
-    pair.a.theta = pair.a.theta + 1
-    with pair.servers() as servers:
+        assert theta.tobytes() == pair.a.theta.tobytes()
+        pair.a.theta = pair.a.theta + 1
         for first in (Role.SERVER_A, Role.SERVER_B):
             servers.serves_first = first
             with pytest.raises(PeerUnavailable, match="server B"):
@@ -269,10 +260,7 @@ def test_a_long_model_on_a_slow_line_has_the_tasks_time(pair: Pair, make_task: A
 def test_another_task_at_one_server(pair: Pair, make_task: Any, who: str) -> None:
     other = make_task(D, {"privacy.noise_multiplier": 1.0})
     getattr(pair, who).described = other
-    budget = pair.budget()
-    with pytest.raises(TaskMismatch, match=str(other.digest)):
-        pair.take_part(budget)
-    assert pair.nothing_was_sent(budget)
+    pair.refuses(TaskMismatch, str(other.digest))
 
 
 def test_a_task_that_changes_during_the_training(pair: Pair, make_task: Any) -> None:
@@ -287,8 +275,7 @@ def test_a_task_that_changes_during_the_training(pair: Pair, make_task: Any) -> 
 
 def test_servers_in_each_others_place(pair: Pair) -> None:
     pair.a.role, pair.b.role = pair.b.role, pair.a.role
-    with pytest.raises(PeerViolation, match="is server-b, not server-a"):
-        pair.take_part(pair.budget())
+    pair.refuses(PeerViolation, "is server-b, not server-a")
 
 
 def test_one_round_announced_often_is_answered_once(pair: Pair) -> None:

@@ -30,7 +30,6 @@ from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.task import Task
@@ -141,13 +140,6 @@ class Deployed:
 
 
 Deploy = Callable[..., Deployed]
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("keys")
-    create_local_keys(directory, [ONE.name, TWO.name])
-    return directory
 
 
 @pytest.fixture(scope="module")

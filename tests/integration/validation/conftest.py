@@ -90,9 +90,3 @@ def validate_with_proofs(
 def validate_both_fixture(request: pytest.FixtureRequest) -> Validate:
     """Two checks of one norm: what one says of a corpus, the other must."""
     return {"comparisons": validate_both, "proofs": validate_with_proofs}[request.param]
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    """Seeded randomness for test inputs; never for shares or masks."""
-    return np.random.default_rng(20240229)

@@ -30,7 +30,6 @@ from precad.cli.local_deployment import task_to_toml
 from precad.common.clock import RetryPolicy
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
 from precad.common.share.proof_submission import AnySubmission
@@ -162,13 +161,6 @@ def spooled(submission: AnySubmission, spool: Spool) -> AnySubmission:
 
 
 Hire = Callable[..., Site]
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    create_local_keys(folder, ["ward-00"])
-    return folder
 
 
 @pytest.fixture
