@@ -44,12 +44,9 @@ MADE = ".made"
 
 
 def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that all tests of a run share, and that none may change.
+    """A folder that all processes' tests share, and that none may change.
 
-    Args:
-        folders: of any of the processes that run tests.
-        name: the folder's.
-        make: fills the empty folder. Others wait meanwhile; where it fails, the next one tries.
+    ``make`` fills it, and others wait meanwhile; where it fails, the next one tries.
     """
     own = folders.getbasetemp()
     # Under pytest-xdist each process has a folder of its own, in one that they share.

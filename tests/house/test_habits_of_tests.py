@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.rig.commands import python
+from tests.rig.stops import runs
 from tests.soak import run
 from tests.soak.parts import PARTS, split
 
@@ -102,8 +103,7 @@ def test_what_is_left_running_fails_the_run_by_name_and_is_killed(
     assert "sleep 987" in done.stdout
     assert "test_one.py::test_that_leaves_one (call)" in done.stdout
     (pid,) = re.findall(r"\bpid (\d+)", done.stdout)
-    state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+    assert not runs(int(pid))
 
 
 def test_every_folder_with_tests_is_in_one_of_the_tiers() -> None:

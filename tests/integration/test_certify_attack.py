@@ -27,13 +27,9 @@ CLOSE = 0.012
 def trainings(
     m: SampledGaussian, group: int, malicious: int, generator: np.random.Generator
 ) -> Floats:
-    """[trainings] float64: log-likelihood ratio of ``group`` malicious records to none, all rounds.
+    """[trainings] float64: log-likelihood ratio of ``group`` malicious records to none.
 
-    Args:
-        m: the mechanism.
-        group: what the attacker tests for.
-        malicious: how many malicious records really take part.
-        generator: of the simulation.
+    Of all rounds, where so many malicious records really take part.
     """
     shift = Shift(np.arange(group + 1.0), log_binomial(group, m.rate))
     table = np.linspace(-9 * m.noise_multiplier, group + 9 * m.noise_multiplier, 20_001)

@@ -123,14 +123,9 @@ def values(folder: Path, **how: Any) -> list[Mapping[str, Any]]:
     return [each.values for each in run(CELLS_OF_A_SECOND, Scale.SMALL, folder, **how)]
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Mapping[str, Any]]:
-    return values(tmp_path_factory.mktemp("alone"))
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_dask_gives_what_one_process_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: list[Mapping[str, Any]], threads: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """In one process; with nodes that are lost: tests/soak/test_experiment_on_a_cluster.py."""
     how: dict[str, Any] = {"backend": "dask", "workers": 2}
@@ -142,7 +137,7 @@ def test_dask_gives_what_one_process_gives(
     ) as cluster:
         monkeypatch.setenv(DASKS_ADDRESS, cluster.scheduler_address)
         if threads == 1:
-            assert values(tmp_path, **how) == alone
+            assert values(tmp_path, **how) == values(tmp_path / "alone")
         else:
             with pytest.raises(Misconfiguration, match="workers there of one thread each"):
                 values(tmp_path, **how)

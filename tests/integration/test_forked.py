@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.rig.commands import python
+from tests.rig.stops import runs
 from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked, said
@@ -34,14 +34,6 @@ def start(log: Path, *arguments: str, **environment: str) -> Any:
         )
 
 
-def gone(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return True
-    return stat.rpartition(")")[2].split()[0] in "ZX"
-
-
 def test_output_and_status_are_a_processes_own(tmp_path: Path) -> None:
     process = start(tmp_path / "log", "precad", "no-such-command")
     assert isinstance(process, Forked)
@@ -57,12 +49,10 @@ def test_a_process_that_is_killed_says_so(tmp_path: Path) -> None:
         process.wait(0.1)
     process.kill()
     assert process.wait(60) == -signal.SIGKILL
-
-
-def test_what_is_read_when_python_starts_needs_a_start(tmp_path: Path) -> None:
-    process = start(tmp_path / "log", "precad", "--version", PYTHONWARNINGS="ignore")
-    assert isinstance(process, subprocess.Popen)
-    assert process.wait() == 0
+    # What is read when Python starts needs a start.
+    other = start(tmp_path / "log", "precad", "--version", PYTHONWARNINGS="ignore")
+    assert isinstance(other, subprocess.Popen)
+    assert other.wait() == 0
 
 
 LEADER = """
@@ -90,7 +80,7 @@ def test_whoever_starts_parts_is_ended_and_leaves_none_behind(
     """As `timeout 100 precad demo` ends a group."""
     done = python("-c", LEADER, tmp_path / "log", whom, start_new_session=True)
     assert done.returncode == -number, done.stderr
-    until(partial(gone, int(done.stdout)), "the end of the part")
+    until(lambda: not runs(int(done.stdout)), "the end of the part")
 
 
 def test_a_system_that_cannot_split_processes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

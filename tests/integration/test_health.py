@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from tests.rig.commands import precad
+from tests.rig.commands import precad, refused
 from tests.rig.loop import LoopThread
 
 from precad.common.errors import AccessDenied
@@ -51,31 +51,24 @@ def part(tmp_path: Path) -> Iterator[Part]:
         yield made
 
 
-def test_a_part_that_serves_ends_the_check_with_0(part: Part) -> None:
+def test_a_part_that_serves_ends_the_check_with_0_and_one_that_stops_with_1(part: Part) -> None:
     result = part.health()
     assert (result.exit_code, result.stdout) == (0, "dealer: serving\n")
-    everywhere = part.health(listen=part.address.replace("127.0.0.1", "0.0.0.0"))
-    assert everywhere.exit_code == 0
-
-
-def test_a_part_that_stops_ends_it_with_1(part: Part) -> None:
+    assert part.health(part.address.replace("127.0.0.1", "0.0.0.0")).exit_code == 0
     part.serves = False
     result = part.health()
     assert (result.exit_code, result.stdout) == (1, "dealer: not serving\n")
 
 
 def test_nobody_there_ends_it_with_1(part: Part) -> None:
-    result = part.health(listen="127.0.0.1:9", wait=1.0)
-    assert result.exit_code == 1
-    assert "dealer at 127.0.0.1:9 can't be reached" in result.stderr
+    result = part.health("127.0.0.1:9", wait=1.0)
+    assert (result.exit_code, "dealer at 127.0.0.1:9 can't be" in result.stderr) == (1, True)
 
 
 def test_settings_of_an_owner_have_no_port_to_ask(tmp_path: Path) -> None:
     config = tmp_path / "settings.toml"
     config.write_text('identity = "keys"\n')
-    result = precad("health", "--config", config)
-    assert result.exit_code == 2
-    assert "needs listen and identity" in result.stderr
+    assert "needs listen and identity" in refused("health", "--config", config)
 
 
 def test_the_operator_may_ask_and_an_owner_may_not(part: Part) -> None:

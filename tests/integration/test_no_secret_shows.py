@@ -19,6 +19,7 @@ from precad.common.task import Task
 
 PLANTED = "xplantedx"
 HOST = "127.0.0.1"
+PROXY = f"http://u:{PLANTED}@{HOST}:1"
 DATABASES = (
     f"postgresql://precad:{PLANTED}@{HOST}:bad/precad",
     f"postgresql://precad:{PLANTED}@{HOST}:99999/precad",
@@ -32,31 +33,18 @@ DATABASES = (
 
 
 def owner(folder: Path, **values: object) -> str:
-    settings = {
-        "task": "task.toml",
-        "identity": "keys/ward-3",
-        "client": "ward-3",
-        "server_a": f"{HOST}:1",
-        "server_b": f"{HOST}:1",
-        "data": "nothing.csv",
-        "state": "state",
-    }
-    return written(folder / "owner.toml", settings | values)
+    settings = {"client": "ward-3", "server_a": f"{HOST}:1", "server_b": f"{HOST}:1"}
+    more = {"identity": "keys/ward-3", "data": "nothing.csv", "state": "state"}
+    return written(folder / "owner.toml", settings | more | values)
 
 
 def server(folder: Path, **values: object) -> str:
-    settings = {
-        "task": "task.toml",
-        "identity": "keys/server-b",
-        "listen": f"{HOST}:0",
-        "dealer": f"{HOST}:1",
-        "state": "state-b",
-    }
-    return written(folder / "server.toml", settings | values)
+    settings = {"identity": "keys/server-b", "listen": f"{HOST}:0", "dealer": f"{HOST}:1"}
+    return written(folder / "server.toml", settings | {"state": "state-b"} | values)
 
 
 def written(path: Path, values: dict[str, object]) -> str:
-    path.write_text(to_toml(values), encoding="utf-8")
+    path.write_text(to_toml({"task": "task.toml"} | values), encoding="utf-8")
     return str(path)
 
 
@@ -69,10 +57,10 @@ _SETTINGS: tuple[dict[str, object], ...] = (
     {"token": PLANTED},
     {"token": [PLANTED]},
     {"tokne": PLANTED},
-    {"token": PLANTED, "proxy": f"http://u:{PLANTED}@{HOST}:1"},
+    {"token": PLANTED, "proxy": PROXY},
     {"proxy": f"http://u:{PLANTED}@{HOST}"},
     {"proxy": f"https://u:{PLANTED}@{HOST}:1"},
-    {"server_a": f"http://u:{PLANTED}@{HOST}:1"},
+    {"server_a": PROXY},
 )
 LINES: dict[str, list[Line]] = {
     "demo": [lambda _: ("--output", DATABASES[0], "--dataset", "chess")],
@@ -96,7 +84,7 @@ LINES: dict[str, list[Line]] = {
         *(lambda f, d=d: ("b", "--config", server(f, database=d)) for d in DATABASES[:3]),
         *(lambda f, d=d: ("b", "--config", server(f, database=d)) for d in DATABASES[5:]),
         lambda f: ("b", "--config", server(f, databse=DATABASES[3])),
-        lambda f: ("b", "--config", server(f, dealer=f"http://u:{PLANTED}@{HOST}:1")),
+        lambda f: ("b", "--config", server(f, dealer=PROXY)),
         lambda f: ("b", "--config", server(f, database=[PLANTED])),
         lambda f: ("b", "--config", server(f, proxy=f"http://u:{PLANTED}@:1")),
     ],
@@ -109,20 +97,12 @@ LINES: dict[str, list[Line]] = {
     "evaluate": [lambda _: ("--model", DATABASES[0], DATABASES[0])],
     "status": [
         lambda f: (f"{HOST}:1", "--identity", keys_of(f), "--proxy", f"http://u:{PLANTED}@{HOST}"),
-        lambda f: (
-            f"{HOST}:1",
-            "--identity",
-            keys_of(f),
-            "--proxy",
-            f"http://u:{PLANTED}@{HOST}:1",
-        ),
-        lambda f: (f"http://u:{PLANTED}@{HOST}:1", "--identity", keys_of(f)),
-        lambda f: (f"{HOST}:1", f"http://u:{PLANTED}@{HOST}:1", "--identity", keys_of(f)),
+        lambda f: (f"{HOST}:1", "--identity", keys_of(f), "--proxy", PROXY),
+        lambda f: (PROXY, "--identity", keys_of(f)),
+        lambda f: (f"{HOST}:1", PROXY, "--identity", keys_of(f)),
     ],
     "health": [lambda f: ("--config", server(f, database=DATABASES[0]))],
-    "allow": [
-        lambda f: ("coin", f"http://u:{PLANTED}@{HOST}:1", "--version", 1, "--identity", keys_of(f))
-    ],
+    "allow": [lambda f: ("coin", PROXY, "--version", 1, "--identity", keys_of(f))],
     "ledger": [
         *(lambda _, d=d: ("show", d) for d in DATABASES),
         *(lambda _, d=d: ("verify", d, "--against", d) for d in DATABASES),

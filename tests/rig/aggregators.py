@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.rig.keys import signatures
@@ -67,6 +68,19 @@ def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggrega
         "signatures": signatures(task.digest, role),
     }
     return Aggregator(task=task, role=role, **parts | given)
+
+
+def aggregating(
+    task: Task,
+    role: Role,
+    link: PeerLink,
+    dealing: Any,
+    key: Secret,
+    spent: MemorySpentTriples | None = None,
+) -> Aggregator:
+    """A server that can aggregate, and nothing else."""
+    store = SimpleNamespace(attempts=spent or MemorySpentTriples())
+    return aggregator(task, role, link=link, dealing=dealing, dealer_key=key, store=store)
 
 
 def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> HeadBody:

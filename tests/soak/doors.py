@@ -36,13 +36,7 @@ CLAIMS = ((10**18, 0.2), (2**31, 0.2), (0, 0.2), (20, 1e-15), (20, 0.11), (20, 2
 
 
 class Besieger:
-    """One certificate's bad calls at both servers, in a thread of its own.
-
-    Args:
-        deployment: the victim.
-        client: whose certificate.
-        random: decides what is called.
-    """
+    """One certificate's bad calls at both servers, in a thread of its own."""
 
     def __init__(self, deployment: FaultyDeployment, client: ClientId, random: Random) -> None:
         self._deployment = deployment

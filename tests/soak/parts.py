@@ -28,11 +28,7 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``7/20``.
-
-        Raises:
-            ValueError: it's no part.
-        """
+        """Read ``7/20``. Raises ValueError where it's no part."""
         if not (found := re.fullmatch(r"(\d+)/(\d+)", text)):
             raise ValueError(f"part {text!r}: write it as 7/{PARTS}")
         return cls(int(found[1]), int(found[2]))
@@ -48,10 +44,7 @@ def split(
 ) -> list[frozenset[str]]:
     """The tests of each part: the longest unit first, each to the part that has the least so far.
 
-    Args:
-        units: tests that stay together; most stand alone.
-        seconds: by test, where known.
-        of: how many parts.
+    A unit's tests stay together; most stand alone.
     """
     found: list[set[str]] = [set() for _ in range(of)]
     taken = [0.0] * of

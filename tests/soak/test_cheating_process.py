@@ -52,13 +52,7 @@ A, B = SERVER_ROLES
 
 
 class Site:
-    """A deployment with a server that cheats.
-
-    Args:
-        folder: of all parties.
-        forks: starts the processes.
-        cheater: server-a or server-b.
-    """
+    """A deployment with a server that cheats."""
 
     def __init__(self, folder: Path, forks: Forks, cheater: str) -> None:
         self.deployment = FaultyDeployment(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+from tests.rig.stops import runs
 from tests.rig.waiting import until
 
 from precad.cli.demo import DemoRequest, Display
@@ -52,15 +53,6 @@ class Halting(Display):
             os.kill(self.halted, signal.SIGSTOP)
 
 
-def alive(pid: int) -> bool:
-    """Whether it is more than an entry that nobody has asked about."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
 def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_path: Path) -> None:
     scenario = make_scenario(
         DemoRequest(clients=5, rounds=ROUNDS, attack="wraparound", attackers=2)
@@ -81,4 +73,4 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_p
     assert str(model.digest) == result["model_digest_a"] == result["model_digest_b"]
     # It was killed at the very end: the system takes a moment to end it.
     halted = display.halted
-    until(lambda: not alive(halted) and not owners_of(folder), "the late owner's end")
+    until(lambda: not runs(halted) and not owners_of(folder), "the late owner's end")

@@ -46,6 +46,12 @@ RPCS = (
     *("Dealing.Join", "Dealing.Deal", "Dealing.Square", "Dealing.Leave"),
     HEALTH,
 )
+STUBS: dict[str, Callable[[grpc.Channel], Any]] = {
+    "Aggregation": AggregationStub,
+    "Operation": OperationStub,
+    "Peer": PeerStub,
+    "Dealing": DealingStub,
+}
 OFFERED = {
     Role.SERVER_A: (*RPCS[:12], HEALTH),
     Role.SERVER_B: (*RPCS[:13], HEALTH),
@@ -63,13 +69,8 @@ WRONG = ("self-signed", "another root's", "expired", "not yet valid")
 NO_CONNECTION = ("no TLS", "no certificate", *WRONG)
 FAULTY = (*NO_CONNECTION, "revoked", "two names of ours")
 NAMED = (
-    "client ward-1",
-    "client ward-2, as ward-1",
-    "operator",
-    "dealer",
-    "server A",
-    "server B",
-    "server B, as server A",
+    *("client ward-1", "client ward-2, as ward-1"),
+    *("operator", "dealer", "server A", "server B", "server B, as server A"),
 )
 THEMSELVES = {
     Role.SERVER_A: ("server A",),
@@ -161,72 +162,53 @@ class Bench:
 
     def call(self, rpc: str, channel: grpc.Channel, caller: Caller, place: Role) -> Any:
         """One well-formed call; returns the answer, or raises grpc.RpcError."""
-        task = self.site.task
-        digest = task.digest.value
-        aggregation, operation = AggregationStub(channel), OperationStub(channel)
-        model = pb.ModelRequest(task_digest=digest)
-        match rpc.partition(".")[2]:
-            case "Describe":
-                return aggregation.Describe(pb.DescribeRequest(), timeout=DEADLINE_S)
-            case "Enrol":
-                request = pb.EnrolRequest(
-                    task_digest=digest, client=caller.client, records=50, record_rate=0.2
-                )
-                return aggregation.Enrol(request, timeout=DEADLINE_S)
-            case "Watch":
-                watch = pb.WatchRequest(task_digest=digest, client=caller.client)
-                return list(aggregation.Watch(watch, timeout=DEADLINE_S))
-            case "ModelDigest":
-                return aggregation.ModelDigest(model, timeout=DEADLINE_S)
-            case "FetchModel":
-                return list(aggregation.FetchModel(model, timeout=DEADLINE_S))
-            case "Submit":
-                pieces = upload_pieces(self.submissions.get(place, self.submissions[Role.SERVER_A]))
-                receipt = aggregation.Submit(pieces, timeout=DEADLINE_S)
-                assert receipt == pb.Receipt(), receipt
-                return receipt
-            case "Opening":
-                opening = pb.OpeningRequest(task_digest=digest, client=caller.client, attempt=0)
-                return aggregation.Opening(opening, timeout=DEADLINE_S)
-            case "Statement":
-                statement = pb.StatementRequest(task_digest=digest, client=caller.client)
-                return aggregation.Statement(statement, timeout=DEADLINE_S)
-            case "GiveBack":
-                asked = pb.StatementRequest(task_digest=digest, client=caller.client)
-                signed, data = pb.Signed(), to_bytes(initial_vector(task.model))
-                with suppress(grpc.RpcError):
-                    signed = aggregation.Statement(asked, timeout=DEADLINE_S)
-                piece = pb.GivenPiece(
-                    task_digest=digest, client=caller.client, statement=signed, data=data
-                )
-                return aggregation.GiveBack(iter((piece,)), timeout=DEADLINE_S)
-            case "Status":
-                return operation.Status(pb.StatusRequest(), timeout=DEADLINE_S)
-            case "Reports":
-                return list(operation.Reports(pb.StatusRequest(), timeout=DEADLINE_S))
-            case "Allow":
-                allow = pb.AllowRequest(task_digest=digest, word="attempts", version=0)
-                return operation.Allow(allow, timeout=DEADLINE_S)
-            case "Link":
-                return list(PeerStub(channel).Link(iter(()), timeout=DEADLINE_S))
-            case "Join":
-                join = pb.JoinRequest(task_digest=digest, role=caller.server)
-                return DealingStub(channel).Join(join, timeout=DEADLINE_S)
-            case "Leave":
-                leave = pb.LeaveRequest(task_digest=digest, role=caller.server)
-                return DealingStub(channel).Leave(leave, timeout=DEADLINE_S)
-            case "Check":
-                return channel.unary_unary(
-                    "/grpc.health.v1.Health/Check",
-                    request_serializer=StringValue.SerializeToString,
-                    response_deserializer=Int32Value.FromString,
-                )(StringValue(), timeout=DEADLINE_S)
-            case "Square":
-                return list(DealingStub(channel).Square(iter(()), timeout=DEADLINE_S))
-            case _:
-                wanted = deal_request(task, 0, 0, 1, bytes(64))
-                deal = request_to_wire(wanted, caller.server, self.epoch)
-                return list(DealingStub(channel).Deal(deal, timeout=DEADLINE_S))
+        task, (service, _, method) = self.site.task, rpc.partition(".")
+        if service == "Health":
+            check = channel.unary_unary(
+                "/grpc.health.v1.Health/Check",
+                request_serializer=StringValue.SerializeToString,
+                response_deserializer=Int32Value.FromString,
+            )
+            return check(StringValue(), timeout=DEADLINE_S)
+        stub, digest = STUBS[service](channel), task.digest.value
+        named: dict[str, Any] = {"task_digest": digest, "client": caller.client}
+        own: dict[str, Any] = {"task_digest": digest, "role": caller.server}
+        upload = self.submissions.get(place, self.submissions[Role.SERVER_A])
+
+        def given_back() -> Iterator[pb.GivenPiece]:
+            signed = pb.Signed()
+            with suppress(grpc.RpcError):
+                signed = stub.Statement(pb.StatementRequest(**named), timeout=DEADLINE_S)
+            data = to_bytes(initial_vector(task.model))
+            return iter((pb.GivenPiece(**named, statement=signed, data=data),))
+
+        def deal() -> pb.DealRequest:
+            wanted = deal_request(task, 0, 0, 1, bytes(64))
+            return request_to_wire(wanted, caller.server, self.epoch)
+
+        requests: dict[str, Callable[[], Any]] = {
+            "Describe": pb.DescribeRequest,
+            "Enrol": lambda: pb.EnrolRequest(**named, records=50, record_rate=0.2),
+            "Watch": lambda: pb.WatchRequest(**named),
+            "ModelDigest": lambda: pb.ModelRequest(task_digest=digest),
+            "FetchModel": lambda: pb.ModelRequest(task_digest=digest),
+            "Submit": lambda: upload_pieces(upload),
+            "Opening": lambda: pb.OpeningRequest(**named, attempt=0),
+            "Statement": lambda: pb.StatementRequest(**named),
+            "GiveBack": given_back,
+            "Status": pb.StatusRequest,
+            "Reports": pb.StatusRequest,
+            "Allow": lambda: pb.AllowRequest(task_digest=digest, word="attempts", version=0),
+            "Link": lambda: iter(()),
+            "Join": lambda: pb.JoinRequest(**own),
+            "Deal": deal,
+            "Square": lambda: iter(()),
+            "Leave": lambda: pb.LeaveRequest(**own),
+        }
+        answer = getattr(stub, method)(requests[method](), timeout=DEADLINE_S)
+        if isinstance(answer, pb.Receipt):
+            assert answer == pb.Receipt(), answer
+        return list(answer) if isinstance(answer, Iterator) else answer
 
     @property
     def epoch(self) -> bytes:

@@ -1,6 +1,7 @@
 """A client that does everything wrong against a running server: its own affair, nobody else's."""
 
 import itertools
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from benchmarks.crowd.resident import resident_mib
 from tests.rig.submissions import body_of
 from tests.rig.waiting import until
 
@@ -304,12 +306,6 @@ def flood(address: str, silent: int, half_open: int) -> Iterator[list[socket.soc
         yield sockets
 
 
-def resident_kib() -> int:
-    text = Path("/proc/self/status").read_text(encoding="utf-8")
-    line = next(line for line in text.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1])
-
-
 def ended(opened: socket.socket) -> None:
     opened.settimeout(CALL_S)
     with suppress(ConnectionError):
@@ -380,9 +376,9 @@ def test_memory_and_spool_stay_bounded_through_many_broken_uploads(bench: Bench)
             assert bench.submit([header, *part]) == bad.value
 
     burst(20)
-    before = resident_kib()
+    before = resident_mib(os.getpid())
     burst(150)
-    assert resident_kib() - before < 16 * 1024
+    assert resident_mib(os.getpid()) - before < 16
     assert bench.spooled() == []
     bench.honest_submits()
     assert bench.closed() == (True, bad)
@@ -438,7 +434,7 @@ def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:
 def test_endless_empty_pieces_end_with_the_rounds_time(make_site: Any, make_task: Any) -> None:
     here = make_site(make_task(D, {"deadlines.collect": 1.0}), *WARDS)
     with Bench(here, here.start(Role.SERVER_B)).round() as bench:
-        before, never = resident_kib(), threading.Event()
+        before, never = resident_mib(os.getpid()), threading.Event()
 
         def endless() -> Iterator[pb.SubmissionPiece]:
             yield bench.pieces(bench.submission())[0]
@@ -446,5 +442,5 @@ def test_endless_empty_pieces_end_with_the_rounds_time(make_site: Any, make_task
                 yield pb.SubmissionPiece(body=b"")
 
         assert bench.submit(endless()) == "truncated"
-        assert resident_kib() - before < 32 * 1024
+        assert resident_mib(os.getpid()) - before < 32
         assert bench.closed() == (False, Rejection.TRUNCATED)

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deployed, reasons
+from tests.integration.service.conftest import DEADLINE_S, ONE, A, B, Deployed, reasons
 from tests.rig.submissions import masked, signed_anew
 
 from precad.common.errors import BudgetExceeded, PeerViolation, Rejection, StorageFailure
@@ -40,29 +40,10 @@ def test_the_key_that_signed_must_be_the_connections(
     assert deployed.outcome()[ONE] is Rejection.BAD_SIGNATURE
 
 
-def test_no_place_on_the_disk_costs_an_upload_and_it_may_come_again(deployed: Deployed) -> None:
-    """No descriptor left is the same: the spool's file can't be opened."""
-    deployed.open_round()
-    spool = deployed.folder / B.value / "spool"
-    away = spool.with_name("elsewhere")
-    with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
-        spool.rename(away)
-        pair = deployed.pair(one)
-        header, *share = upload_pieces(pair[1])
-        with deployed.channel(B) as channel:
-            receipt = AggregationStub(channel).Submit(iter([header, *share]), timeout=DEADLINE_S)
-        assert receipt.rejection == Rejection.TRUNCATED.value
-        assert str(deployed.folder) not in receipt.detail
-        away.rename(spool)
-        # The SDK sends the same bytes again by itself.
-        assert reasons(one.submit(pair)) == [None, None]
-        assert reasons(two.submit(deployed.pair(two))) == [None, None]
-    assert deployed.outcome() == {ONE: "counted", TWO: "counted"}
-
-
-def test_the_sdk_sends_again_what_a_server_had_no_place_for(
+def test_no_place_on_the_disk_costs_an_upload_and_the_sdk_sends_it_again(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No descriptor left is the same: the spool's file can't be opened."""
     deployed.open_round()
     spool = deployed.folder / B.value / "spool"
     away = spool.with_name("elsewhere")
@@ -70,16 +51,22 @@ def test_the_sdk_sends_again_what_a_server_had_no_place_for(
     inbox, tries = deployed.sessions[B].inbox, []
     start = inbox.start
 
-    def place_at_the_second_try(submission: Submission) -> Any:
+    def place_at_the_third_try(submission: Submission) -> Any:
         tries.append(submission)
-        if len(tries) > 1:
+        if len(tries) > 2:
             away.rename(spool)
         return start(submission)
 
-    monkeypatch.setattr(inbox, "start", place_at_the_second_try)
-    with deployed.connect(ONE) as servers:
-        assert reasons(servers.submit(deployed.pair(servers))) == [None, None]
-    assert (len(tries), deployed.outcome()[ONE]) == (2, "counted")
+    monkeypatch.setattr(inbox, "start", place_at_the_third_try)
+    with deployed.connect(ONE) as one:
+        pair = deployed.pair(one)
+        with deployed.channel(B) as channel:
+            pieces = upload_pieces(pair[1])
+            receipt = AggregationStub(channel).Submit(pieces, timeout=DEADLINE_S)
+        assert receipt.rejection == Rejection.TRUNCATED.value
+        assert str(deployed.folder) not in receipt.detail
+        assert reasons(one.submit(pair)) == [None, None]
+    assert (len(tries), deployed.outcome()[ONE]) == (3, "counted")
 
 
 SECRET = "client ward-2 is at its limit; /var/lib/precad/state.db"

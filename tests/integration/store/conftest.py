@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, make_url, text
+from tests.conftest import TaskMaker
 from tests.rig.aggregators import head_of
 from tests.rig.keys import signatures
 from tests.rig.memory import in_memory
@@ -45,6 +45,15 @@ def charge(attempt: int, version: int, *clients: ClientId) -> Fact:
 
 def voided(attempt: int, version: int) -> Fact:
     return Fact(version=version, attempt=attempt, voided=True)
+
+
+def tamper(url: str, *statements: str) -> None:
+    """As whoever may write to the database."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
 
 
 def _program(name: str) -> str | None:
@@ -116,9 +125,8 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def task(make_task: Any) -> Task:
-    made: Task = make_task()
-    return made
+def task(make_task: TaskMaker) -> Task:
+    return make_task()
 
 
 @pytest.fixture

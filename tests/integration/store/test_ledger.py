@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
-from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Opener, Prepare, charge
+from tests.integration.store.conftest import (
+    NEXT,
+    VALID_SET,
+    A,
+    B,
+    Bind,
+    C,
+    Opener,
+    Prepare,
+    charge,
+    tamper,
+)
 from tests.rig.commands import precad
 
 from precad.accounting.events import poisson_gaussian
@@ -79,14 +90,6 @@ def url(tmp_path: Path) -> str:
 def invoke(*arguments: object) -> tuple[int, str]:
     done = precad("ledger", *arguments)
     return done.exit_code, done.output
-
-
-def tamper(url: str, *statements: str) -> None:
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-    engine.dispose()
 
 
 def findings(url: str) -> list[str]:

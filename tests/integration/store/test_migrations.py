@@ -1,22 +1,23 @@
 """Opening a database brings it to this version's schema, all of it or nothing."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DatabaseError
+from tests.integration.store.conftest import Opener, tamper
 
-from precad.aggregator.store import Store, audit_ledger, read_training, schema
+from precad.aggregator.store import audit_ledger, read_training, schema
 from precad.aggregator.store.database import MIGRATIONS, NEWEST, migrate, require_current, upgrade
 from precad.aggregator.store.transaction import parse_url, writing_engine
 from precad.common.errors import Misconfiguration
 
-Opener = Callable[..., Store]
 NEXT_STEP = """
 from alembic import op
 import sqlalchemy as sa
@@ -51,33 +52,34 @@ def filled_url(durable_url: str, opener: Opener, prepared: Callable[..., None]) 
     return durable_url
 
 
-def engine_of(url: str) -> Engine:
-    return writing_engine(parse_url(url))
-
-
-def columns(engine: Engine, table: str) -> set[str]:
-    return {column["name"] for column in inspect(engine).get_columns(table)}
-
-
-def made_by_0005(engine: Engine) -> None:
-    """The schema as that version left it, which no later version changes."""
-    script = (Path(__file__).parent / "schema_0005.sql").read_text()
-    if engine.dialect.name == "postgresql":
-        script = script.replace("BLOB", "BYTEA")
+@contextmanager
+def changing(url: str) -> Iterator[Connection]:
+    engine = writing_engine(parse_url(url))
     with engine.begin() as connection:
-        for statement in script.split(";\n"):
-            if statement.strip():
-                connection.execute(text(statement))
+        yield connection
+    engine.dispose()
+
+
+def columns(url: str, table: str) -> set[str]:
+    with changing(url) as connection:
+        return {column["name"] for column in inspect(connection).get_columns(table)}
+
+
+def made_by_0005(url: str) -> None:
+    """The schema as that version left it, which no later version changes."""
+    script = Path(__file__).with_name("schema_0005.sql").read_text()
+    if url.startswith("postgresql"):
+        script = script.replace("BLOB", "BYTEA")
+    tamper(url, *filter(str.strip, script.split(";\n")))
 
 
 @pytest.mark.parametrize("older", [True, False])
 def test_the_migrated_schema_is_the_one_that_the_code_uses(
     durable_url: str, *, older: bool
 ) -> None:
-    engine = engine_of(durable_url)
     if older:
-        made_by_0005(engine)
-    with engine.begin() as connection:
+        made_by_0005(durable_url)
+    with changing(durable_url) as connection:
         migrate(connection)
         require_current(connection)
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -91,10 +93,8 @@ def test_the_migrated_schema_is_the_one_that_the_code_uses(
             for index in inspect(connection).get_indexes("attempt")
             if index["name"] == "one_release_of_a_version"
         )
-        condition = str(index["dialect_options"][f"{engine.dialect.name}_where"])
-        assert all(state in condition for state in ("prepared", "countersigned", "sent"))
-        assert "done" in condition
-    engine.dispose()
+        condition = str(index["dialect_options"][f"{connection.dialect.name}_where"])
+        assert all(each in condition for each in ("prepared", "countersigned", "sent", "done"))
 
 
 def test_a_database_made_in_memory_is_the_same(opener: Opener) -> None:
@@ -108,64 +108,49 @@ def test_a_database_made_in_memory_is_the_same(opener: Opener) -> None:
 def test_an_older_database_is_brought_up_to_date_with_its_data(
     filled_url: str, next_version: Callable[..., Path]
 ) -> None:
-    engine = engine_of(filled_url)
-    with engine.begin() as connection:
+    with changing(filled_url) as connection:
         upgrade(connection, NEWEST, next_version())
         notes = connection.execute(text("SELECT client, note FROM charge ORDER BY client")).all()
     assert [tuple(row) for row in notes] == [("ward-a", "old"), ("ward-b", "old")]
-    engine.dispose()
 
 
 def test_a_migration_that_fails_leaves_the_old_database(
     filled_url: str, next_version: Callable[..., Path], opener: Opener
 ) -> None:
-    engine = engine_of(filled_url)
     broken = next_version('op.execute("DROP TABLE charge"); op.execute("no SQL")')
-    with pytest.raises(DatabaseError), engine.begin() as connection:
+    with pytest.raises(DatabaseError), changing(filled_url) as connection:
         upgrade(connection, NEWEST, broken)
-    assert "note" not in columns(engine, "charge")
-    engine.dispose()
+    assert "note" not in columns(filled_url, "charge")
     assert len(opener(filled_url).ledger.participations()) == 2
 
 
 def test_a_newer_database_is_refused_and_stays_as_it_is(
     filled_url: str, next_version: Callable[..., Path], opener: Opener
 ) -> None:
-    engine = engine_of(filled_url)
-    with engine.begin() as connection:
+    with changing(filled_url) as connection:
         upgrade(connection, NEWEST, next_version())
     for use in (opener, read_training, audit_ledger):
         with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0006"):
             use(filled_url)
-    assert "note" in columns(engine, "charge")
-    engine.dispose()
+    assert "note" in columns(filled_url, "charge")
 
 
 def test_a_database_of_before_the_first_release_is_refused(filled_url: str, opener: Opener) -> None:
-    engine = engine_of(filled_url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
-    engine.dispose()
+    tamper(filled_url, "UPDATE alembic_version SET version_num = '0003'")
     for use in (opener, read_training):
         with pytest.raises(Misconfiguration, match=r"schema 0003 .*never released"):
             use(filled_url)
 
 
 def test_tables_of_somebody_else_are_left_alone(durable_url: str, opener: Opener) -> None:
-    engine = engine_of(durable_url)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE task (name VARCHAR(8))"))
+    tamper(durable_url, "CREATE TABLE task (name VARCHAR(8))")
     with pytest.raises(Misconfiguration, match="empty database"):
         opener(durable_url)
-    assert columns(engine, "task") == {"name"}
-    engine.dispose()
+    assert columns(durable_url, "task") == {"name"}
 
 
 def test_other_tables_beside_are_no_obstacle(durable_url: str, opener: Opener) -> None:
-    engine = engine_of(durable_url)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE other (name VARCHAR(8))"))
-    engine.dispose()
+    tamper(durable_url, "CREATE TABLE other (name VARCHAR(8))")
     assert opener(durable_url).attempts.states() == {}
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
-from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare
+from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare, tamper
 from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
 from tests.rig.commands import precad
 
@@ -44,9 +43,8 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
-def task(make_task: Any) -> Task:
-    made: Task = make_task(8, {"privacy.epsilon_limit": 5.0})
-    return made
+def task(make_task: Callable[..., Task]) -> Task:
+    return make_task(8, {"privacy.epsilon_limit": 5.0})
 
 
 @pytest.fixture(scope="module")
@@ -211,10 +209,8 @@ def test_two_state_folders_are_enough_and_one_is_said_to_be_alone(
 
 
 def test_a_changed_ledger_is_exit_1_and_the_document_says_so(run: Path, tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{run}/state/server-b/state.db")
-    with engine.begin() as connection:
-        connection.execute(text("DELETE FROM charge WHERE attempt = 1 AND client = 'ward-a'"))
-    engine.dispose()
+    url = f"sqlite:///{run}/state/server-b/state.db"
+    tamper(url, "DELETE FROM charge WHERE attempt = 1 AND client = 'ward-a'")
     done = invoke(run, "--out", tmp_path / "report.html")
     assert done.exit_code == 1
     assert "server-b: entry 2: its content or its charges were changed" in done.output

@@ -241,51 +241,29 @@ def live(
 
 def answers(store: Store) -> dict[str, Any]:
     """All that it can be asked, but for what depends on random salts."""
-    versions, clients = range(4), (A, B, C)
-    pending, roster, witness = (
-        store.attempts.pending(),
-        store.enrolment.roster(),
-        store.attempts.their_head(),
-    )
+    versions, attempts, ledger, kept = range(4), store.attempts, store.ledger, store.versions
+    roster, account_of = store.enrolment.roster(), store.statements.account_of
     return {
-        "enrolment": (
-            store.enrolment.claims().digest(),
-            None if roster is None else roster.digest(),
-        ),
-        "attempts": (
-            store.attempts.states(),
-            store.attempts.by_state(),
-            store.attempts.next_number(),
-        ),
-        "unused": (store.attempts.unused_here(), [store.attempts.count_of(t) for t in versions]),
-        "pending": pending,
-        "cost": (store.ledger.participations(), store.ledger.re_releases()),
-        "charges": [(dict(store.ledger.charges_in(t)), store.ledger.facts(t)) for t in versions],
-        "owners": [
-            (store.ledger.charges_in(1).get(c, 0), store.statements.account_of(c, 3, 3))
-            for c in clients
-        ],
-        "rejected": (store.attempts.rejections(), store.attempts.rejected_clients()),
-        "history": [store.ledger.history(t) for t in versions],
-        "length": store.ledger.head().length,
-        "witness": witness is not None,
-        "uncharged": store.ledger.uncharged_versions(3),
-        "opened": [store.versions.opened(t) for t in versions],
+        "enrolment": (store.enrolment.claims().digest(), roster and roster.digest()),
+        "attempts": (attempts.states(), attempts.by_state(), attempts.next_number()),
+        "unused": (attempts.unused_here(), [attempts.count_of(t) for t in versions]),
+        "pending": attempts.pending(),
+        "cost": (ledger.participations(), ledger.re_releases()),
+        "charges": [(dict(ledger.charges_in(t)), ledger.facts(t)) for t in versions],
+        "owners": [(ledger.charges_in(1).get(c, 0), account_of(c, 3, 3)) for c in (A, B, C)],
+        "rejected": (attempts.rejections(), attempts.rejected_clients()),
+        "history": [ledger.history(t) for t in versions],
+        "length": ledger.head().length,
+        "witness": attempts.their_head() is not None,
+        "uncharged": ledger.uncharged_versions(3),
+        "opened": [kept.opened(t) for t in versions],
         "coin": [
-            (
-                store.versions.commitment(t),
-                store.versions.coin_opening(t, own=False),
-                store.versions.was_redrawn(t),
-            )
+            (kept.commitment(t), kept.coin_opening(t, own=False), kept.was_redrawn(t))
             for t in versions
         ],
-        "redrawn": store.versions.redrawn_coins(),
-        "allowed": [store.versions.allowed(word, t) for word in Permission for t in versions],
-        "model": (
-            store.versions.model_seal(1),
-            store.versions.confirmed(),
-            store.statements.promised_version(),
-        ),
+        "redrawn": kept.redrawn_coins(),
+        "allowed": [kept.allowed(word, t) for word in Permission for t in versions],
+        "model": (kept.model_seal(1), kept.confirmed(), store.statements.promised_version()),
     }
 
 

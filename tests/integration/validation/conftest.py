@@ -1,11 +1,10 @@
 """Two real CrypTen parties in two threads, over a link in memory; and the check of proofs."""
 
 from collections.abc import Callable, Collection, Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.rig.aggregators import Halves, MemorySpentTriples, aggregator, submissions_of
+from tests.rig.aggregators import Halves, aggregating, submissions_of
 from tests.rig.parties import opened, play_both
 from tests.rig.tasks import task_with
 
@@ -27,9 +26,7 @@ Validate = Callable[..., tuple[Rejection | None, ...]]
 def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole | None) -> Aggregator:
     """A server that can aggregate, and nothing else."""
     dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, 20.0)
-    store = SimpleNamespace(attempts=MemorySpentTriples())
-    key = dealing.join()
-    return aggregator(task, role, link=link, dealing=dealing, dealer_key=key, store=store)
+    return aggregating(task, role, link, dealing, dealing.join())
 
 
 def aggregate_both(

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregator, submissions_of
+from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregating, submissions_of
 from tests.rig.keys import signer
 from tests.rig.loop import LoopThread
 from tests.rig.parties import opened, play_both
@@ -67,10 +66,7 @@ class Site:
     ) -> tuple[Summed, Summed]:
         """What both servers end with; half of it is taken ``early``, then comes a disturbance.
 
-        Bodies are in a spool, as an inbox keeps them.
-
-        Raises:
-            PrecadError: the more telling of the servers'.
+        Bodies are in a spool, as an inbox keeps them. Raises the more telling error.
         """
         self.all_up()
         folder = self.folder / f"spool-{attempt}"
@@ -118,16 +114,11 @@ class Site:
     ) -> tuple[Summed, Summed]:
         def play(role: Role, link: PeerLink) -> Summed:
             link.begin_attempt(attempt)
-            server = self.aggregator(role, link, dealings[role])
+            spent = _Spent(self.spent.setdefault(role, []))
+            server = aggregating(self.task, role, link, dealings[role], self.keys[role], spent)
             return at(role, server, opened(attempt, halves[role], counted))
 
         return play_both(play, task=self.task.digest, timeout_s=self.task.deadlines.peer)
-
-    def aggregator(self, role: Role, link: PeerLink, dealing: Dealing) -> Aggregator:
-        """A server that can aggregate, and nothing else."""
-        store = SimpleNamespace(attempts=_Spent(self.spent.setdefault(role, [])))
-        key = self.keys[role]
-        return aggregator(self.task, role, link=link, dealing=dealing, dealer_key=key, store=store)
 
     def all_up(self) -> None:
         until(
@@ -140,13 +131,13 @@ class Site:
         )
 
 
-class _Spent:
+class _Spent(MemorySpentTriples):
     def __init__(self, notes: list[tuple[int, int]]) -> None:
-        self._spent = MemorySpentTriples()
+        super().__init__()
         self._notes = notes
 
     def spend(self, attempt: int, batch: int) -> None:
-        self._spent.spend(attempt, batch)
+        super().spend(attempt, batch)
         self._notes.append((attempt, batch))
 
 
