@@ -1,14 +1,21 @@
-"""What loads: no accounting unasked, nothing that Windows lacks, the kernel that is named."""
+"""What loads and must be installed: no accounting unasked, nothing that Windows lacks, the kernel
+that is named; an install with some extras runs their commands, and names what others need.
+"""
 
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rig.commands import python
 
-from precad.common.errors import Misconfiguration
+from precad.cli.main import COMMANDS, EXTRAS
+from precad.common.errors import LEAST_EXTRA, Misconfiguration, MissingPackage, PrecadError, missing
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.kernel import NUMPY, VARIABLE, built_library, chosen, kernels, project_blocks
 
@@ -122,3 +129,198 @@ def test_a_server_does_not_start_with_a_kernel_that_is_not_there() -> None:
     refused = process(SERVES, **{VARIABLE: "fortran"})
     assert refused.returncode == 1
     assert "Misconfiguration: PRECAD_KERNEL = 'fortran'" in refused.stderr
+
+
+ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
+AN_ACCOUNT = (
+    *("account", "--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2"),
+    *("--rounds", "6", "--delta", "1e-5"),
+)
+WITHOUT = """
+import sys
+from importlib.abc import MetaPathFinder
+absent = set(sys.argv.pop(1).split(","))
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+"""Hides packages as if they weren't installed; also from what others import if they can."""
+RUN = WITHOUT + "from precad.cli.start import main\nmain()"
+
+
+@pytest.fixture(scope="module")
+def extras() -> dict[str, set[str]]:
+    """Each extra's distributions, those of the extras that it names included."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional: dict[str, list[str]] = project["optional-dependencies"]
+
+    def closure(requirements: list[str]) -> set[str]:
+        found: set[str] = set()
+        for requirement in requirements:
+            own = re.fullmatch(r"precad\[(.*)\]", requirement)
+            if own:
+                found |= {d for each in own[1].split(",") for d in closure(optional[each])}
+            else:
+                found.add(re.split(r"[^\w-]", requirement)[0])
+        return found
+
+    return {"": closure(project["dependencies"])} | {e: closure(r) for e, r in optional.items()}
+
+
+def run(program: str, absent: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return python("-c", program, ",".join(sorted(absent)), *arguments)
+
+
+def lacking(extras: dict[str, set[str]], *names: str) -> set[str]:
+    """Packages, by their import names, that an install with those extras doesn't have."""
+    there = {distribution for name in names for distribution in extras[name]}
+    return {name for name in LEAST_EXTRA if DISTRIBUTIONS.get(name, name) not in there}
+
+
+def test_the_table_names_every_package_of_a_role_and_the_extra_has_it(
+    extras: dict[str, set[str]],
+) -> None:
+    named = {DISTRIBUTIONS.get(name, name) for name in LEAST_EXTRA}
+    assert named == extras["demo"] - extras[""] - {"sklearn"}
+    for name, extra in LEAST_EXTRA.items():
+        assert DISTRIBUTIONS.get(name, name) in extras[extra]
+    assert set(EXTRAS.values()) <= set(extras)
+
+
+def test_no_owner_installs_crypten_and_no_server_what_trains(extras: dict[str, set[str]]) -> None:
+    assert extras["client"] == {"torch", "scipy"}
+    assert not extras["server"] & {"scikit-learn", "matplotlib", "dp-accounting"}
+    assert extras["dealer"] == {"prometheus-client"}
+    assert not extras["demo"] & {"ray", "pytest", "opendp", "psycopg", "flwr"}
+    assert extras["demo"] < extras["dev"]
+
+
+HELP = (
+    WITHOUT
+    + """
+from click.testing import CliRunner
+from precad.cli.main import COMMANDS, app
+for command in ("", *COMMANDS):
+    said = CliRunner().invoke(app, [*filter(None, [command]), "--help"])
+    assert said.exit_code == 0 and "Usage" in said.stdout, (command, said.output, said.exception)
+    print(command)
+"""
+)
+
+
+def test_every_command_shows_its_help_without_any_extra() -> None:
+    said = run(HELP, set(LEAST_EXTRA))
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.split() == list(COMMANDS)
+
+
+PARTS = {
+    "dealer": "common.wire.metrics_page",
+    "": "dealer.process client.connection common.identity.deployment_keys",
+    "client": "client.data_owner client.owner_settings client.own_account accounting.exact",
+    "server": "server_a.process server_b.process aggregator.workers.worker_process",
+    "plan": "cli.certify_answer accounting.guarantees",
+    "report": "cli.report_sources cli.report cli.report_facts",
+    "simulation": "simulation simulation.datasets cli.demo_training",
+}
+LOADED = (
+    WITHOUT
+    + """
+from importlib import import_module
+for step in sys.argv[1:]:
+    hidden, modules = step.split(":")
+    absent = set(hidden.split(","))
+    for module in modules.split():
+        import_module(f"precad.{module}")
+    assert not absent & set(sys.modules), (modules, absent & set(sys.modules))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "chain", [("", "client", "simulation"), ("dealer",), ("plan", "report"), ("server",)]
+)
+def test_a_part_loads_with_nothing_but_its_extra(
+    extras: dict[str, set[str]], chain: tuple[str, ...]
+) -> None:
+    """One process for parts of which each needs more than the one before."""
+    absent = [lacking(extras, each) for each in chain]
+    assert all(more >= less for more, less in pairwise(absent))
+    steps = [f"{','.join(a)}:{PARTS[each]}" for a, each in zip(absent, chain, strict=True)]
+    said = run(LOADED, absent[0], *steps)
+    assert said.returncode == 0, said.stderr
+
+
+OWNER = """
+client = "ward-3"
+task = "task.toml"
+server_a = "127.0.0.1:1"
+server_b = "127.0.0.1:2"
+identity = "keys"
+data = "records.csv"
+state = "state"
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "installed", "sentence"),
+    [
+        (("serve", "a", "--config", "x.toml"), "client", "precad serve needs SERVER"),
+        (("join", "--config", "x.toml"), "", "precad join needs CLIENT"),
+        (("simulate", "x.toml"), "plan", "precad simulate needs SIMULATION"),
+        (AN_ACCOUNT, "", "precad account needs PLAN"),
+        (("ledger", "show", "x"), "client", "precad ledger needs SERVER"),
+    ],
+)
+def test_a_command_that_lacks_a_package_says_what_to_install(
+    extras: dict[str, set[str]],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    installed: str,
+    sentence: str,
+) -> None:
+    absent = lacking(extras, *filter(None, [installed]))
+    (tmp_path / "x.toml").write_text(OWNER, encoding="utf-8")
+    program = f"import os\nos.chdir({str(tmp_path)!r})\n{RUN}"
+    said = run(program, absent, *arguments)
+    assert said.returncode == 1
+    text, extra = sentence.rsplit(" ", 1)
+    pattern = (
+        f"precad: {text} (\\w+), which isn't installed: pip install 'precad\\[{extra.lower()}\\]'\n"
+    )
+    # What it is about to do may stand before it.
+    found = re.search(rf"^{pattern}\Z", said.stderr, re.MULTILINE)
+    assert found, said.stderr
+    assert found[1] in absent
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("from precad.client import DataOwner", "DataOwner needs torch.*precad.client."),
+        ("import precad; precad.simulate", r"precad.simulate needs torch.*precad\[simulation\]"),
+        ("import precad; precad.DataOwner", r"DataOwner needs torch.*precad.client."),
+    ],
+)
+def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
+    program: str, words: str
+) -> None:
+    said = run(WITHOUT + program, set(LEAST_EXTRA))
+    last = said.stderr.strip().splitlines()[-1]
+    assert last.startswith("precad.common.errors.MissingPackage: ")
+    assert re.search(words, last)
+    assert issubclass(MissingPackage, ImportError)
+    assert issubclass(MissingPackage, PrecadError)
+
+
+def test_what_is_imported_on_first_use_is_listed_before() -> None:
+    said = run("import precad, sys; print(*dir(precad)); assert 'torch' not in sys.modules", set())
+    assert {"DataOwner", "simulate"} <= set(said.stdout.split()), said.stderr
+
+
+@pytest.mark.parametrize("name", ["pandas", None, "precad.common.forgotten"])
+def test_a_missing_module_that_no_extra_brings_stays_as_loud_as_it_was(name: Any) -> None:
+    assert missing(ModuleNotFoundError("No module named x", name=name), "precad join") is None

@@ -1,8 +1,11 @@
-"""`python -m research`, and the parts of one's own that docs/experiments.md shows."""
+"""`python -m research`, one's own parts (docs/experiments.md), cells that are broken off.
+
+In processes that are killed: tests/soak/test_experiments.py.
+"""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,18 @@ from click.testing import CliRunner
 from distributed import LocalCluster
 from research.__main__ import experiments
 from research.algorithms import ALGORITHMS, Problem
+from research.checkpoint import Checkpoint
 from research.datasets import DATASETS, load
 from research.datasets.partition import iid
 from research.defences import DEFENCES
 from research.models import MODELS
+from research.papers import liu_fig1, liu_votes, precad_check
+from research.papers.precad_backdoor import BACKDOOR
+from research.papers.precad_common import train
 from research.papers.xie_table9 import cells
 from research.poisoning import ATTACKS
 from research.registry import load_plugins
-from research.study import EXPERIMENTS, Scale
+from research.study import EXPERIMENTS, Scale, Surroundings
 from research.study.run import run
 
 from precad.common.errors import Misconfiguration
@@ -127,7 +134,7 @@ def values(folder: Path, **how: Any) -> list[Mapping[str, Any]]:
 def test_dask_gives_what_one_process_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    """In one process; with nodes that are lost: tests/soak/test_experiment_on_a_cluster.py."""
+    """In one process; with nodes that are lost: tests/soak/test_experiments.py."""
     how: dict[str, Any] = {"backend": "dask", "workers": 2}
     monkeypatch.delenv(DASKS_ADDRESS, raising=False)
     with pytest.raises(Misconfiguration, match=DASKS_ADDRESS):
@@ -141,3 +148,50 @@ def test_dask_gives_what_one_process_gives(
         else:
             with pytest.raises(Misconfiguration, match="workers there of one thread each"):
                 values(tmp_path, **how)
+
+
+TRAINING = {
+    **BACKDOOR[Scale.SMALL],
+    "rounds": 20,
+    "noise_multiplier": 1.0,
+    "client_clip": 5.0,
+    "attackers": 3,
+    "seed": 2,
+}
+CHECK = {**TRAINING, "algorithm": "precad", "check": "published"}
+VOTES = {**liu_fig1.SETTINGS[Scale.SMALL], "models": 12, "steps": 40, "seed": 1, "tested": 50}
+CELLS: dict[str, tuple[Callable[..., Mapping[str, Any]], dict[str, Any], int]] = {
+    "precad": (train, {**TRAINING, "algorithm": "precad"}, 15),
+    "local-dp": (train, {**TRAINING, "algorithm": "local-dp"}, 15),
+    "non-private": (train, {**TRAINING, "algorithm": "non-private"}, 15),
+    "check": (precad_check.measure, CHECK, 15),
+    "dp": (liu_votes.measure, {**VOTES, "arm": "dp", "noise_multiplier": 1.0}, 27),
+    "bagging": (
+        liu_votes.measure,
+        {**VOTES, "arm": "bagging", "bag": 2000, "plain_steps": 20},
+        220,
+    ),
+}
+"""What measures, the settings, and after which of its steps it is broken off."""
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_that_is_broken_off_goes_on_to_the_same_values(tmp_path: Path, name: str) -> None:
+    measure, settings, stops = CELLS[name]
+    told: list[int] = []
+
+    def stop(done: int, _all: int) -> None:
+        if done == stops:
+            raise KeyboardInterrupt
+
+    def progress(done: int, _all: int) -> None:
+        told.append(done)
+
+    def around(told: Callable[[int, int], object]) -> Surroundings:
+        return Surroundings(progress=told, checkpoint=Checkpoint(tmp_path / "cell.npz"))
+
+    whole = measure(settings, Surroundings())
+    with pytest.raises(KeyboardInterrupt):
+        measure(settings, around(stop))
+    assert measure(settings, around(progress)) == whole
+    assert 1 < told[0] <= stops

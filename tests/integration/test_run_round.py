@@ -163,18 +163,13 @@ def test_a_body_of_the_wrong_length_is_refused_and_nobody_elses_affair(
     assert (finished.noisy_sum == 2 * good).all()
 
 
-def test_a_round_without_any_client_releases_noise(make_task: Maker) -> None:
-    finished = play(make_task(D), {}, noise=FixedNoise)
-    assert finished.valid == ()
-    assert (finished.noisy_sum == 3_000_032).all()
-
-
-def test_a_round_whose_submissions_are_all_rejected_releases_noise(make_task: Maker) -> None:
+def test_a_round_releases_noise_though_nobody_came_or_all_were_rejected(make_task: Maker) -> None:
     task = make_task(D)
-    finished = play(task, named(list(bad(task).values())), noise=FixedNoise)
-    assert finished.valid == ()
-    assert (finished.noisy_sum == 3_000_032).all()
-    assert len(refused(finished)) == len(bad(task))
+    rejected = named(list(bad(task).values()))
+    for updates in ({}, rejected):
+        finished = play(task, updates, noise=FixedNoise)
+        assert (finished.valid, len(refused(finished))) == ((), len(updates))
+        assert (finished.noisy_sum == 3_000_032).all()
 
 
 def test_each_servers_noise_is_added_once(make_task: Maker) -> None:

@@ -8,15 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.rig.commands import precad
+from tests.rig.tasks import RECIPE
 
 RECORDS, FEATURES = 40, 8
-RECIPE = """[data]
-target = { name = "died", kind = "categorical", levels = ["no", "yes"] }
-columns = [
-  { name = "age", centre = 60, scale = 20, fill = 60 },
-  { name = "ward", kind = "categorical", levels = ["A", "B"], fill_level = "B" },
-]
-"""
 REAL = """[data]
 target = { name = "days", centre = 10, scale = 5 }
 columns = [{ name = "age", centre = 60, scale = 20 }]

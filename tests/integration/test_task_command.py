@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.rig.commands import document, precad, refused, said
+from tests.rig.tasks import RECIPE
 
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import planned_guarantees
@@ -100,19 +101,11 @@ def test_a_model_that_cannot_train_is_refused_with_its_line(
     assert (tmp_path / "own.toml").exists() is not bool(said)
 
 
-RECIPE = DataSection(
-    target=Column(name="died", kind="categorical", levels=("no", "yes")),
-    columns=(
-        Column(name="age", centre=60.0, scale=20.0, fill=60.0),
-        Column(name="ward", kind="categorical", levels=("A", "B"), fill_level="B"),
-    ),
-)
-
-
 def test_what_is_written_is_the_task_whatever_its_columns_are_named(made: Path) -> None:
     task, names = Task.load(made), ("Überwachung", "𝛼 \N{SNOWMAN}", "a\x7fb")
-    odd = RECIPE.model_copy(update={"columns": tuple(Column(name=name) for name in names)})
-    for update in ({}, {"projections": 60}, {"data": RECIPE}, {"data": odd}):
+    data = DataSection.model_validate(tomllib.loads(RECIPE)["data"])
+    odd = data.model_copy(update={"columns": tuple(Column(name=name) for name in names)})
+    for update in ({}, {"projections": 60}, {"data": data}, {"data": odd}):
         changed = task.model_copy(update=update)
         assert Task.parse(tomllib.loads(written(changed, "head"))) == changed
 
@@ -238,13 +231,6 @@ def test_a_file_that_is_there_is_kept(made: Path) -> None:
     assert made.read_bytes() == before
 
 
-RECIPE_TEXT = """[data]
-target = { name = "died", kind = "categorical", levels = ["no", "yes"] }
-columns = [
-  { name = "age", centre = 60, scale = 20, fill = 60 },
-  { name = "ward", kind = "categorical", levels = ["A", "B"], fill_level = "B" },
-]
-"""
 OWN = """from torch import nn
 
 
@@ -264,7 +250,7 @@ def Three():
 @pytest.fixture
 def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a recipe, models and a table; the current one."""
-    (tmp_path / "columns.toml").write_text(RECIPE_TEXT)
+    (tmp_path / "columns.toml").write_text(RECIPE)
     (tmp_path / "nets_of_hospital.py").write_text(OWN)
     (tmp_path / "ward.csv").write_text("age,ward,died\n" + "70,A,yes\n,C,no\n" * 20)
     monkeypatch.chdir(tmp_path)
@@ -317,7 +303,7 @@ def test_what_the_recipe_says_nothing_else_may(
 
 
 def test_a_recipe_with_a_mistake_names_the_file(hospital: Path) -> None:
-    (hospital / "columns.toml").write_text(RECIPE_TEXT.replace("centre", "center"))
+    (hospital / "columns.toml").write_text(RECIPE.replace("centre", "center"))
     arguments = ("task", "new", "task.toml", *FROM_RECIPE, "--architecture", "logistic")
     assert "unknown key in columns.toml" in refused(*arguments)
 

@@ -1,4 +1,4 @@
-"""`python -m research`: cells are kept, taken up again, repeated; parts are added."""
+"""`python -m research`: cells are kept, taken up again, repeated and shown; parts are added."""
 
 import errno
 import json
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from research.registry import Registry, load_plugins
 from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 from research.study.environment import environment
@@ -190,3 +191,39 @@ def test_every_cell_is_told_from_all_others_and_can_be_kept(name: str) -> None:
         assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells) > 0
         assert all("seed" in cell for cell in cells)
     assert EXPERIMENTS[name].claim.endswith(".")
+
+
+RESULTS = Path(__file__).parents[2] / "benchmarks/results/papers"
+MEASURED = [name for name in EXPERIMENTS if (RESULTS / f"{name}-small.json").exists()]
+SOME = 3
+"""Parts of each experiment that are looked at."""
+
+
+def kept(name: str) -> list[Result]:
+    """The committed ones of the small scale."""
+    return Kept(RESULTS, name, Scale.SMALL).of(EXPERIMENTS[name].all_cells(Scale.SMALL))
+
+
+def parts(results: list[Result]) -> list[list[Result]]:
+    """One cell, or all that have a setting's first value, or its last: the smallest such parts."""
+    last = len(results) - 1
+    found: set[tuple[int, ...]] = {(0,), (last,)}
+    for setting in {name for result in results for name in result.settings}:
+        values = [json.dumps(result.settings.get(setting)) for result in results]
+        for end in (0, last):
+            found.add(tuple(i for i, value in enumerate(values) if value == values[end]))
+    return [[results[i] for i in part] for part in sorted(found, key=len)[:SOME]]
+
+
+def drawn(name: str, results: list[Result]) -> Figure:
+    figure = Figure()
+    EXPERIMENTS[name].plot(results, figure)
+    return figure
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_any_part_of_an_experiment_has_a_table_and_a_picture(name: str) -> None:
+    for part in parts(kept(name)):
+        table = EXPERIMENTS[name].table(part)
+        assert all(len(row) == len(table.headings) for row in table.rows)
+        drawn(name, part)

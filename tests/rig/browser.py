@@ -25,6 +25,13 @@ SHOTS = "PRECAD_SCREENSHOTS"
 """A folder in the environment keeps what tests see, for a person to look at."""
 WIDE, NARROW = (1280, 900), (360, 740)
 Scheme = Literal["light", "dark"]
+VIEWS: tuple[tuple[str, tuple[int, int], Scheme], ...] = (
+    ("light", WIDE, "light"),
+    ("dark", WIDE, "dark"),
+    ("narrow", NARROW, "light"),
+    ("narrow-dark", NARROW, "dark"),
+)
+"""As which a page is looked at."""
 
 
 def browser_program() -> str:

@@ -27,6 +27,16 @@ larger, and with it the noise per client.
 """
 
 
+RECIPE = """[data]
+target = { name = "died", kind = "categorical", levels = ["no", "yes"] }
+columns = [
+  { name = "age", centre = 60, scale = 20, fill = 60 },
+  { name = "ward", kind = "categorical", levels = ["A", "B"], fill_level = "B" },
+]
+"""
+"""Of a table of two columns, of which one has levels."""
+
+
 def task_with(changes: dict[str, Any], dimension: int = 8) -> Task:
     """``task_with({"privacy.client_clip": 30.1})``: as the fixture ``make_task``."""
     return small_task(dimension, changes)

@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rig.browser import NARROW, WIDE, Page, Scheme, browsing, faults
+from tests.rig.browser import VIEWS, WIDE, Page, browsing, faults
 from tests.site.conftest import SITE
 
 PAGES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html"))
 LOOKED_AT = {"index.html", "docs/metrics.html", "docs/protocol.html", "reference/commands.html"}
 """Pages whose pictures are taken, for a person."""
-VIEWS: tuple[tuple[str, tuple[int, int], Scheme], ...] = (
-    ("light", WIDE, "light"),
-    ("dark", WIDE, "dark"),
-    ("narrow", NARROW, "light"),
-)
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -1,12 +1,23 @@
-"""Experiments where they take long: in processes of their own, and the papers' own scale."""
+"""Experiments where they take long: in processes that are killed, on clusters that lose a node."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
-from research.study import Scale
+from research.papers.precad_backdoor import BACKDOOR
+from research.papers.precad_common import train
+from research.study import EXPERIMENTS, Scale, Surroundings
+from research.study.kept import Kept
+from research.study.run import PARTIAL, run
 from tests.house.test_document_numbers import generator
 from tests.rig.commands import printed
+from tests.rig.waiting import until
 
 MEASURES = """
 import os, sys
@@ -33,3 +44,159 @@ def test_a_result_says_what_its_own_process_computed_with(tmp_path: Path) -> Non
 
 def test_the_tables_of_the_papers_own_scale_are_the_results() -> None:
     assert generator()["wrong"](Scale.PAPER) == []
+
+
+SETTINGS = {
+    **BACKDOOR[Scale.SMALL],
+    "rounds": 100,
+    "noise_multiplier": 1.0,
+    "client_clip": 5.0,
+    "attackers": 3,
+    "seed": 2,
+}
+PLUGIN = """
+from research.papers.precad_common import train
+from research.study import EXPERIMENTS, Experiment, Scale, Table
+
+EXPERIMENTS.register("killed")(
+    Experiment(
+        paper="none",
+        figure="none",
+        claim="It goes on.",
+        does="One cell.",
+        settings=dict.fromkeys(Scale, SETTINGS),
+        cells=lambda scale: [{"algorithm": "precad"}],
+        measure=train,
+        table=lambda results: Table(["cells"], [[str(len(results))]]),
+        plot=lambda results, figure: None,
+    )
+)
+"""
+
+
+def started(folder: Path, plugin: Path) -> "subprocess.Popen[bytes]":
+    words = ["run", "killed", "--no-plot", "--plugin", str(plugin)]
+    root = Path(__file__).parents[2]
+    found = f"{root / 'src'}:{root}"
+    return subprocess.Popen(
+        [sys.executable, "-m", "research", *words, "--output", str(folder)],
+        env=os.environ | {"PYTHONPATH": found, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def test_a_killed_run_goes_on_to_the_same_values(tmp_path: Path) -> None:
+    plugin, folder = tmp_path / "own.py", tmp_path / "kept"
+    plugin.write_text(PLUGIN.replace("SETTINGS", repr(SETTINGS)))
+    first = started(folder, plugin)
+    until(lambda: list((folder / PARTIAL).glob("*.npz")), "a state that is kept")
+    assert first.poll() is None, "over before it was killed"
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert not list(folder.glob("*.json"))
+    assert started(folder, plugin).wait() == 0
+    (cell,) = json.loads((folder / "killed-small.json").read_text())["cells"]
+    assert cell["values"] == train({**SETTINGS, "algorithm": "precad"}, Surroundings())
+    assert not list((folder / PARTIAL).glob("*.npz"))
+
+
+WHOLE = "xie-fig9"
+"""Accounting alone, so that the cells are short."""
+HELD = f"""
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from research.study import EXPERIMENTS
+
+folder = Path(os.environ["HELD"])
+whole = EXPERIMENTS["{WHOLE}"]
+
+
+def measure(settings, around):
+    (folder / f"begun-{{os.getpid()}}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return whole.measure(settings, around)
+
+
+EXPERIMENTS.register("held")(replace(whole, measure=measure))
+"""
+"""The same, where cells are held up until a node is lost."""
+DRIVER = """
+import sys
+from functools import partial
+from pathlib import Path
+from research.study import Scale
+from research.study.run import run
+
+backend, output, plugin = sys.argv[1:]
+run(
+    "held",
+    Scale.SMALL,
+    Path(output),
+    workers=2,
+    backend=backend,
+    plugins=(Path(plugin),),
+    on_cell=lambda _result, done, _all: print(f"cell {done}", flush=True),
+)
+"""
+ADDRESS = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}
+"""Where each backend looks for its cluster."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("backend", ADDRESS)
+def test_a_cluster_gives_what_one_process_gives_also_when_a_node_is_lost_amid_a_cell(
+    tmp_path: Path, backend: str
+) -> None:
+    plugin = tmp_path / "held.py"
+    plugin.write_text(HELD)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        # Workers at the test's own priority: a busy machine would let them wait for minutes.
+        "RAY_worker_niceness": "0",
+        "HELD": str(tmp_path),
+    }
+    with subprocess.Popen(
+        # Of one processor each, so that two workers are on both.
+        [sys.executable, "-m", f"tests.rig.{backend}_cluster", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as cluster:
+        assert cluster.stdin is not None
+        assert cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+        assert address
+        with subprocess.Popen(
+            [sys.executable, "-c", DRIVER, backend, str(tmp_path), str(plugin)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment | {ADDRESS[backend]: address},
+        ) as driver:
+            try:
+                until(partial(two_have_begun, tmp_path, driver), "two cells at a time")
+                cluster.stdin.write("kill\n")
+                cluster.stdin.flush()
+                assert cluster.stdout.readline() == "killed\n"
+                (tmp_path / "go").touch()
+                said = driver.communicate()[0].splitlines()
+            finally:
+                driver.kill()
+    assert driver.returncode == 0
+    alone = run(WHOLE, Scale.SMALL, tmp_path)
+    # Ray itself writes lines too.
+    told = [line for line in said if line.startswith("cell ")]
+    assert told == [f"cell {number}" for number in range(1, len(alone) + 1)]
+    together = Kept(tmp_path, "held", Scale.SMALL).of(EXPERIMENTS[WHOLE].all_cells(Scale.SMALL))
+    assert [r.values for r in together] == [r.values for r in alone]
+    assert [r.settings for r in together] == [r.settings for r in alone]
+
+
+def two_have_begun(folder: Path, driver: "subprocess.Popen[str]") -> bool:
+    assert driver.poll() is None
+    return len(list(folder.glob("begun-*"))) >= 2

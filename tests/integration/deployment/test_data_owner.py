@@ -1,5 +1,6 @@
-"""The SDK as a data owner uses it: own data, own model, own loss, own limit; real servers."""
+"""The SDK as a data owner uses it: own data, own model, own loss, own limit; README's snippet."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from torch.utils.data import TensorDataset
 from precad.accounting.exact import record_epsilon
 from precad.cli.local_deployment import LINGER_S
 from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
+from precad.client.gradients.torch_models import logistic
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Role
 
 ROUNDS = 4
 ALLOWED = 2
@@ -145,3 +147,45 @@ def check_the_model(result: Participation, folder: Path, x: Any, y: Any) -> None
     assert saved.digest == result.model.digest
     with pytest.raises(Misconfiguration, match="parameter 0"):
         result.load_into(torch.nn.Linear(FEATURES, 1))
+
+
+README = Path(__file__).parents[3] / "README.md"
+
+
+def snippet() -> str:
+    section = README.read_text("utf-8").split("## For data owners: the SDK")[1]
+    (code, *_) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    return str(code)
+
+
+def test_it_trains_and_brings_the_model_home(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = [{"name": name} for name in ("a", "b", "c")]
+    target = {"name": "y", "kind": "categorical", "levels": ["0", "1"]}
+    changes = {"data": {"target": target, "columns": columns}, "training.rounds": 3}
+    x = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    there = deploy(changes, 1, {ClientId("ward-3"): (x, y)}, linger_s=LINGER_S)
+    rows = [",".join(f"{value:.6g}" for value in row) for row in np.column_stack([x, y])]
+    (there.folder / "ward.csv").write_text("\n".join(["a,b,c,y", *rows]), encoding="utf-8")
+    with there:
+        there.start_servers()
+        code = snippet()
+        for name, role in (("a.example:7301", "server-a"), ("b.example:7302", "server-b")):
+            assert name in code
+            code = code.replace(name, there.addresses[role])
+        monkeypatch.chdir(there.folder)
+        net = logistic(3, 2)
+        names: dict[str, Any] = {"net": net}
+        exec(code, names)
+    result = names["result"]
+    assert isinstance(result, Participation)
+    assert (result.ended, result.counted) == ("finished", 3)
+    assert result.model is not None
+    flat = torch.cat([p.detach().flatten() for p in net.parameters()]).numpy()
+    assert (flat == result.model.theta.astype(np.float32)).all()
+    assert (there.folder / "state" / "model.safetensors").is_file()
+    printed = capsys.readouterr().out
+    assert printed.count("RoundInfo(number=") == 3
+    assert str(result.model) in printed

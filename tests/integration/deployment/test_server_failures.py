@@ -119,22 +119,6 @@ def test_different_tasks_stop_the_servers_with_both_digests(
     assert deployment.processes["dealer"].poll() is None
 
 
-def test_a_leader_with_a_wrong_address_says_so_and_waits_for_no_deadline(deploy: Deploy) -> None:
-    deployment = deploy({"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S})
-    config = deployment.folder / "server-a.toml"
-    b, dealer = (deployment.addresses[name] for name in ("server-b", "dealer"))
-    config.write_text(config.read_text().replace(f'"{b}"', f'"{dealer}"'))
-    for name in ("dealer", "server-a"):
-        deployment.start_server(name)
-    sentence = f"server B isn't at {dealer}: whoever answers there has another party's certificate"
-
-    def log() -> str:
-        return deployment.log("server-a")
-
-    until(lambda: sentence in log(), log)
-    assert re.search(r"trying again for \d+ s", log())
-
-
 def test_join_says_why_it_ends_on_its_last_line(running: Running, tmp_path: Path) -> None:
     config = (running.deployment.folder / "ward-00.toml").read_text(encoding="utf-8")
     task = Task.parse(running.task.model_dump() | {"name": "another"})

@@ -55,9 +55,11 @@ def filled_url(durable_url: str, opener: Opener, prepared: Callable[..., None]) 
 @contextmanager
 def changing(url: str) -> Iterator[Connection]:
     engine = writing_engine(parse_url(url))
-    with engine.begin() as connection:
-        yield connection
-    engine.dispose()
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def columns(url: str, table: str) -> set[str]:

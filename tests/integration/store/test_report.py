@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare, tamper
-from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
+from tests.rig.browser import VIEWS, browsing, faults
 from tests.rig.commands import precad
 
 from precad.accounting.adversaries import MALICIOUS_SERVER, Run
@@ -31,12 +31,6 @@ SECTIONS = {
     *("training", "guarantees", "accuracy", "robustness", "inputs"),
     *("submissions", "enforced", "ledgers", "limits"),
 }
-VIEWS: tuple[tuple[str, tuple[int, int], Scheme], ...] = (
-    ("light", WIDE, "light"),
-    ("dark", WIDE, "dark"),
-    ("narrow", NARROW, "light"),
-    ("narrow-dark", NARROW, "dark"),
-)
 HEIGHTS = """Object.fromEntries([...document.querySelectorAll("section")].map(
     (section) => [section.id, section.getBoundingClientRect().height]))"""
 HOSTILE = "<script>alert(1)</script>"

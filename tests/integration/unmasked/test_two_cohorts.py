@@ -204,7 +204,8 @@ def test_the_dealer_recognises_no_candidate_for_who_was_drawn(
     seen = pieces_of(data)
     truth = tuple(sorted(world.clients[1:4]))
     careless = hashlib.sha256(encode_context("cohort", *(c.encoded() for c in truth))).digest()
-    salts = [*salts_in(data, task), *(each.context for each in asked if is_square(each))][:9]
+    contexts = [each.context for each in asked if isinstance(each, SquareRequest)]
+    salts = [*salts_in(data, task), *contexts][:9]
     found = []
     for cohort in cohorts(world.clients):
         candidates = made_of(cohort, task, salts)
@@ -212,7 +213,3 @@ def test_the_dealer_recognises_no_candidate_for_who_was_drawn(
         # The control: one digest of a cohort more.
         found += [cohort] if candidates & pieces_of(careless) else []
     assert found == [truth]
-
-
-def is_square(request: Any) -> bool:
-    return isinstance(request, SquareRequest)

@@ -19,7 +19,6 @@ from precad.aggregator.validate.crypten_comparisons import (
     all_signs,
 )
 from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
-from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.dealer.dealer_role import DealerRole
@@ -163,24 +162,6 @@ def test_the_program_of_triples_is_what_crypten_demands() -> None:
         expected = tuple((shape, shape) for shape in program(n, n * width))
         assert tuple(demanded[Role.SERVER_A]) == expected
         assert tuple(demanded[Role.SERVER_B]) == expected
-
-
-def test_parties_with_different_batches_stop() -> None:
-    dealer = DealerRole(TASK, 1)
-
-    def play(role: Role, link: PeerLink) -> Bits:
-        n = 3 if role is Role.SERVER_A else 4
-        # B's dealing was for another shape: its corrections are made up here.
-        request = request_of(n, 1)
-        corrections = np.zeros(
-            0 if role is Role.SERVER_A else request.correction_words, dtype=np.int64
-        )
-        dealt = DealtRandomness(role, dealer.key_for(role), request, corrections)
-        with acting_as(RANKS[role], link, DealtProvider(dealt.binary_triples())):
-            return all_signs(np.zeros((n, 1), dtype=np.int64), np.array([True]))
-
-    with pytest.raises(PeerViolation, match="bytes, expected"):
-        play_both(play)
 
 
 def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:
