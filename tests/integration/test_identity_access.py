@@ -39,23 +39,18 @@ class OnlyFor(grpc.GenericRpcHandler):
         del handler_call_details
         return grpc.unary_unary_rpc_method_handler(self.answer)
 
-    def answer(self, request: bytes, context: Any) -> bytes:
+    def answer(self, request: bytes, context: Any) -> Any:
         del request
         try:
             return str(require(context, self.identity, *self.roles)).encode()
         except AccessDenied as denied:
-            context.abort(code_of(denied), str(denied))
-            raise
+            return context.abort(code_of(denied), str(denied))
 
 
 class OnlyForAio(OnlyFor):
-    async def answer(self, request: bytes, context: Any) -> bytes:  # type: ignore[override]
-        del request
-        try:
-            return str(require(context, self.identity, *self.roles)).encode()
-        except AccessDenied as denied:
-            await context.abort(code_of(denied), str(denied))
-            raise
+    async def answer(self, request: bytes, context: Any) -> bytes:
+        answer = super().answer(request, context)
+        return answer if isinstance(answer, bytes) else await answer
 
 
 def code_of(denied: AccessDenied) -> grpc.StatusCode:

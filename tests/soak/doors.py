@@ -7,6 +7,7 @@ the other, claims that no task allows, calls about others: all of one good certi
 import sqlite3
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from random import Random
@@ -138,8 +139,11 @@ def besieged(
             for each in orders:
                 # Not where the training ends before it gets there.
                 deployment.order([each])
-                until_struck_or_done(deployment)
-            clients_finish(deployment)
+                until(deployment, lambda: not deployment.open_orders() or finished(deployment))
+            for path in deployment.orders.glob("*.orders"):
+                with suppress(FileNotFoundError):
+                    path.unlink()
+            until(deployment, lambda: finished(deployment))
             deployment.wait_for(lambda: min(each.made for each in floods) >= CONNECTIONS)
             for role in SERVER_ROLES:
                 descriptors = Path(f"/proc/{deployment.processes[role].pid}/fd")
@@ -154,30 +158,14 @@ def besieged(
         kill_all(deployment)
 
 
-def until_struck_or_done(deployment: FaultyDeployment) -> None:
-    """Until the order was carried out and its victim started again, or all owners are done."""
-
+def until(deployment: FaultyDeployment, over: Callable[[], bool]) -> None:
+    """Until it is over; whoever dies is started again, and operators do what they are told."""
     operators = Operators(deployment)
 
     def ready() -> bool:
         deployment.restart_the_dead()
         operators.look()
-        return not deployment.open_orders() or finished(deployment)
-
-    deployment.wait_for(ready)
-
-
-def clients_finish(deployment: FaultyDeployment) -> None:
-    for path in deployment.orders.glob("*.orders"):
-        with suppress(FileNotFoundError):
-            path.unlink()
-
-    operators = Operators(deployment)
-
-    def ready() -> bool:
-        deployment.restart_the_dead()
-        operators.look()
-        return finished(deployment)
+        return over()
 
     deployment.wait_for(ready)
 

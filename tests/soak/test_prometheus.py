@@ -6,7 +6,6 @@ are skipped, but under CI they fail.
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import urllib.parse
@@ -51,15 +50,6 @@ def promtool(*arguments: object) -> None:
 def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should() -> None:
     promtool("check", "rules", RULES)
     promtool("test", "rules", CASES)
-
-
-def test_every_rule_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
-    rules = re.findall(r"alert: (\w+)", RULES.read_text(encoding="utf-8"))
-    cases = CASES.read_text(encoding="utf-8")
-    assert len(rules) >= 7
-    for rule in rules:
-        assert f"alertname: {rule}\n" in cases
-        assert f"alertname: {rule}, eval_time" in cases
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,10 +181,3 @@ def test_every_runbook_does_what_it_says(consortium: str, tmp_path: Path) -> Non
         assert audit_ledger(training.state(server)).findings == ()
     # But for the attempt that was under way when everybody was killed.
     assert len(compare_ledgers(*(training.state(server) for server in SERVERS))) <= 1
-
-
-def test_a_page_that_promises_what_a_command_does_not_say_is_noticed(tmp_path: Path) -> None:
-    with organisations(tmp_path) as (all_of_them, _):
-        broken = Command("docs/runbooks.md", 1, "echo BROKEN", "sound", "North", "")
-        with pytest.raises(AssertionError, match="sound"):
-            Week(all_of_them, tmp_path)._type(broken)

@@ -20,12 +20,16 @@ COLUMNS = 44
 status = partial(precad, "status")
 
 
-@pytest.mark.parametrize("server", ["a", "b"])
-def test_status_is_one_json_document_of_what_the_server_did(running: Running, server: str) -> None:
+def play_with_a_bad_one(running: Running) -> None:
     zero = np.zeros(running.task.dimension, dtype=np.int64)
     bad = zero.copy()
     bad[0] = 2**32
     running.play({3: bad}, zero)
+
+
+@pytest.mark.parametrize("server", ["a", "b"])
+def test_status_is_one_json_document_of_what_the_server_did(running: Running, server: str) -> None:
+    play_with_a_bad_one(running)
     address = running.deployment.addresses[f"server-{server}"]
     keys = running.deployment.folder / "keys"
     asked = status(address, "--server", server, "--identity", keys / "operator", "--json")
@@ -50,16 +54,13 @@ def test_status_is_one_json_document_of_what_the_server_did(running: Running, se
 
 
 def test_the_live_screen_follows_the_rounds_in_place(running: Running) -> None:
-    zero = np.zeros(running.task.dimension, dtype=np.int64)
-    bad = zero.copy()
-    bad[0] = 2**32
-    running.play({3: bad}, zero)
+    play_with_a_bad_one(running)
     address = running.deployment.addresses["server-a"]
     identity = running.deployment.folder / "keys" / "operator"
     watch = ["status", address, "--identity", str(identity), "--watch", "--every", "0.5"]
     with terminal([sys.executable, "-m", "precad", *watch], COLUMNS) as pane:
         first = round_of(pane.wait_for(lambda text: "training: round" in text))
-        running.play({}, zero)
+        play_with_a_bad_one(running)
         asked = status(address, "--identity", identity, "--json")
         rejected = json.loads(asked.stdout)["rejected"]
         assert rejected["norm-exceeded"] >= 1
