@@ -25,13 +25,13 @@ from precad.client.records.torch_records import Records, as_records
 from precad.common import checks
 from precad.common.encode import clip_record_norm, decode
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import Role
 from precad.common.model import ModelVector, initial_vector
 from precad.common.ring import RingVector
-from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.rounds import Draws
+from precad.simulation.virtual_owners import Owners
 
 LOUD = 1.5
 """How many times as large as a record's inputs: gradients pass usual clips, and aren't learned."""
@@ -39,10 +39,9 @@ LOUD = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Canaries:
-    """Records and their coins. The coins are the audit's secret until the guesses are made."""
+    """m records, and their coins, which are the audit's secret until the guesses are made."""
 
     records: Records
-    """m, of the shape of the owner's own."""
     coins: NDArray[np.bool_] = field(repr=False)
     """``[periods, m] bool``, whether each counts; where not, its gradient is zero in every sample
     that it is drawn into, which is what neighbouring data sets differ in. A row holds for one of
@@ -113,9 +112,7 @@ class Designed:
 
 
 def designed(canaries: int, rounds: int, seed: int) -> Designed:
-    """The task, its owners and canaries.
-
-    The client clip has room for all canaries, and each round has coins of its own.
+    """The task, its owners and canaries, with coins of its own for each round.
 
     Raises Misconfiguration: more canaries than a client's clip can hold.
     """
@@ -175,10 +172,7 @@ class Audited:
 
 
 def statements(task: Task, periods: int) -> tuple[verdict.Statement, verdict.Statement]:
-    """The two record-level guarantees: who sees the models, and one server that looks on.
-
-    What is stated is of one of the training's ``periods``, each with coins of its own.
-    """
+    """The record-level guarantees of one of the training's ``periods``: models, and one server."""
     p, rounds = task.privacy, task.training.rounds // periods
     one = p.noise_multiplier
     return (
@@ -209,10 +203,8 @@ def train(
 
     def sample(version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
         drawn = draws.sample(version, client, count, rate)
-        if client != AUDITED:
-            return drawn
-        # Without those that are out.
-        return drawn[coins_at(canaries.coins, version, rounds)[drawn]]
+        counts = coins_at(canaries.coins, version, rounds)
+        return drawn[counts[drawn]] if client == AUDITED else drawn
 
     def drawn_noise(server: Role, version: int, dimension: int) -> RingVector:
         if server is Role.SERVER_B:
@@ -239,10 +231,7 @@ def train(
 
 def denominator(task: Task, data: dict[str, Any]) -> float:
     """What both servers divide by, from what the owners enrol with."""
-    rate = task.privacy.record_rate
-    claims = [Enrolment(ClientId(name), len(as_records(of)), rate) for name, of in data.items()]
-    roster = Roster({claim.client: claim for claim in claims})
-    return roster.denominator(task.privacy.client_rate)
+    return Owners(data, None, task, 0).roster(task).denominator(task.privacy.client_rate)
 
 
 def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vector]]:

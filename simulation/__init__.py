@@ -1,7 +1,7 @@
 """A whole training in one process, without TLS and without cryptography: `precad.simulate`."""
 
-from precad.simulation.attacks import View
 from precad.simulation.result import SimulatedRound, SimulatedTraining
+from precad.simulation.rounds import View
 from precad.simulation.simulate import simulate
 
 __all__ = ["SimulatedRound", "SimulatedTraining", "View", "simulate"]

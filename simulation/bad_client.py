@@ -21,7 +21,7 @@ from precad.common.identifiers import Digest, Secret
 from precad.common.ring import RingVector
 from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.share.submission import HeldBody
-from precad.simulation.attacks import Forgery, forged_update
+from precad.simulation.rounds import Forgery, forged_update
 
 DROPOUT = "dropout"
 KINDS = (*(forgery.value for forgery in Forgery), DROPOUT)

@@ -65,8 +65,7 @@ class DataSet:
         return int(np.prod(self.train_x.shape[1:]))
 
 
-SPLIT_SEED = 0
-_TEST_PART = 0.2
+SPLIT_SEED, _TEST_PART = 0, 0.2
 
 # Ten measurements each: their means, their standard errors, their worst values.
 # fmt: off
@@ -140,7 +139,7 @@ def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     start = 4 + 4 * axes
     if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):
         raise unreadable(path, "an IDX file", f"isn't an array of bytes with {axes} axes")
-    shape = [int(size) for size in np.frombuffer(data[4:start], ">u4")]
+    shape = np.frombuffer(data[4:start], ">u4").tolist()
     if len(data) - start != math.prod(shape):
         why = f"has {len(data) - start} values, its head says {math.prod(shape)}"
         raise unreadable(path, "an IDX file", why)
@@ -256,36 +255,26 @@ _ROOM_IN_SIZES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What was tuned for one data set and model; symbols as in PRECAD Table 2."""
+    """What was tuned for one data set and model: η, one server's σ, R, p and T (PRECAD Table 2)."""
 
     learning_rate: float
-    """η."""
     noise_multiplier: float
-    """σ of one server."""
     clip_budget: float
     """Sum of all clients' C: each of n clients gets C = clip_budget/n, from R to 1,024·R."""
     hidden: int = 0
     """Units of the hidden layer."""
     record_clip: float = 1.0
-    """R."""
     record_rate: float = 0.2
-    """p."""
     rounds: int = 60
-    """T."""
 
 
 SETTINGS = {
-    # 93 to 96 %, ε = 3.83.
-    ("digits", "logistic"): Settings(6.0, 2.0, 200.0),
-    # 93 to 95 %, ε = 3.83.
-    ("digits", "mlp"): Settings(3.0, 2.0, 200.0, hidden=32),
-    # 95 to 98 %, ε = 2.27.
-    ("breast-cancer", "logistic"): Settings(1.0, 3.0, 60.0),
-    # 94 to 96 %, ε = 2.27.
-    ("breast-cancer", "mlp"): Settings(1.0, 3.0, 60.0, hidden=8),
-    # 91 % with equal parts of random records, ε = 2.99; one seed.
+    ("digits", "logistic"): Settings(6.0, 2.0, 200.0),  # 93 to 96 %, ε = 3.83
+    ("digits", "mlp"): Settings(3.0, 2.0, 200.0, hidden=32),  # 93 to 95 %, ε = 3.83
+    ("breast-cancer", "logistic"): Settings(1.0, 3.0, 60.0),  # 95 to 98 %, ε = 2.27
+    ("breast-cancer", "mlp"): Settings(1.0, 3.0, 60.0, hidden=8),  # 94 to 96 %, ε = 2.27
+    # 91 % with equal parts of random records, ε = 2.99, and 94 %, ε = 3; one seed.
     ("mnist", "logistic"): Settings(12.0, 1.08, 100.0, record_rate=0.05, rounds=100),
-    # 94 % with equal parts, ε = 3; one seed.
     ("mnist", "cnn"): Settings(5.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
 }
 
@@ -293,11 +282,10 @@ SETTINGS = {
 def demo_task(
     data: DataSet, model: str, clients: int, rounds: int | None = None, client_rate: float = 1.0
 ) -> dict[str, Any]:
-    """Input for ``Task.parse``: a task that trains ``model`` on ``data``.
+    """Input for ``Task.parse``: a task that trains ``model`` on ``data`` in about equal parts.
 
     ``model`` is ``logistic``, ``mlp`` or ``cnn``; another name in ``SETTINGS`` is logistic
-    regression on features that the data already are. The clients hold the training records in about
-    equal parts, and rounds are by default as tuned.
+    regression on features that the data already are. Rounds are by default as tuned.
 
     Raises Misconfiguration: no settings for this data set and model.
     """

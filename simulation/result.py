@@ -29,10 +29,9 @@ FORMAT = "precad-simulation-1"
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRound:
-    """One round of a simulation."""
+    """One round of a simulation; the first has number 1."""
 
     number: int
-    """From 1."""
     accuracy: float | None
     """On the held-out records after this round; None where there are none, or no classes."""
     loss: float | None
@@ -40,9 +39,8 @@ class SimulatedRound:
     cohort: int
     """How many were drawn."""
     accepted: int
-    """How many updates counted."""
     rejected: dict[str, int]
-    """How many didn't, by reason, ``absent`` among them."""
+    """How many updates didn't count, by reason, ``absent`` among them."""
     records: int
     """That the cohort sampled."""
     failed: int
@@ -90,10 +88,9 @@ class SimulatedTraining:
         return module
 
     def epsilon(self, number: int) -> tuple[float, float] | None:
-        """What a real run of ``number`` rounds would have spent, by the exact accountant.
+        """Exact ε of a record after ``number`` real rounds; None where parts were replaced.
 
-        ε of a record against one curious server, and against other clients, for the client that was
-        counted most often. None where the protocol's own parts were replaced.
+        Against one curious server, and other clients, for the client that was counted most often.
         """
         if self.replaced:
             return None
@@ -110,10 +107,7 @@ class SimulatedTraining:
         return server, others
 
     def statements(self) -> tuple[PrivacyStatement, ...]:
-        """Every guarantee by every accountant that a real run of this task would have.
-
-        Empty where the protocol's own parts were replaced.
-        """
+        """Every guarantee of a real run by every accountant; none where parts were replaced."""
         if self.replaced:
             return ()
         last = self.rounds[-1]

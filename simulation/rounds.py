@@ -1,14 +1,19 @@
-"""The servers' part of a simulation: who is drawn, what counts, the sum, the noise, the step.
+"""The servers' part of a simulation, what its replaceable functions see, and attacks by name.
 
 Its randomness is the real samplers' on streams that a seed repeats. Seeds exist here and in tests
-alone: a server and an owner draw from the operating system.
+alone: a server and an owner draw from the operating system. Vectors that bad clients submit go
+through the honest client's sharing and commitments, so that nothing but the validation stands
+between them and the model. An attack of your own: docs/simulate.md.
 """
 
+import math
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from fractions import Fraction
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,17 +22,109 @@ from numpy.typing import NDArray
 from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.local_update import poisson_sample
-from precad.common.encode import squared_norm
+from precad.common.encode import clip_update, decode, encode, squared_norm
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
 from precad.common.ring import Keystream, RingVector, derive
 from precad.common.task import Task
-from precad.simulation import attacks
 from precad.simulation.result import SimulatedRound
-from precad.simulation.virtual_owners import Drawn, Owner, Owners, PerClient, Stacked
+from precad.simulation.virtual_owners import Drawn, Matrix, Owner, Owners, PerClient, Stacked
 
 SEEDS = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A round as an attack or another rule of aggregation sees it."""
+
+    task: Task
+    version: int
+    """t, from 0."""
+    theta: NDArray[np.float64] = field(repr=False)
+    """θ_t, ``[d]``; read-only."""
+    clients: tuple[str, ...]
+    """Of each row that the function is given."""
+    others: Matrix = field(repr=False)
+    """The other clients' honest updates, ``[any, d]``: more than a real attacker knows. Without
+    rows where an aggregation is called."""
+    generator: np.random.Generator = field(repr=False)
+    """Seeded by the simulation's seed and the round."""
+
+    def decode(self, units: Matrix) -> NDArray[np.float64]:
+        """Units of the last place as real numbers, any shape."""
+        return decode(units, self.task.fractional_bits)
+
+    def encode(self, real: NDArray[np.float64]) -> Matrix:
+        """Real numbers in units of the last place, toward zero, any shape."""
+        return encode(real, self.task.fractional_bits)
+
+
+Attack = Callable[[Matrix, View], Matrix]
+"""The bad clients' honest updates ``[k, d]`` in, what they submit ``[k, d] int64`` out."""
+Aggregate = Callable[[Matrix, View], NDArray[np.int64] | NDArray[np.float64]]
+"""The valid updates ``[m, d]`` in; what takes the place of their sum out, ``[d]``, in units."""
+Sampler = Callable[[int, str, int, float], NDArray[np.int64]]
+"""Version, client, its number of records and p in; the drawn records' indices out."""
+Cohort = Callable[[int, tuple[str, ...], float], Iterable[str]]
+"""Version, all clients and q in; who is drawn out."""
+Absent = Callable[[int, tuple[str, ...]], Iterable[str]]
+"""Version and who is drawn in; who of them submits nothing out."""
+Noise = Callable[[Role, int, int], RingVector]
+"""Server, version and d in; that server's noise out, ``[d] int64``, in units."""
+
+
+class Forgery(Enum):
+    """What a bad client puts in its update's place."""
+
+    WRAPAROUND = "wraparound"
+    """Multiples of 2^32: huge, but their square is 0 in Z_2^64. The paper's check accepts it;
+    the range test rejects it."""
+    OVERSIZE = "oversize"
+    """The honest direction at norm 2β: short enough for the range test, rejected by the norm."""
+    GARBAGE = "garbage"
+    """Uniform ring elements; rejected by the range test."""
+
+
+def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
+    """What it submits in place of ``honest``, ``[d]``: of a norm over the integers above β."""
+    if kind is not Forgery.OVERSIZE:
+        words = Keystream(Secret.random(), "forged-update").words(honest.size)
+        return words if kind is Forgery.GARBAGE else (2 * (words & 1) - 1) << 32
+    if honest.any():
+        factor = 2.0 * task.bound / math.sqrt(squared_norm(honest))
+        scaled: RingVector = np.rint(honest.astype(np.float64) * factor).astype(np.int64)
+        if squared_norm(scaled) > task.bound**2:
+            return scaled
+    # A zero vector has no direction.
+    single = np.zeros_like(honest)
+    single[0] = 2 * task.bound
+    return single
+
+
+def flip(updates: Matrix, view: View) -> Matrix:
+    """Against the cohort: minus the mean of its honest updates, as long as the bound allows."""
+    mean = np.concatenate([view.others, updates]).mean(axis=0)
+    length = float(np.linalg.norm(mean))
+    if length == 0:
+        return updates
+    longest = np.rint(-mean / length * 2 * view.task.bound).astype(np.int64)
+    row = clip_update(longest, view.task.bound, view.task.fractional_bits)
+    return np.tile(row, (len(updates), 1))
+
+
+def _forge(kind: Forgery, updates: Matrix, view: View) -> Matrix:
+    return np.array([forged_update(kind, view.task, update) for update in updates])
+
+
+NAMED: dict[str, Attack] = {"flip": flip, **{kind.value: partial(_forge, kind) for kind in Forgery}}
+
+
+def attack_named(name: str) -> Attack:
+    """The attack of this name. Raises Misconfiguration: there is none."""
+    if name not in NAMED:
+        raise Misconfiguration("attack", name, f"use one of {', '.join(NAMED)}, or a function")
+    return NAMED[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +211,13 @@ class Rounds:
     owners: Owners
     draws: Draws
     honest: PerClient | Stacked
-    attack: attacks.Attack | None
+    attack: Attack | None
     bad: frozenset[str]
-    absent: attacks.Absent
-    aggregate: attacks.Aggregate | None
-    sampler: attacks.Sampler
-    cohort: attacks.Cohort
-    noise: attacks.Noise
+    absent: Absent
+    aggregate: Aggregate | None
+    sampler: Sampler
+    cohort: Cohort
+    noise: Noise
     taken: Counter[str]
     """How many updates of each client counted so far, T_i."""
     cap: int = field(init=False)
@@ -189,8 +286,8 @@ class Rounds:
         return Drawn(owner, indices.astype(np.int64), self.draws.copies(version, name))
 
     def _attacked(
-        self, updates: attacks.Matrix, names: list[str], version: int, theta: ModelVector
-    ) -> attacks.Matrix:
+        self, updates: Matrix, names: list[str], version: int, theta: ModelVector
+    ) -> Matrix:
         """The cohort's updates with those of its bad clients replaced."""
         mine = np.array([name in self.bad for name in names], dtype=bool)
         if self.attack is None or not mine.any():
@@ -205,7 +302,7 @@ class Rounds:
         return updates
 
     def _combined(
-        self, valid: attacks.Matrix, names: list[str], version: int, theta: ModelVector
+        self, valid: Matrix, names: list[str], version: int, theta: ModelVector
     ) -> RingVector:
         if self.aggregate is None:
             total: RingVector = valid.sum(axis=0, dtype=np.int64)
@@ -226,13 +323,11 @@ class Rounds:
         remedy = f"must give [{self.task.dimension}] finite numbers, in units of the last place"
         raise Misconfiguration(field, f"{vector.dtype}{list(vector.shape)}", remedy)
 
-    def _view(
-        self, version: int, theta: ModelVector, names: Sequence[str], others: attacks.Matrix
-    ) -> attacks.View:
+    def _view(self, version: int, theta: ModelVector, names: Sequence[str], others: Matrix) -> View:
         shown = theta.astype(np.float64)
         shown.flags.writeable = False
         generator = self.draws.generator(version)
-        return attacks.View(self.task, version, shown, tuple(names), others, generator)
+        return View(self.task, version, shown, tuple(names), others, generator)
 
     def _known(self, field: str, found: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
         """The names that a function gave, in the order of the clients, each once."""

@@ -24,10 +24,9 @@ from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
-from precad.simulation import attacks
+from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
 from precad.simulation.result import SimulatedRound, SimulatedTraining
-from precad.simulation.rounds import Checkpoint, Draws, Rounds, State, checked_seed
 from precad.simulation.virtual_owners import Owners, PerClient, Stacked
 
 PATHS = ("stacked", "per-client")
@@ -46,17 +45,17 @@ def simulate(
     path: str = "stacked",
     test: Any = None,
     columns: Columns | None = None,
-    attack: attacks.Attack | str | None = None,
+    attack: playing.Attack | str | None = None,
     attackers: int | Collection[str] | None = None,
-    absent: attacks.Absent | None = None,
-    aggregate: attacks.Aggregate | None = None,
-    sampler: attacks.Sampler | None = None,
-    cohort: attacks.Cohort | None = None,
-    noise: attacks.Noise | None = None,
+    absent: playing.Absent | None = None,
+    aggregate: playing.Aggregate | None = None,
+    sampler: playing.Sampler | None = None,
+    cohort: playing.Cohort | None = None,
+    noise: playing.Noise | None = None,
     loss: Loss | ObjectiveSection | str | None = None,
     device: str | torch.device = "cpu",
     on_round: OnRound | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: playing.Checkpoint | None = None,
 ) -> SimulatedTraining:
     """Play a whole training in one process: what it would learn, and what it would cost.
 
@@ -102,7 +101,7 @@ def simulate(
     data, test = _data(task, columns, data, test)
     if checkpoint is not None and seed is None:
         raise Misconfiguration("seed", seed, "give one: it is what goes on from a checkpoint")
-    seed = checked_seed(seed)
+    seed = playing.checked_seed(seed)
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
     if isinstance(loss, str | ObjectiveSection):
@@ -115,11 +114,11 @@ def simulate(
     module = _on(device, module)
     first = next(iter(owners.values()))
     rehearse(module, loss, first.records, task, first.most)
-    draws = Draws(task, seed)
+    draws = playing.Draws(task, seed)
     bad = _bad(attack, attackers, tuple(owners))
     functions = {"sampler": sampler, "cohort": cohort, "noise": noise, "aggregate": aggregate}
     replaced = tuple(name for name, function in functions.items() if function is not None)
-    state = State(initial_vector(task.model), Counter(), [])
+    state = playing.State(initial_vector(task.model), Counter(), [])
     what = {
         "task": task.model_dump(mode="json"),
         "seed": seed,
@@ -131,12 +130,12 @@ def simulate(
     if checkpoint is not None:
         state = checkpoint.found_state(what, state)
     stacked = path == "stacked"
-    training = Rounds(
+    training = playing.Rounds(
         task=task,
         owners=owners,
         draws=draws,
         honest=(Stacked(module, loss, task, owners) if stacked else PerClient(module, loss, task)),
-        attack=attacks.named(attack) if isinstance(attack, str) else attack,
+        attack=playing.attack_named(attack) if isinstance(attack, str) else attack,
         bad=bad,
         absent=absent or (lambda _version, _drawn: ()),
         aggregate=aggregate,
@@ -162,7 +161,8 @@ def simulate(
         if on_round is not None:
             on_round(shown, theta.copy())
         if checkpoint is not None:
-            checkpoint.keep_state(what, State(theta, state.taken, history), task.training.rounds)
+            kept = playing.State(theta, state.taken, history)
+            checkpoint.keep_state(what, kept, task.training.rounds)
     largest = max(len(each.records) for each in owners.values())
     return SimulatedTraining(task, seed, path, theta, tuple(history), replaced, len(bad), largest)
 
@@ -205,7 +205,7 @@ def _data(task: Task, columns: Columns | None, data: Any, test: Any) -> tuple[An
 
 
 def _bad(
-    attack: attacks.Attack | str | None,
+    attack: playing.Attack | str | None,
     attackers: int | Collection[str] | None,
     names: tuple[str, ...],
 ) -> frozenset[str]:

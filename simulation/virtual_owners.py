@@ -21,7 +21,9 @@ from precad.common.ring import encode_context
 from precad.common.roster import Enrolment, Roster, most_records
 from precad.common.task import Task
 from precad.common.task_schema import ObjectiveSection
-from precad.simulation.attacks import Matrix
+
+Matrix = NDArray[np.int64]
+"""``[clients, d] int64``, a client's update a row, in units of the last place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,7 @@ def _shares(data: Any, clients: int | None, task: Task, seed: int) -> Iterator[t
             named = ((str(name), share) for name, share in data.items())
         else:
             named = ((_name(n, len(data)), share) for n, share in enumerate(data))
-        for name, share in named:
-            yield name, as_records(share)
+        yield from ((name, as_records(share)) for name, share in named)
         return
     records = as_records(data)
     count = task.enrolment.clients if clients is None else clients
@@ -174,15 +175,13 @@ class Stacked:
 
     def __init__(self, model: nn.Module, loss: Loss, task: Task, owners: Owners) -> None:
         self._task, self._records = task, owners.stacked
-        self._gradients = RecordGradients(
-            model, loss, task.model.parameters, objective=task.objective
-        )
+        parameters = task.model.parameters
+        self._gradients = RecordGradients(model, loss, parameters, objective=task.objective)
         self._gradients.prepare(self._records)
         self._device = next(model.parameters()).device
         self._chunk = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * task.dimension))
         self._block = max(1, _ENCODED_BYTES // (8 * task.dimension))
         self.failed = 0
-        """Records that gave no gradient and counted as zero, so far."""
 
     def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
         """``[owners, d] int64``, each clipped to β."""

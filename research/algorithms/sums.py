@@ -19,8 +19,7 @@ from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
 from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
 from precad.simulation import SimulatedRound, simulate
-from precad.simulation.attacks import Aggregate, Matrix, Noise, View
-from precad.simulation.rounds import Draws
+from precad.simulation.rounds import Aggregate, Draws, Matrix, Noise, View
 from research.algorithms.learner import Learner
 from research.algorithms.problem import ALGORITHMS, Problem, Trained
 from research.algorithms.start import model_and_section

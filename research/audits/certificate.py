@@ -32,8 +32,8 @@ from precad.common.encode import clip_update
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.simulation import simulate
-from precad.simulation.attacks import Matrix, View
 from precad.simulation.datasets import load
+from precad.simulation.rounds import Matrix, View
 from research.datasets.partition import iid
 
 SIGNIFICANCE = 1e-4

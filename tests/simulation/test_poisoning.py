@@ -14,8 +14,8 @@ from precad.common import ring
 from precad.common.encode import squared_norm
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.simulation.attacks import Forgery, forged_update
 from precad.simulation.datasets import demo_task, load, shards
+from precad.simulation.rounds import Forgery, forged_update
 
 # --- forged updates ------------------------------------------------------------------------------
 
