@@ -19,7 +19,8 @@ from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
 from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
 from precad.simulation import SimulatedRound, simulate
-from precad.simulation.rounds import Aggregate, Draws, Matrix, Noise, View
+from precad.simulation.rounds import Aggregate, Draws, Noise, View
+from precad.simulation.virtual_owners import Matrix
 from research.algorithms.learner import Learner
 from research.algorithms.problem import ALGORITHMS, Problem, Trained
 from research.algorithms.start import model_and_section

@@ -33,7 +33,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.datasets import load
-from precad.simulation.rounds import Matrix, View
+from precad.simulation.rounds import View
+from precad.simulation.virtual_owners import Matrix
 from research.datasets.partition import iid
 
 SIGNIFICANCE = 1e-4

@@ -21,7 +21,8 @@ from precad.common.encode import clip_update, decode
 from precad.common.model import initial_vector
 from precad.common.task import Task
 from precad.simulation import simulate
-from precad.simulation.rounds import Matrix, View
+from precad.simulation.rounds import View
+from precad.simulation.virtual_owners import Matrix
 from research.audits.builds import LOOSE, PRESENCE, Build, less_noise
 
 _CLASSES, _FEATURES = 10, 4

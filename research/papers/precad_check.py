@@ -8,7 +8,8 @@ import numpy as np
 from precad.common.encode import squared_norm
 from precad.simulation import View, simulate
 from precad.simulation.datasets import shards
-from precad.simulation.rounds import Forgery, Matrix, forged_update
+from precad.simulation.rounds import Forgery, forged_update
+from precad.simulation.virtual_owners import Matrix
 from research.algorithms import Problem
 from research.algorithms.learner import Learner
 from research.algorithms.start import model_and_section
