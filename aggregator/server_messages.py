@@ -29,10 +29,8 @@ def _hex(value: object) -> object:
 
 
 Hex32 = Annotated[str, BeforeValidator(_hex), Field(pattern=r"^[0-9a-f]{64}$")]
-HexText = Annotated[
-    str, BeforeValidator(_hex), Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)
-]
-"""Bytes of any length, in hex."""
+_PAIRS = Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)
+HexText = Annotated[str, BeforeValidator(_hex), _PAIRS]
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Number = Annotated[int, Field(ge=0, le=ATTEMPTS)]
 """Of an attempt, or how many there are: sums of them, and the next one, fit what databases hold."""
@@ -72,10 +70,9 @@ class Message(BaseModel):
             return validate(data)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(map(str, first["loc"])) or "message"
-            raise PeerViolation(
-                f"unreadable {cls.__name__} from the other server: {field}: {first['msg']}"
-            ) from None
+            said = f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}"
+            unreadable = f"unreadable {cls.__name__} from the other server"
+            raise PeerViolation(f"{unreadable}: {said}") from None
 
 
 class SignedMessage(Message):
@@ -145,10 +142,7 @@ class ServerSignatures:
 
 
 def read_body(data: bytes, body: type[Body]) -> Body:
-    """Return what was signed, now or before wire version 2, when it was JSON.
-
-    Raises PeerViolation.
-    """
+    """Return what was signed; before wire version 2 it was JSON. Raises PeerViolation."""
     return body.from_json(data) if data.startswith(b"{") else body.from_bytes(data)
 
 

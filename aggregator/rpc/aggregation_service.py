@@ -10,14 +10,7 @@ from typing import Any
 import grpc.aio
 
 from precad.aggregator.collect.upload import Upload
-from precad.aggregator.rpc.limits import (
-    MODELS_AT_ONCE,
-    Call,
-    Limits,
-    OpenCalls,
-    TransferSlots,
-    in_time,
-)
+from precad.aggregator.rpc.limits import Call, Limits, OpenCalls, TransferSlots, in_time
 from precad.aggregator.rpc.notices import notice_of, opening_of, statement_of, word_of, word_room
 from precad.aggregator.training.connected_clients import OpenWatches
 from precad.aggregator.training.model_store import StoredModel
@@ -54,12 +47,11 @@ class AggregationService(AggregationServicer):
         self._session = session
         self.calls = OpenCalls(limits or Limits())
         self._upload_slots = TransferSlots()
-        self._fetch_slots = TransferSlots(MODELS_AT_ONCE, shares_grace=True)
+        self._fetch_slots = TransferSlots.for_models()
         self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
         self._giving_back = asyncio.Lock()
-        self._gave_in_vain: dict[ClientId, float] = {}
-        """Until when each comes after the others, by the loop's time."""
+        self._gave_in_vain: dict[ClientId, float] = {}  # until when others come first, loop's time
         self._room = word_room(session.identity.cert)
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -69,9 +61,7 @@ class AggregationService(AggregationServicer):
     def _came_twice(self, client: ClientId) -> None:
         self._session.twice[client.name] += 1
 
-    async def Describe(  # noqa: N802 -- gRPC's name
-        self, request: pb.DescribeRequest, context: Context
-    ) -> pb.DescribeReply:
+    async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeReply:
         """The task that this server runs, where it stands, and whether the caller is in it."""
         async with Refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
@@ -93,9 +83,7 @@ class AggregationService(AggregationServicer):
             wire_version=WIRE_VERSION,
         )
 
-    async def Enrol(  # noqa: N802
-        self, request: pb.EnrolRequest, context: Context
-    ) -> pb.EnrolReply:
+    async def Enrol(self, request: pb.EnrolRequest, context: Context) -> pb.EnrolReply:
         """Take part."""
         async with Refusing(context):
             client = self._client(context, request)
@@ -121,9 +109,7 @@ class AggregationService(AggregationServicer):
             with self.calls.one_more(caller, Call.CLAIM):
                 await loop.run_in_executor(self._accounts, register.cap.precompute, rate)
 
-    async def Watch(  # noqa: N802
-        self, request: pb.WatchRequest, context: Context
-    ) -> AsyncIterator[pb.Notice]:
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.Notice]:
         """What happens, as far as this client may know it."""
         async with Refusing(context):
             client = self._client(context, request)
@@ -141,16 +127,14 @@ class AggregationService(AggregationServicer):
                     first = self._session.register.serves_first(client)
                     yield notice_of(event, client, word, self._room, serves_first=first)
 
-    async def ModelDigest(  # noqa: N802
-        self, request: pb.ModelRequest, context: Context
-    ) -> pb.ModelDigestReply:
+    async def ModelDigest(self, request: pb.ModelRequest, context: Context) -> pb.ModelDigestReply:
         """The digest of the model that a round starts from."""
         async with Refusing(context):
             caller, model = self._caller(context, *_MODELS_FOR), self._model(request)
             self._note_final(caller, model)
             return pb.ModelDigestReply(model_digest=model.digest.value)
 
-    async def FetchModel(  # noqa: N802
+    async def FetchModel(
         self, request: pb.ModelRequest, context: Context
     ) -> AsyncIterator[pb.ModelPiece]:
         """The model, in pieces."""
@@ -177,7 +161,7 @@ class AggregationService(AggregationServicer):
         check_task(self._session.task, request.task_digest)
         return self._session.offered(request.version)
 
-    async def Submit(  # noqa: N802
+    async def Submit(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> pb.Receipt:
         """A submission, in pieces. Rejections are answers, not errors: they are expected."""
@@ -191,17 +175,13 @@ class AggregationService(AggregationServicer):
                 return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
         return pb.Receipt()
 
-    async def Opening(  # noqa: N802
-        self, request: pb.OpeningRequest, context: Context
-    ) -> pb.Signed:
+    async def Opening(self, request: pb.OpeningRequest, context: Context) -> pb.Signed:
         """What the open attempt has cost this client so far."""
         async with Refusing(context):
             client = self._client(context, request)
             return await asyncio.to_thread(opening_of, self._session, client, request.attempt)
 
-    async def Statement(  # noqa: N802
-        self, request: pb.StatementRequest, context: Context
-    ) -> pb.Signed:
+    async def Statement(self, request: pb.StatementRequest, context: Context) -> pb.Signed:
         """This client's account, as this server has it."""
         async with Refusing(context):
             client = self._client(context, request)
@@ -209,7 +189,7 @@ class AggregationService(AggregationServicer):
             opening = request.opening if request.HasField("opening") else None
             return await asyncio.to_thread(statement_of, self._session, client, shown, opening)
 
-    async def GiveBack(  # noqa: N802
+    async def GiveBack(
         self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
     ) -> pb.GivenReply:
         """A model that this server has signed and lost; no byte of one that it has is taken."""
@@ -275,10 +255,9 @@ class AggregationService(AggregationServicer):
                         # For this the client waits before it sends b.
                         await context.send_initial_metadata(BODY_WANTED)
                 elif kind == "body":
-                    body = piece.body
-                    self._session.traffic[link] += len(body)
-                    slot.passed(len(body))
-                    upload.add(body)
+                    self._session.traffic[link] += len(piece.body)
+                    slot.passed(len(piece.body))
+                    upload.add(piece.body)
                 else:
                     text = "only the body's bytes may follow the header"
                     raise RejectedSubmission(Rejection.MALFORMED, text)

@@ -16,18 +16,12 @@ from precad.common.identity.mutual_tls import check_version, open_channel, why_u
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of, errors_of
-from precad.norm_check.dealing import (
-    Answer,
-    DealerConversation,
-    DealRequest,
-    NoDealer,
-    SquareRequest,
-)
+from precad.norm_check import dealing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 
 
-def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealRequest:
+def request_to_wire(request: dealing.DealRequest, role: str, epoch: bytes) -> pb.DealRequest:
     """What a server asks of the dealer: with its role, and which start of the dealer it means."""
     return pb.DealRequest(
         task_digest=request.task.value,
@@ -44,10 +38,10 @@ def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealReq
 @contextmanager
 def reach_dealer(
     address: str | None, identity: Identity, task: Task, role: Role
-) -> Iterator["RemoteDealer | NoDealer"]:
+) -> Iterator["RemoteDealer | dealing.NoDealer"]:
     """The dealer until the block ends; of a task that has none ``NoDealer``."""
     if address is None:
-        yield NoDealer()
+        yield dealing.NoDealer()
         return
     why = partial(why_unreachable, address, identity, Role.DEALER)
     with open_channel(address, identity, Role.DEALER) as channel:
@@ -87,7 +81,7 @@ class RemoteDealer:
         self.epoch, self.newest_attempt = reply.epoch, reply.newest_attempt
         return Secret(reply.key)
 
-    def deal(self, request: DealRequest) -> RingVector:
+    def deal(self, request: dealing.DealRequest) -> RingVector:
         """This server's correction words. Raises PeerUnavailable, AccessDenied, PeerViolation."""
         message = request_to_wire(request, self._role.value, self.epoch)
         data = bytearray()
@@ -109,7 +103,7 @@ class RemoteDealer:
             self._stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
 
     @contextmanager
-    def squares(self, attempt: int) -> Iterator[DealerConversation]:
+    def squares(self, attempt: int) -> Iterator[dealing.DealerConversation]:
         """A conversation for one attempt, over one stream; a thread reads what is answered.
 
         Whoever waits hears what went wrong. At the block's end the dealer forgets what has no
@@ -117,10 +111,10 @@ class RemoteDealer:
         """
         outgoing: Outgoing = queue.SimpleQueue()
 
-        def send(request: SquareRequest) -> None:
+        def send(request: dealing.SquareRequest) -> None:
             outgoing.put(square_request_to_wire(request, self.epoch))
 
-        conversation = DealerConversation(attempt, send, self._timeout_s)
+        conversation = dealing.DealerConversation(attempt, send, self._timeout_s)
         call = self._stub.Square(_together(outgoing), wait_for_ready=True)
         read = partial(self._read, call, conversation)
         reader = threading.Thread(target=read, name="squares", daemon=True)
@@ -132,7 +126,7 @@ class RemoteDealer:
             call.cancel()
             reader.join(timeout=1)
 
-    def _read(self, call: Any, conversation: DealerConversation) -> None:
+    def _read(self, call: Any, conversation: dealing.DealerConversation) -> None:
         try:
             for reply in call:
                 self._count(reply.ByteSize())
@@ -168,7 +162,7 @@ def _together(outgoing: Outgoing) -> Iterator[pb.SquareRequest]:
         del message
 
 
-def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareRequest:
+def square_request_to_wire(request: dealing.SquareRequest, epoch: bytes) -> pb.SquareRequest:
     """What a server asks, and which start of the dealer it means."""
     half = pb.SquareHalf(
         context=request.context,
@@ -177,12 +171,11 @@ def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareReq
         seed=request.seed.reveal(),
         salt=request.salt.reveal(),
     )
-    return pb.SquareRequest(
-        task_digest=request.task.value, epoch=epoch, attempt=request.attempt, halves=[half]
-    )
+    task, attempt = request.task.value, request.attempt
+    return pb.SquareRequest(task_digest=task, epoch=epoch, attempt=attempt, halves=[half])
 
 
-def answer_from_wire(reply: pb.SquareAnswer) -> Answer:
+def answer_from_wire(reply: pb.SquareAnswer) -> dealing.Answer:
     """One of the dealer's answers. Raises PeerViolation: there is none in it."""
     match reply.WhichOneof("answer"):
         case "row_key":

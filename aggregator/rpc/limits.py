@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity.party_certificate import Principal
@@ -45,9 +45,8 @@ class Limits:
 
     def most(self, call: Call) -> int:
         """How many calls of this kind one caller may have open."""
-        return dict(
-            zip(Call, (self.watches, self.submissions, self.fetches, self.claims), strict=True)
-        )[call]
+        most = (self.watches, self.submissions, self.fetches, self.claims)
+        return dict(zip(Call, most, strict=True))[call]
 
 
 class OpenCalls:
@@ -93,8 +92,12 @@ class TransferSlots:
         self._places = asyncio.Semaphore(at_once)
         self.least_rate = LEAST_RATE / at_once
         """Of one slot."""
-        self._shares_grace = shares_grace
-        self._waiting = 0
+        self._shares_grace, self._waiting = shares_grace, 0
+
+    @classmethod
+    def for_models(cls) -> Self:
+        """Slots in which owners fetch models."""
+        return cls(MODELS_AT_ONCE, shares_grace=True)
 
     def one(self) -> "TransferSlot":
         """One vector's; nothing is held yet."""
@@ -119,9 +122,7 @@ class TransferSlot:
     """One vector's: a slot is held from ``take`` to ``close``, or until the client is too slow."""
 
     def __init__(self, slots: TransferSlots) -> None:
-        self._slots = slots
-        self._held = False
-        self._left_s = 0.0
+        self._slots, self._held, self._left_s = slots, False, 0.0
 
     async def take(self, limit_s: float | None = None) -> None:
         """Wait for the others. Raises RejectedSubmission: TRUNCATED, after ``limit_s``."""
@@ -143,8 +144,7 @@ class TransferSlot:
         if not self._held:
             yield
             return
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = (loop := asyncio.get_running_loop()).time()
         end = loop.call_later(max(0.0, self._left_s), self.close)
         try:
             yield

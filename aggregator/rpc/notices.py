@@ -8,16 +8,8 @@ wire none differs from another.
 
 import asyncio
 
+from precad.aggregator.training import session as training
 from precad.aggregator.training.reconcile import hear_of, remember
-from precad.aggregator.training.session import (
-    Event,
-    RoundDone,
-    RoundOpened,
-    Session,
-    SignedKind,
-    TrainingDone,
-    TrainingPaused,
-)
 from precad.common.errors import NotOnOffer, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.wire.owner_messages import Body, sign_body
@@ -39,22 +31,17 @@ def word_room(certificates: bytes) -> int:
 
 
 def notice_of(
-    event: Event,
+    event: training.Event,
     client: ClientId,
     word: pb.Signed | None = None,
     room: int = 0,
     *,
     serves_first: Role = Role.SERVER_A,
 ) -> pb.Notice:
-    """What ``client`` may know of ``event``.
+    """Return what ``client`` may know of ``event``, in ``NOTICE_BYTES + room`` bytes.
 
-    Args:
-        word: what this server signs for the client then; left out where it doesn't fit.
-        room: bytes for it, whether there is one or not.
-        serves_first: which server it fetches models from, ``Roster.seed_holders``.
-
-    Returns:
-        A notice of ``NOTICE_BYTES + room``.
+    The ``word`` that this server signs for it is left out where the room is too small;
+    ``serves_first`` is the server that it fetches models from (``Roster.seed_holders``).
     """
     notice = _notice(event, client)
     notice.serves_first = serves_first.value
@@ -64,15 +51,16 @@ def notice_of(
     return notice
 
 
-async def word_of(session: Session, event: Event, client: ClientId) -> pb.Signed | None:
+async def word_of(
+    session: training.Session, event: training.Event, client: ClientId
+) -> pb.Signed | None:
     """What ``client`` would ask for, told of ``event``; None where it had better ask."""
+    covered = session.task.privacy.cover_uploads
     try:
         match event:
-            case RoundOpened(opened=opened) if client in opened.counted or (
-                session.task.privacy.cover_uploads
-            ):
+            case training.RoundOpened(opened, _) if client in opened.counted or covered:
                 return await asyncio.to_thread(opening_of, session, client, opened.attempt)
-            case RoundDone():
+            case training.RoundDone():
                 return await asyncio.to_thread(statement_of, session, client, None)
     except PrecadError:
         # Over by now, or a disk that fails: whoever asks hears which.
@@ -80,39 +68,27 @@ async def word_of(session: Session, event: Event, client: ClientId) -> pb.Signed
     return None
 
 
-def _notice(event: Event, client: ClientId) -> pb.Notice:
+def _notice(event: training.Event, client: ClientId) -> pb.Notice:
     match event:
-        case RoundOpened(opened, collect_s):
-            return pb.Notice(
-                open=pb.RoundOpen(
-                    attempt=opened.attempt,
-                    version=opened.version,
-                    model_digest=opened.model.value,
-                    selected=client in opened.counted,
-                    collect_seconds=collect_s,
-                )
-            )
-        case RoundDone():
-            rejection = event.rejections.get(client)
-            return pb.Notice(
-                over=pb.RoundOver(
-                    attempt=event.opened.attempt,
-                    version=event.opened.version,
-                    counted=client in event.valid,
-                    rejection="" if rejection is None else rejection.value,
-                )
-            )
-        case TrainingDone(version, model):
+        case training.RoundOpened(opened, collect_s):
+            begun = pb.RoundOpen(attempt=opened.attempt, version=opened.version)
+            begun.model_digest, begun.collect_seconds = opened.model.value, collect_s
+            begun.selected = client in opened.counted
+            return pb.Notice(open=begun)
+        case training.RoundDone(opened):
+            over = pb.RoundOver(attempt=opened.attempt, version=opened.version)
+            over.counted = client in event.valid
+            if (rejection := event.rejections.get(client)) is not None:
+                over.rejection = rejection.value
+            return pb.Notice(over=over)
+        case training.TrainingDone(version, model):
             return pb.Notice(finished=pb.TrainingOver(version=version, model_digest=model.value))
-        case TrainingPaused():
+        case training.TrainingPaused():
             return pb.Notice(paused=pb.TrainingPaused())
 
 
-def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
-    """What the attempt that is open now has cost ``client`` so far.
-
-    Raises NotOnOffer: the attempt isn't open here.
-    """
+def opening_of(session: training.Session, client: ClientId, attempt: int) -> pb.Signed:
+    """What the open attempt has cost ``client`` so far. Raises NotOnOffer: it isn't open here."""
     opened = session.inbox.opened
     if opened is None or opened.attempt != attempt:
         raise NotOnOffer(f"attempt {attempt} isn't open")
@@ -134,15 +110,15 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
 
 
 def statement_of(
-    session: Session, client: ClientId, shown: pb.Signed | None, opening: pb.Signed | None = None
+    session: training.Session,
+    client: ClientId,
+    shown: pb.Signed | None,
+    opening: pb.Signed | None = None,
 ) -> pb.Signed:
-    """The newest statement of ``client``'s account.
+    """Return the newest statement of ``client``'s account.
 
-    Args:
-        shown: this server's last statement to it; what it says counts, forgotten or not.
-        opening: what it last signed for an attempt of this client's: that attempt was.
-
-    Raises PeerViolation: what is shown isn't this server's.
+    What this server's last statement to it, ``shown``, says counts, forgotten or not; and the
+    attempt of its last ``opening`` was. Raises PeerViolation: one isn't this server's.
     """
     said = session.last_signed
     if shown is not None and not said.knows(client, "statement", _bytes(shown)):
@@ -170,7 +146,9 @@ def statement_of(
     return _say(session, client, "statement", body)
 
 
-def _say(session: Session, client: ClientId, kind: SignedKind, body: Body) -> pb.Signed:
+def _say(
+    session: training.Session, client: ClientId, kind: training.SignedKind, body: Body
+) -> pb.Signed:
     message = sign_body(session.signer, session.role, body)
     session.last_signed.note(client, kind, _bytes(message))
     return message

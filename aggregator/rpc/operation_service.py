@@ -33,9 +33,7 @@ class OperationService(OperationServicer):
         """Offer the service on a server that isn't started yet."""
         add_OperationServicer_to_server(self, server)
 
-    async def Status(  # noqa: N802 -- gRPC's name
-        self, request: pb.StatusRequest, context: Context
-    ) -> pb.StatusReply:
+    async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         """Where the training stands. An empty digest asks about whatever runs here."""
         async with Refusing(context):
             self._admit(request, context)
@@ -43,9 +41,7 @@ class OperationService(OperationServicer):
             # store may be busy with a release; clients' calls don't wait for an operator's.
             return await asyncio.to_thread(self._status)
 
-    async def Allow(  # noqa: N802
-        self, request: pb.AllowRequest, context: Context
-    ) -> pb.AllowReply:
+    async def Allow(self, request: pb.AllowRequest, context: Context) -> pb.AllowReply:
         """The operators' word: durable when it is confirmed, and written to the log."""
         async with Refusing(context):
             require(context, self._session.identity, Role.OPERATOR)
@@ -109,7 +105,7 @@ class OperationService(OperationServicer):
             wire_version=WIRE_VERSION,
         )
 
-    async def Reports(  # noqa: N802
+    async def Reports(
         self, request: pb.StatusRequest, context: Context
     ) -> AsyncIterator[pb.RoundReport]:
         """One report per finished round; ends with the training."""

@@ -25,15 +25,8 @@ from google.protobuf.message import DecodeError
 from precad.aggregator.peer_link import Frame
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Digest, Role
+from precad.common.identity import mutual_tls
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import (
-    GREETING,
-    WIRE_VERSION,
-    check_version,
-    greeted_version,
-    open_channel,
-    why_unreachable,
-)
 from precad.common.wire.calls import error_of
 from precad.protos import precad_pb2 as pb
 
@@ -121,15 +114,13 @@ class DialledTransport(_Receiving):
             ) from None
         finally:
             ready.cancel()
-        self._outgoing: list[queue.SimpleQueue[bytes | None]] = [
-            queue.SimpleQueue() for _ in range(1 + len(others))
-        ]
+        self._outgoing = [queue.SimpleQueue[bytes | None]() for _ in range(1 + len(others))]
         self._put, self._closed, self._timeout_s = 0, False, timeout_s
         self._room, self._unsent = (threading.Semaphore(_WAITING) for _ in range(2))
         self._call = self._open(channel, 0, str(len(self._outgoing)))
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
-        if greeted_version(self._call.initial_metadata()) != WIRE_VERSION:
+        if mutual_tls.greeted_version(self._call.initial_metadata()) != mutual_tls.WIRE_VERSION:
             # Before anything is said: the call was refused, or another version answers.
             super().get(timeout_s)
         if (link := dict(self._call.initial_metadata()).get(_LINK)) is None:
@@ -179,8 +170,9 @@ class DialledTransport(_Receiving):
     def _read(self) -> None:
         try:
             for message in self._call:
-                if (said := greeted_version(self._call.initial_metadata())) != WIRE_VERSION:
-                    check_version(f"server B at {self._address}", said)
+                said = mutual_tls.greeted_version(self._call.initial_metadata())
+                if said != mutual_tls.WIRE_VERSION:
+                    mutual_tls.check_version(f"server B at {self._address}", said)
                 # B is held up by gRPC's flow control, until this side has read.
                 while not self._room.acquire(timeout=_POLL_S):
                     if self._closed:
@@ -212,9 +204,9 @@ def dial(address: str, identity: Identity, timeout_s: float) -> Iterator[Dialled
     """Dial server B, or its worker, until the block ends. Raises PeerUnavailable."""
     to_b = address, identity, Role.SERVER_B
     with ExitStack() as stack:
-        dialled = (open_channel(*to_b, bulk=True) for _ in range(STREAMS))
+        dialled = (mutual_tls.open_channel(*to_b, bulk=True) for _ in range(STREAMS))
         first, *others = map(stack.enter_context, dialled)
-        why = partial(why_unreachable, *to_b)
+        why = partial(mutual_tls.why_unreachable, *to_b)
         yield stack.enter_context(closing(DialledTransport(first, address, timeout_s, why, others)))
 
 
@@ -223,8 +215,7 @@ class ServedTransport(_Receiving):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         super().__init__()
-        self._loop = loop
-        self._timeout_s = timeout_s
+        self._loop, self._timeout_s = loop, timeout_s
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(_WAITING)
 
@@ -345,14 +336,14 @@ def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
         caller = context.auth_context().get("x509_pem_cert", [None])[0]
         name, _, stream = said.partition(" ")
         if stream:
-            await context.send_initial_metadata(GREETING)
+            await context.send_initial_metadata(mutual_tls.GREETING)
             if (name, caller) not in links or stream not in _STREAM_NUMBERS[:-1]:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "a stream of no link")
             await links[name, caller].fill(int(stream), requests)
             return
         own = secrets.token_hex(16), caller
         links[own] = streams = _Streams(int(name) if name in _STREAM_NUMBERS else 1)
-        await context.send_initial_metadata((*GREETING, (_LINK, own[0])))
+        await context.send_initial_metadata((*mutual_tls.GREETING, (_LINK, own[0])))
         try:
             async with aclosing(behaviour(streams.messages(requests), context)) as messages:
                 async for message in messages:

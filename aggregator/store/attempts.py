@@ -82,15 +82,10 @@ class Attempts:
     """
 
     def __init__(
-        self,
-        transaction: Transaction,
-        ledger: Ledger,
-        versions: Versions,
-        journal_file: JournalFile,
+        self, transaction: Transaction, ledger: Ledger, versions: Versions, journal: JournalFile
     ) -> None:
-        self._transaction = transaction
-        self._ledger, self._versions = ledger, versions
-        self._journal_file, self._entries = journal_file, journal_file.read()
+        self._transaction, self._ledger, self._versions = transaction, ledger, versions
+        self._journal_file, self._entries = journal, journal.read()
 
     # --- numbers -----------------------------------------------------------------------------
 
@@ -194,8 +189,7 @@ class Attempts:
     def countersign(self, attempt: int, head: HeadBody, signed: SignedMessage) -> None:
         """Keep that this server countersigns the other's head, in the journal file first.
 
-        What that file says and the database doesn't counts as sent. Raises AlreadyReleased: the
-        attempt isn't prepared here.
+        What that file alone says counts as sent. Raises AlreadyReleased: it isn't prepared here.
         """
         self._journal_file.countersigned(head.version, attempt, self._ledger.charged(attempt))
         with self._transaction.write() as connection:
@@ -250,8 +244,7 @@ class Attempts:
         """Remove noisy shares of versions before ``confirmed``, whose model both servers hold.
 
         Only what is pending is ever sent, and nothing becomes pending again, in an older copy of
-        this database neither. A few at a time, so that no round waits for a database that has many;
-        to be called where nobody waits.
+        this database neither. A few at a time, where nobody waits: many would hold up a round.
         """
         with self._transaction.write() as connection:
             connection.execute(_DROP_SHARES, {"before": confirmed})
@@ -261,8 +254,7 @@ class Attempts:
     def void(self, version: int, attempt: int) -> None:
         """Keep that the attempt isn't prepared on both servers: it costs nothing.
 
-        Raises AlreadyReleased: it was countersigned here, also where it was written off since, or
-        is done.
+        Raises AlreadyReleased: it was countersigned here, written off since or not, or is done.
         """
         with self._transaction.write() as connection:
             self._void(connection, version, attempt)
@@ -310,10 +302,8 @@ class Attempts:
             for fact in self._entries.facts:
                 state = _state(connection, fact.attempt)
                 if state is AttemptState.VOIDED:
-                    # After the database was put back once: who voids never countersigns.
-                    continue
-                if state is AttemptState.PREPARED:
-                    # It was countersigned: never voided.
+                    continue  # after the database was put back once: who voids never countersigns
+                if state is AttemptState.PREPARED:  # it was countersigned: never voided
                     _change(connection, fact.attempt, state=AttemptState.COUNTERSIGNED)
                 elif self.learn([fact]):
                     said = "stands in this server's journal and not in its database"

@@ -61,14 +61,18 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
     StorageFailure: it can't be read.
     """
     with snapshot(url) as server:
-        task = server.task
-        start = ledger_start(task.digest, server.role)
+        start = ledger_start(server.task.digest, server.role)
+        own = server.task.privacy.noise_multiplier
         chain: list[LedgerEntry] = []
         findings: list[Finding] = []
         try:
             chain.extend(server.ledger.entries())
             findings += _chain_findings(chain, start, server.head)
-            findings += _noise_findings(chain, task.privacy.noise_multiplier)
+            findings += [
+                Finding(f"entry {each.sequence}", f"has noise multiplier {noise}, the task {own}")
+                for each in chain
+                if (noise := each.noise_multiplier) != own
+            ]
             findings += _rate_findings(server.connection)
             findings += _round_findings(server, chain)
             findings += _sum_findings(server)
@@ -134,20 +138,11 @@ def _chain_findings(chain: list[LedgerEntry], start: Digest, head: Head) -> Iter
         yield Finding("ledger", "doesn't end with the entry that was written last")
 
 
-def _noise_findings(chain: list[LedgerEntry], own: float) -> Iterator[Finding]:
-    for entry in chain:
-        if (noise := entry.noise_multiplier) != own:
-            said = f"has noise multiplier {noise}, the task {own}"
-            yield Finding(f"entry {entry.sequence}", said)
-
-
 def _rate_findings(connection: Connection) -> Iterator[Finding]:
     charge, claim = schema.charge.c, schema.enrolment.c
-    charged = select(schema.charge, claim.record_rate.label("claimed"))
-    other = charged.join(schema.enrolment, claim.client == charge.client).where(
-        claim.record_rate != charge.record_rate
-    )
-    for row in connection.execute(other.order_by(charge.sequence)):
+    charged = select(schema.charge, claim.record_rate.label("claimed")).order_by(charge.sequence)
+    other = (claim.client == charge.client, claim.record_rate != charge.record_rate)
+    for row in connection.execute(charged.where(*other)):
         said = f"charges {row.client} at rate {row.record_rate}, it is enrolled with {row.claimed}"
         yield Finding(f"entry {row.sequence}", said)
 
@@ -219,11 +214,9 @@ def back_up(state: Path, copy: Path) -> Audit:
     The server may be running. The database comes first and whole, as of one moment; the model may
     be a round newer, which a start after a crash knows too. Bodies in the spool aren't copied: they
     end with their attempt. Nor is the journal file, which a copy must never replace
-    (docs/durable-state.md). The audit's head is what to note elsewhere.
-
-    Raises:
-        Misconfiguration: ``state`` holds no SQLite database, or ``copy`` exists.
-        StorageFailure: the database can't be read or the copy can't be written.
+    (docs/durable-state.md). The audit's head is what to note elsewhere. Raises Misconfiguration:
+    ``state`` holds no SQLite database, or ``copy`` exists; StorageFailure: the database can't be
+    read or the copy can't be written.
     """
     database = state / DATABASE
     if not database.is_file():

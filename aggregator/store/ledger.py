@@ -1,15 +1,13 @@
 """The ledger: who was charged for which release, as a chain of hashes, and sums of its charges.
 
-Every attempt that is prepared, voided, written off or learned again makes one entry, written in
-the transaction that changes its state. An entry's hash covers its content, a fresh salt, the
-clients that it charges, and the hash before it; the first one follows on the task and the role. So
-a later edit, deletion or insertion anywhere breaks the chain from there on. Somebody who may write
-to the database can also compute a new chain: against that helps a head that was noted elsewhere
-(``audit``).
+Every attempt that is prepared, voided, written off or learned again makes one entry, in the
+transaction that changes its state. An entry's hash covers its content, the clients that it charges
+and the hash before it: a later edit, deletion or insertion breaks the chain from there on. Somebody
+who may write to the database can compute a new chain: against that helps a head that was noted
+elsewhere (``audit``).
 
-What a round asks of a client's charges are sums (table ``participation``). They change in the
-transaction that changes what they count, so that no round looks through all earlier charges;
-``precad ledger verify`` computes them anew.
+What a round asks of charges are sums (table ``participation``), which change in the transaction
+that changes what they count; ``precad ledger verify`` computes them anew.
 """
 
 import json
@@ -137,10 +135,9 @@ def history_start(task: Digest) -> Digest:
 def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
     """The history after the facts of one more version, in whatever order they come.
 
-    A ledger's own chain has salts and an order of its own. What both ledgers hold alike are facts,
-    and their digest stands in every head that a server signs: a server that has lost its newest
-    entries knows its own signature over them again, and but for one that the other alone remembers
-    nobody can make it learn others.
+    Both ledgers hold facts alike, and their digest stands in every head that a server signs: one
+    that has lost its newest entries knows its own signature over them again, and but for an attempt
+    that the other alone remembers nobody can make it learn others.
     """
     parts: list[bytes | int] = [before.value]
     for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
@@ -153,8 +150,7 @@ class Ledger:
     """One server's ledger: its chain, what it says of each version, and sums by client."""
 
     def __init__(self, transaction: Transaction, task: Task) -> None:
-        self._transaction = transaction
-        self._task = task
+        self._transaction, self._task = transaction, task
 
     # --- the chain ---------------------------------------------------------------------------
 
@@ -216,12 +212,11 @@ class Ledger:
             for client in before.keys() | after.keys():
                 by[client, after.get(client, 0) - 1] += 1
                 by[client, before.get(client, 0) - 1] -= 1
-            changes = [
+            if changes := [
                 {"client": client.name, "re_releases": m, "by": change}
                 for (client, m), change in by.items()
                 if change and m >= 0
-            ]
-            if changes:
+            ]:
                 connection.execute(_ADD_TO_SUM, changes)
             known = [
                 {"client": client.name, "version": version, "by": 1 if client in after else -1}
@@ -282,7 +277,7 @@ class Ledger:
         """Return versions before ``version`` without any charge, not even of nobody."""
         query = select(_ATTEMPT.version).where(_COUNTS).distinct()
         charged = {row.version for row in self._transaction.rows(query)}
-        return tuple(each for each in range(version) if each not in charged)
+        return tuple(sorted(set(range(version)) - charged))
 
     # --- clients -----------------------------------------------------------------------------
 

@@ -148,8 +148,8 @@ def file_of(url: URL) -> Path | None:
 def writing_engine(url: URL) -> Engine:
     """Return an engine with one connection, for the one server that owns the database.
 
-    One, because a session's lock on PostgreSQL must live and die with the connection that
-    writes (``hold_session``), and because an SQLite database in memory exists once per connection.
+    A session's lock on PostgreSQL must live and die with it (``hold_session``), and an SQLite
+    database in memory exists once per connection.
     """
     if is_in_memory(url):
         engine = _engine(url, poolclass=StaticPool)
@@ -227,11 +227,11 @@ def _engine(url: URL, **options: Any) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
             # Python's module would keep statements with what was bound to them: a noisy share.
-            options["connect_args"] = {"cached_statements": 0}
+            arguments: dict[str, Any] = {"cached_statements": 0}
         else:
-            options["connect_args"] = connection_options(url)
+            arguments = connection_options(url)
         # What is bound to a statement may be a share: no error shows it.
-        return create_engine(url, hide_parameters=True, **options)
+        return create_engine(url, hide_parameters=True, connect_args=arguments, **options)
     except ModuleNotFoundError as missing:
         remedy = f"needs the package {missing.name}: pip install 'precad[postgres]'"
         raise Misconfiguration("database", url.get_backend_name(), remedy) from None
@@ -245,12 +245,8 @@ def _durable_sqlite(connection: Any, _record: object) -> None:
     # FULL: a charge that was committed survives a power cut, also in WAL mode. FAST: where SQLite
     # was built to overwrite what is deleted (as Debian's), a noisy share would be written twice. It
     # is no secret: both together are what everybody gets.
-    for setting in (
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-        "secure_delete=FAST",
-    ):
+    settings = "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=FAST"
+    for setting in settings:
         connection.execute(f"PRAGMA {setting}")
 
 
