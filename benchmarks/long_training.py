@@ -51,8 +51,8 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.submission import Submission, SubmissionContext, shard
 from precad.common.task import Task
-from precad.server_a.lead import Leader
-from precad.server_b.follow import Helper
+from precad.server_a.process import Leader
+from precad.server_b.process import Helper
 
 RESULT = Path(__file__).parent / "results" / "long_training.json"
 ROUNDS = {3: 3_000, 100: 600}

@@ -19,7 +19,7 @@ from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
-from precad.common.wire.operator_connection import ServerStatus
+from precad.common.wire.calls import ServerStatus
 
 SHUTDOWN_S = 60.0
 _BEFORE_TRAINING = ("starting", "enrolling")

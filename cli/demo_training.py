@@ -35,7 +35,7 @@ from precad.common.identifiers import ClientId
 from precad.common.model import ModelVector
 from precad.common.task import Task
 from precad.common.terminal import upper
-from precad.common.wire.operator_connection import RoundReport, ServerStatus
+from precad.common.wire.calls import RoundReport, ServerStatus
 from precad.simulation.bad_client import KINDS
 from precad.simulation.datasets import DataSet, demo_task, load, shards
 from precad.simulation.result import draw_training

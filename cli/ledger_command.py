@@ -391,7 +391,7 @@ def _signatures(kept: "KeptStatements", identity: Path) -> list[str]:
     from precad.common.errors import PeerUnavailable, PeerViolation  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.identity.signatures import CertificateVerifier  # noqa: PLC0415
-    from precad.common.wire.owner_messages import check_statement  # noqa: PLC0415
+    from precad.common.wire.messages import check_statement  # noqa: PLC0415
 
     verifier = CertificateVerifier(Identity.load(identity))
     found = []

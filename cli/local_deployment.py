@@ -29,7 +29,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.process import PIECES
 from precad.common.task import Task
-from precad.common.wire.operator_connection import OperatorConnection
+from precad.common.wire.calls import OperatorConnection
 
 LINGER_S = 600.0
 """Servers of a local deployment stay until whoever started them stops them."""

@@ -23,7 +23,7 @@ from precad.common.process_settings import by_proxy
 from precad.common.terminal import Table, console_of, plain, redraws, say
 
 if TYPE_CHECKING:
-    from precad.common.wire.operator_connection import OperatorConnection, ServerStatus
+    from precad.common.wire.calls import OperatorConnection, ServerStatus
 
 _PROXY = {"envvar": "PRECAD_PROXY"}
 
@@ -40,7 +40,7 @@ class AskedServer:
     def connection(self) -> "AbstractContextManager[OperatorConnection]":
         """Return the connection until the block ends. Raises Misconfiguration."""
         from precad.common.identity.credentials import Identity  # noqa: PLC0415
-        from precad.common.wire.operator_connection import OperatorConnection  # noqa: PLC0415
+        from precad.common.wire.calls import OperatorConnection  # noqa: PLC0415
 
         address, role = by_proxy(self.address, self.proxy), Role(f"server-{self.server}")
         return closing(OperatorConnection(address, role, Identity.load(self.identity)))

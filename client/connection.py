@@ -32,7 +32,7 @@ from precad.common.roster import Enrolment
 from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
 from precad.common.share.submission import SubmissionContext
 from precad.common.task import Task
-from precad.common.wire import owner_messages as wire
+from precad.common.wire import messages as wire
 from precad.common.wire.calls import call_with_retries, error_of
 from precad.common.wire.messages import body_is_wanted, upload_pieces
 from precad.norm_check.norm_proof import share

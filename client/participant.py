@@ -26,7 +26,7 @@ from precad.common.identifiers import Digest
 from precad.common.model import ModelVector
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire import owner_messages as wire
+from precad.common.wire import messages as wire
 
 log = logging.getLogger("precad")
 

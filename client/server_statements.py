@@ -25,7 +25,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
 from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
-from precad.common.wire import owner_messages as wire
+from precad.common.wire import messages as wire
 
 if TYPE_CHECKING:
     from precad.client.connection import Servers

@@ -1,16 +1,115 @@
-"""Server B as a process."""
+"""Server B as a process, and what the helper does: check what A proposes, and collect."""
 
+import logging
 from contextlib import closing
 
 import grpc
 
+from precad.aggregator.collect import matching
+from precad.aggregator.collect.matching import Closed, HeldList, describe, rest_of
+from precad.aggregator.enrol.agreement import accept_roster
+from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.start_attempt import answer, draw
+from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.peer_transport import add_link_to_server
 from precad.aggregator.rpc.process import PeerService, peers_of, run_server
 from precad.aggregator.settings import ServerBSettings
-from precad.aggregator.training.session import Session
+from precad.aggregator.training.session import Phase, RoundOpened, Session
+from precad.aggregator.training.training_loop import WAITS, Peers, note_done, persist, train
+from precad.aggregator.validate.validation import Take
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, Rejection
 from precad.common.identifiers import Role
-from precad.server_b.follow import follow
+
+log = logging.getLogger("precad")
+
+
+def follow(session: Session, peers: Peers) -> None:
+    """Play a whole training as server B. Raises PrecadError when it can't go on.
+
+    With the final model kept, the training is over for this server, whether or not A has said
+    so. A may still lack B's last noisy share: it is answered for as long as the process lives.
+    """
+    helper = Helper(session)
+
+    def attempt() -> None:
+        try:
+            train(session, helper, peers)
+        except PeerUnavailable as error:
+            if not session.finished:
+                raise
+            log.warning("server A didn't say that the training is over: %s", error)
+
+    def answer_on() -> None:
+        while True:
+            try:
+                train(session, helper, peers)
+            except PeerUnavailable:
+                # Said at once where this machine's clock is wrong.
+                session.clock.sleep(WAITS.first_s)
+            except PrecadError:
+                log.exception("server A came back after the training, and differs")
+                return
+
+    note_done(session)
+    if not session.finished:
+        session.progress.phase = Phase.ENROLLING
+        persist(session, attempt)
+    session.clock.start_thread("after-training", answer_on)
+
+
+class Helper:
+    """What server B does: it checks what A proposes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def agree_roster(self, link: PeerLink) -> None:
+        """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
+        session, deadlines = self._session, self._session.task.deadlines
+        agreed = False
+        while not agreed:
+            left = session.started + session.enrolling.seconds - session.clock.now()
+            agreed = accept_roster(
+                link,
+                session.register,
+                session.task,
+                session.signatures,
+                timeout_s=max(deadlines.enrol, left) + deadlines.peer,
+                least=session.awaited(),
+            )
+
+    def open(self, aggregator: Aggregator) -> Opened | None:
+        """Check A's proposal. Raises PeerViolation, also when A ends the training early."""
+        session = self._session
+        current = session.model_store.current
+        drawn = () if session.finished else draw(aggregator, current.version)
+        taking = session.inbox.open
+        opened = answer(aggregator, current.version, drawn, current.digest, before_agreeing=taking)
+        if opened is None:
+            if not session.finished:
+                raise PeerViolation(f"server A ended the training after {current.version} rounds")
+            return None
+        session.event_log.publish(RoundOpened(opened, session.task.deadlines.collect))
+        return opened
+
+    def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
+        """Take what A holds alike until it closes; wait for its other halves, say what is held."""
+        session = self._session
+        deadlines = session.task.deadlines
+        session.inbox.close_at(closes)
+        patience_s = deadlines.collect + deadlines.peer
+        taken = matching.offer(opened, session.inbox, link, take, patience_s)
+        theirs = HeldList.from_bytes(link.receive("held"))
+        # A's share is 32 bytes and B's may be long: wait for those that A holds already.
+        at_a = theirs.of(rest_of(opened, taken))
+        held_by_a = [client for client, why in at_a.items() if not isinstance(why, Rejection)]
+        session.inbox.wait(held_by_a, closes)
+        collected = session.inbox.close()
+        link.send("held", describe(collected, taken).to_bytes())
+        return Closed(collected, theirs, taken)
+
 
 SETTINGS = ServerBSettings
 

@@ -22,11 +22,18 @@ from numpy.typing import NDArray
 from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.local_update import poisson_sample
-from precad.common.encode import clip_update, decode, encode, squared_norm
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
-from precad.common.ring import Keystream, RingVector, derive
+from precad.common.ring import (
+    Keystream,
+    RingVector,
+    clip_update,
+    decode,
+    derive,
+    encode,
+    squared_norm,
+)
 from precad.common.task import Task
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import Drawn, Matrix, Owner, Owners, PerClient, Stacked

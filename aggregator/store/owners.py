@@ -19,7 +19,7 @@ from precad.aggregator.store.versions import Versions
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.roster import Enrolment, Roster
-from precad.common.wire.owner_messages import Statement
+from precad.common.wire.messages import Statement
 
 _ALL = select(schema.enrolment)
 _FROZEN = _ALL.where(schema.enrolment.c.in_roster)

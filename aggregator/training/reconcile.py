@@ -26,7 +26,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import ModelVector, model_digest
 from precad.common.ring import encode_context
-from precad.common.wire.owner_messages import Opening, Statement, check_opening, check_statement
+from precad.common.wire.messages import Opening, Statement, check_opening, check_statement
 
 log = logging.getLogger("precad")
 

@@ -27,7 +27,7 @@ from precad.common.identity.signatures import CertificateVerifier
 from precad.common.model import ModelVector
 from precad.common.share.submission import Signer
 from precad.common.task import Task
-from precad.common.wire.operator_connection import StepCost
+from precad.common.wire.calls import StepCost
 
 KEPT_EVENTS = 256
 

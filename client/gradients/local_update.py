@@ -15,11 +15,17 @@ from torch import nn
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records
 from precad.client.records.torch_records import as_records
-from precad.common.encode import clip_record_adaptively, clip_record_norm, clip_update, encode
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
 from precad.common.model import ModelVector
-from precad.common.ring import Keystream, RingVector
+from precad.common.ring import (
+    Keystream,
+    RingVector,
+    clip_record_adaptively,
+    clip_record_norm,
+    clip_update,
+    encode,
+)
 from precad.common.roster import most_records
 from precad.common.task import Task
 

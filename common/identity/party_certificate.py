@@ -16,14 +16,8 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from cryptography.x509.verification import (
-    Criticality,
-    ExtensionPolicy,
-    PolicyBuilder,
-    Store,
-    VerificationError,
-)
 
 from precad.common import clock
 from precad.common.errors import Misconfiguration
@@ -109,8 +103,10 @@ MALFORMED = (
 )
 """What the library raises for bytes from outside: some at once, some when a part is asked for."""
 # Not the web's rules: a company's own authority needn't write the extensions that browsers ask for.
-_PARTIES = ExtensionPolicy.permit_all()
-_AUTHORITIES = _PARTIES.require_present(x509.BasicConstraints, Criticality.AGNOSTIC, None)
+_PARTIES = verification.ExtensionPolicy.permit_all()
+_AUTHORITIES = _PARTIES.require_present(
+    x509.BasicConstraints, verification.Criticality.AGNOSTIC, None
+)
 _Chain = tuple[x509.Certificate, tuple[x509.Certificate, ...], tuple[x509.Certificate, ...]]
 _proven: dict[_Chain, tuple[datetime, datetime]] = {}
 """Chains that were verified, from when and until when that holds: every call and every signature
@@ -276,15 +272,15 @@ def has_chain(
     if since <= now < until:
         return True
     policy = (
-        PolicyBuilder()
-        .store(Store(list(authorities)))
+        verification.PolicyBuilder()
+        .store(verification.Store(list(authorities)))
         .extension_policies(ca_policy=_AUTHORITIES, ee_policy=_PARTIES)
         # The library takes UTC without saying so.
         .time(now.astimezone(UTC).replace(tzinfo=None))
     )
     try:
         policy.build_client_verifier().verify(own, list(intermediates))
-    except VerificationError:
+    except verification.VerificationError:
         return False
     if len(_proven) >= _MOST_PROVEN:
         _proven.clear()

@@ -16,14 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from precad.common import clock
-from precad.common.errors import (
-    Misconfiguration,
-    PeerUnavailable,
-    PeerViolation,
-    RejectedSubmission,
-    Rejection,
-)
+from precad.common import clock, errors
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
@@ -80,24 +73,26 @@ class CertificateVerifier:
                 moment = min(clock.wall(), certificates_of(signature)[0].not_valid_after_utc)
             principal = self._principal(signature, moment)
             self.check(signature, signed)
-        except RejectedSubmission as error:
+        except errors.RejectedSubmission as error:
             lapsed = self._lapsed(signature)
-            kind = PeerUnavailable if lapsed else PeerViolation
+            kind = errors.PeerUnavailable if lapsed else errors.PeerViolation
             raise kind(f"what {role.value} is to have signed: {error.detail}") from None
         if principal != Principal.service(role):
-            raise PeerViolation(f"what {role.value} is to have signed was signed by {principal}")
+            raise errors.PeerViolation(
+                f"what {role.value} is to have signed was signed by {principal}"
+            )
 
     def _principal(self, signature: Signature, now: datetime | None = None) -> Principal:
         chain, believed = certificates_of(signature), (self._authorities, self._revocations)
         try:
             return check_certificate(chain, *believed, source="signature", now=now)
-        except Misconfiguration as error:
+        except errors.Misconfiguration as error:
             _refuse(f"the certificate can't be used: {error}")
 
     def _lapsed(self, signature: Signature) -> bool:
         try:
             own = certificates_of(signature)[0]
-        except RejectedSubmission:
+        except errors.RejectedSubmission:
             return False
         return certificates.validity_fault(own) is not None or self._revocations.revokes(own)
 
@@ -130,7 +125,7 @@ def _certificates(chain: tuple[bytes, ...]) -> tuple[x509.Certificate, ...]:
 
 
 def _refuse(detail: str) -> Never:
-    raise RejectedSubmission(Rejection.BAD_SIGNATURE, detail)
+    raise errors.RejectedSubmission(errors.Rejection.BAD_SIGNATURE, detail)
 
 
 class SignedKind(Enum):

@@ -14,20 +14,10 @@ from typing import Protocol
 import numpy as np
 from blake3 import blake3
 
+from precad.common import ring
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import ProofShape
-from precad.common.ring import (
-    SALT_BYTES,
-    SEED_BYTES,
-    WORD_BYTES,
-    Keystream,
-    RingVector,
-    commit,
-    encode_context,
-    mask_stream,
-    opens,
-)
 
 NONCE_BYTES = 32
 """From the CSPRNG: with a counter the dealer, who sees ctx, could test names in it."""
@@ -65,7 +55,7 @@ class SubmissionContext:
     @property
     def digest(self) -> Digest:
         """Ctx = SHA-256(task, version, attempt, client, model, nonce): names it to the dealer."""
-        return Digest.of(encode_context("submission-context", *self.parts))
+        return Digest.of(ring.encode_context("submission-context", *self.parts))
 
 
 MAX_SIGNATURE_BYTES = 72
@@ -117,7 +107,7 @@ def signed_bytes(
 ) -> bytes:
     """What a client signs: all of the context, c_A, c_B and h."""
     digests = commitment_a.value, commitment_b.value, body_digest.value
-    return encode_context("submission-signature", *context.parts, *digests)
+    return ring.encode_context("submission-signature", *context.parts, *digests)
 
 
 def whole_digest(signed: bytes, signature: Signature) -> Digest:
@@ -126,7 +116,7 @@ def whole_digest(signed: bytes, signature: Signature) -> Digest:
     Compared by less, one client could send two headers and frame a server for the difference.
     """
     parts = signed, signature.value, *signature.certificates
-    return Digest.of(encode_context("whole-submission", *parts))
+    return Digest.of(ring.encode_context("whole-submission", *parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +155,7 @@ def body_hasher(ctx: Digest, salt_h: Secret) -> blake3:
     Not SHA-256, as everything else: it takes a quarter of the time, and bodies are hashed three
     times. b comes last, without its length: ctx names the task, and the task fixes it.
     """
-    return blake3(encode_context("submission-body", ctx.value, salt_h.reveal()))
+    return blake3(ring.encode_context("submission-body", ctx.value, salt_h.reveal()))
 
 
 class Body(Protocol):
@@ -218,8 +208,8 @@ class Submission:
     """None until it has come."""
 
     def __post_init__(self) -> None:
-        _require_length("seed", self.seed, SEED_BYTES)
-        _require_length("salt", self.salt, SALT_BYTES)
+        _require_length("seed", self.seed, ring.SEED_BYTES)
+        _require_length("salt", self.salt, ring.SALT_BYTES)
 
     @property
     def context(self) -> SubmissionContext:
@@ -230,7 +220,7 @@ class Submission:
     def opens(self) -> bool:
         """Whether seed and salt open this server's commitment."""
         ctx = self.context.digest
-        return opens(self.header.commitment(self.role), self.role, ctx, self.salt, self.seed)
+        return ring.opens(self.header.commitment(self.role), self.role, ctx, self.salt, self.seed)
 
     @property
     def awaits_body(self) -> bool:
@@ -241,11 +231,11 @@ class Submission:
         """What takes a body's words, behind salt_h, and says whether they are right."""
         return BodyHash(self.header, prefix)
 
-    def mask(self) -> Keystream:
+    def mask(self) -> ring.Keystream:
         """a_j, this server's mask, to be read in pieces of any size."""
         header = self.header
         names = header.context.digest, header.commitment_a, header.commitment_b
-        return mask_stream(self.seed, self.role, *names)
+        return ring.mask_stream(self.seed, self.role, *names)
 
     def body_pieces(self) -> Iterator[bytes | memoryview]:
         """b, in pieces of whole words; see ``Body``. Raises BodyUnreadable."""
@@ -277,7 +267,7 @@ class BodyHash:
 
 
 def shard(
-    x: RingVector, context: SubmissionContext, signer: Signer
+    x: ring.RingVector, context: SubmissionContext, signer: Signer
 ) -> tuple[Submission, Submission]:
     """Share ``x`` (``[d] int64``): the submissions for A and for B.
 
@@ -286,12 +276,12 @@ def shard(
     for retries.
     """
     ctx, a, b = context.digest, Role.SERVER_A, Role.SERVER_B
-    seed_a, seed_b = Secret.random(SEED_BYTES), Secret.random(SEED_BYTES)
-    salt_a, salt_b = Secret.random(SALT_BYTES), Secret.random(SALT_BYTES)
-    commitments = commit(a, ctx, salt_a, seed_a), commit(b, ctx, salt_b, seed_b)
+    seed_a, seed_b = Secret.random(ring.SEED_BYTES), Secret.random(ring.SEED_BYTES)
+    salt_a, salt_b = Secret.random(ring.SALT_BYTES), Secret.random(ring.SALT_BYTES)
+    commitments = ring.commit(a, ctx, salt_a, seed_a), ring.commit(b, ctx, salt_b, seed_b)
     of_a, of_b = (
-        mask_stream(seed_a, a, ctx, *commitments),
-        mask_stream(seed_b, b, ctx, *commitments),
+        ring.mask_stream(seed_a, a, ctx, *commitments),
+        ring.mask_stream(seed_b, b, ctx, *commitments),
     )
     body, body_digest = _masked(x, of_a, of_b, ctx)
     digests = *commitments, body_digest
@@ -300,17 +290,17 @@ def shard(
 
 
 def _masked(
-    x: RingVector, of_a: Keystream, of_b: Keystream, ctx: Digest
+    x: ring.RingVector, of_a: ring.Keystream, of_b: ring.Keystream, ctx: Digest
 ) -> tuple[HeldBody, Digest]:
     """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer."""
-    salt_h = Secret.random(SALT_BYTES)
+    salt_h = Secret.random(ring.SALT_BYTES)
     hasher = body_hasher(ctx, salt_h)
-    data = bytearray(x.size * WORD_BYTES)
+    data = bytearray(x.size * ring.WORD_BYTES)
     b = np.frombuffer(data, dtype="<i8")
     for start in range(0, x.size, PIECE_WORDS):
         stop = min(start + PIECE_WORDS, x.size)
         piece = b[start:stop]
         np.subtract(x[start:stop], of_a.words(piece.size), out=piece)
         piece -= of_b.words(piece.size)
-        hasher.update(memoryview(data)[start * WORD_BYTES : stop * WORD_BYTES])
+        hasher.update(memoryview(data)[start * ring.WORD_BYTES : stop * ring.WORD_BYTES])
     return HeldBody(salt_h, data), Digest(hasher.digest())

@@ -14,7 +14,6 @@ from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to
 
 from precad.common import errors
 from precad.common.clock import STOP_S, end_within
-from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import require
@@ -44,7 +43,7 @@ SERVER_OPTIONS = (
 )
 PIECE_BYTES = 1 << 17
 """128 KiB: what a fetch of the model takes while it waits for a slow reader."""
-_CODES: dict[type[PrecadError], Code] = {
+_CODES: dict[type[errors.PrecadError], Code] = {
     errors.TaskMismatch: Code.FAILED_PRECONDITION,
     errors.Misconfiguration: Code.INVALID_ARGUMENT,
     errors.AccessDenied: Code.PERMISSION_DENIED,
@@ -58,7 +57,7 @@ NOT_NOW = "this server can't answer now; its operators know why"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def status_of(error: PrecadError) -> Code:
+def status_of(error: errors.PrecadError) -> Code:
     """The status code that a caller sees for ``error``."""
     if isinstance(error, errors.AccessDenied) and error.reason is not errors.Denial.NOT_ALLOWED:
         in_time = error.reason not in errors.NOT_IN_TIME
@@ -66,7 +65,7 @@ def status_of(error: PrecadError) -> Code:
     return _CODES.get(type(error), Code.UNAVAILABLE)
 
 
-def told(error: PrecadError) -> str:
+def told(error: errors.PrecadError) -> str:
     """What a caller reads of ``error``."""
     return str(error) if type(error) in _CODES else NOT_NOW
 
@@ -94,7 +93,7 @@ class Refusing:
 
     async def __aexit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         """End the call."""
-        if isinstance(error, PrecadError) and type(error) in _CODES:
+        if isinstance(error, errors.PrecadError) and type(error) in _CODES:
             await end_call(self._context, status_of(error), told(error))
         if isinstance(error, DecodeError):
             # Any caller can send such bytes, without end: no line of it.
@@ -102,7 +101,7 @@ class Refusing:
             await end_call(self._context, Code.INVALID_ARGUMENT, text)
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
             # What precad itself refuses is nobody's bug: a caller mustn't fill the log with traces.
-            trace = None if isinstance(error, PrecadError) else error
+            trace = None if isinstance(error, errors.PrecadError) else error
             logging.getLogger("precad").error("a call failed: %r", error, exc_info=trace)
             await end_call(self._context, Code.UNAVAILABLE, NOT_NOW)
 

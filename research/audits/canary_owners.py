@@ -26,9 +26,8 @@ from precad.client.gradients.local_update import poisson_sample
 from precad.client.owner_settings import JoinSettings
 from precad.client.participant import RoundView
 from precad.client.participation import Observer
-from precad.common.encode import clip_record_norm
 from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.ring import Keystream, RingVector
+from precad.common.ring import Keystream, RingVector, clip_record_norm
 from precad.common.task import Task
 from research.audits.builds import LOOSE, Build
 

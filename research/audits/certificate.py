@@ -28,8 +28,8 @@ from precad.certify.intervals import (
 )
 from precad.certify.prediction import certify_predictions
 from precad.client.gradients.torch_models import build, load_vector, logistic, model_section
-from precad.common.encode import clip_update
 from precad.common.errors import Misconfiguration
+from precad.common.ring import clip_update
 from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.datasets import load

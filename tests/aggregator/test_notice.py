@@ -18,7 +18,7 @@ from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
-from precad.common.wire.owner_messages import read_notice, sign_body
+from precad.common.wire.messages import read_notice, sign_body
 from precad.protos import precad_pb2 as pb
 
 WARD, OTHER = ClientId("ward-1"), ClientId("ward-2")

@@ -18,7 +18,7 @@ from precad.aggregator.training.reconcile import remember
 from precad.aggregator.training.session import LastSigned, Session, SignedKind
 from precad.common.errors import NotOnOffer, PeerViolation
 from precad.common.identifiers import ClientId
-from precad.common.wire.owner_messages import Statement
+from precad.common.wire.messages import Statement
 from precad.protos import precad_pb2 as pb
 
 

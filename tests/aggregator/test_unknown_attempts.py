@@ -18,7 +18,7 @@ from precad.aggregator.training.reconcile import charge_unknown, hear_of, meet
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation, StorageFailure
 from precad.common.identifiers import Role
-from precad.common.wire.owner_messages import check_opening, sign_body
+from precad.common.wire.messages import check_opening, sign_body
 from precad.protos import precad_pb2 as pb
 
 NOBODY: Any = (None, None)

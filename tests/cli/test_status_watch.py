@@ -13,8 +13,8 @@ from tests.rig.terminal import Terminal
 from precad.cli.main import app
 from precad.cli.operate import facts_of, follow
 from precad.common.errors import PeerUnavailable
+from precad.common.wire.calls import ServerStatus
 from precad.common.wire.messages import values_of
-from precad.common.wire.operator_connection import ServerStatus
 from precad.protos import precad_pb2 as pb
 
 ROUNDS = 4

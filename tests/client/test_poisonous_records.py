@@ -22,8 +22,8 @@ from precad.client.gradients.local_update import local_update
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.participant import RoundView
-from precad.common.encode import squared_norm
 from precad.common.identifiers import Digest
+from precad.common.ring import squared_norm
 from precad.common.roster import most_records
 
 N = 20

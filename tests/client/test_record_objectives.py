@@ -25,9 +25,9 @@ from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import load_vector, model_section
 from precad.client.records.torch_records import as_records
-from precad.common.encode import clip_record_adaptively
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
+from precad.common.ring import clip_record_adaptively
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ModelSection, ObjectiveSection
 

@@ -18,7 +18,7 @@ from precad.client.own_account import exact_epsilon
 from precad.client.server_statements import SERVERS
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
-from precad.common.wire.owner_messages import read_opening, read_statement, sign_body
+from precad.common.wire.messages import read_opening, read_statement, sign_body
 from precad.protos import precad_pb2 as pb
 
 Log = pytest.LogCaptureFixture

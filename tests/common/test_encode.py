@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from precad.common import encode as fixed_point
-from precad.common.encode import clip_record_norm, clip_update, encode, squared_norm
+from precad.common import ring as fixed_point
 from precad.common.errors import Misconfiguration
-from precad.common.ring import signed
+from precad.common.ring import clip_record_norm, clip_update, encode, signed, squared_norm
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**42, -(2.0**42), 1e308])

@@ -31,8 +31,7 @@ from precad.common.identifiers import Role
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.identity.party_certificate import Principal
 from precad.common.process import Lines
-from precad.common.wire.calls import error_of
-from precad.common.wire.operator_connection import OperatorConnection
+from precad.common.wire.calls import OperatorConnection, error_of
 from precad.protos import precad_pb2 as pb
 
 VERSION_3, NO_VERSION = bytes.fromhex("a003020102"), bytes.fromhex("a003020122")

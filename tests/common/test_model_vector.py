@@ -12,7 +12,6 @@ from hypothesis import given, strategies
 from safetensors.numpy import load_file, save_file
 from tests.rig.tasks import task_with
 
-from precad.common.encode import encode
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import (
     ModelVector,
@@ -26,6 +25,7 @@ from precad.common.model import (
     to_bytes,
     unrounded_start,
 )
+from precad.common.ring import encode
 from precad.common.task import Task
 
 PARAMETERS = [("w.weight", [4, 25]), ("w.bias", [4]), ("norm.weight", [4])]

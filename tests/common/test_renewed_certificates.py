@@ -25,7 +25,7 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
-from precad.common.wire.owner_messages import sign_body
+from precad.common.wire.messages import sign_body
 from precad.protos import precad_pb2 as pb
 
 

@@ -35,8 +35,7 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.proof_submission import AnySubmission, ForProof, ProofHeader
 from precad.common.share.submission import SubmissionContext
-from precad.common.wire.messages import header_from_wire, header_to_wire
-from precad.common.wire.owner_messages import Notice, read_notice
+from precad.common.wire.messages import Notice, header_from_wire, header_to_wire, read_notice
 from precad.common.wire.serving import told
 from precad.norm_check.norm_proof import share
 from precad.protos import precad_pb2 as pb

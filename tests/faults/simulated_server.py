@@ -26,8 +26,8 @@ from precad.common.identifiers import Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.ring import RingVector
-from precad.server_a.lead import lead
-from precad.server_b.follow import follow
+from precad.server_a.process import lead
+from precad.server_b.process import follow
 
 if TYPE_CHECKING:
     from tests.faults.world import World

@@ -50,10 +50,9 @@ from tests.faults.world import World
 from precad.aggregator.training.session import Event, RoundOpened
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
-from precad.common.encode import squared_norm
 from precad.common.identifiers import ClientId, Role
 from precad.common.prime_field import FIELD
-from precad.common.ring import RingVector, from_bytes
+from precad.common.ring import RingVector, from_bytes, squared_norm
 from precad.common.share.submission import SignedHeader
 from precad.common.task import Task
 

@@ -29,8 +29,7 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
-from precad.common.wire.messages import header_from_wire, header_to_wire
-from precad.common.wire.owner_messages import RoundOpen
+from precad.common.wire.messages import RoundOpen, header_from_wire, header_to_wire
 
 A, B = Role.SERVER_A, Role.SERVER_B
 COLLECT_S = 60.0

@@ -23,7 +23,7 @@ from precad.common import clock
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
-from precad.server_b import follow
+from precad.server_b import process as follow
 
 ROUNDS = 6
 PARTIES = ("server-a", "server-b", "dealer", "ward-0")

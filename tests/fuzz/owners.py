@@ -14,7 +14,7 @@ from precad.common.identifiers import Role
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.wire.calls import error_of
-from precad.common.wire.owner_messages import check_statement, sign_body
+from precad.common.wire.messages import check_statement, sign_body
 from precad.protos import precad_pb2 as pb
 
 _REPLIES: tuple[tuple[str, Any], ...] = (

@@ -25,7 +25,7 @@ from precad.common.identity.credentials import COIN_FILE, read_coin_key
 from precad.common.identity.signatures import CertificateVerifier, SignedKind
 from precad.common.roster import Enrolment, Roster
 from precad.common.share.proof_submission import ProofSubmission
-from precad.common.wire.owner_messages import check_opening, sign_body
+from precad.common.wire.messages import check_opening, sign_body
 from precad.protos import precad_pb2 as pb
 
 

@@ -31,8 +31,7 @@ from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.share.proof_submission import SERVERS
-from precad.common.wire.messages import BODY_WANTED
-from precad.common.wire.owner_messages import sign_body
+from precad.common.wire.messages import BODY_WANTED, sign_body
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 from precad.protos import precad_pb2 as pb

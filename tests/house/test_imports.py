@@ -48,7 +48,6 @@ PURE = (
     "aggregator/server_messages.py",
     "aggregator/validate",
     "common/checks.py",
-    "common/encode.py",
     "common/errors.py",
     "common/identifiers.py",
     "common/kernel",
@@ -175,7 +174,7 @@ def test_only_services_and_stubs_touch_messages() -> None:
 @pytest.mark.parametrize(
     ("modules", "impure"),
     [
-        ("common.encode common.share common.model common.task", IMPURE),
+        ("common.ring common.share common.model common.task", IMPURE),
         ("norm_check.norm_proof certify accounting.guarantees aggregator.noise", IMPURE),
         # The servers' messages are protobuf.
         ("aggregator.validate", ("grpc", "sqlalchemy")),

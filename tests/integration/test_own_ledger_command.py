@@ -21,7 +21,7 @@ from precad.client.server_statements import STATEMENT
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
-from precad.common.wire.owner_messages import sign_body
+from precad.common.wire.messages import sign_body
 from precad.protos import precad_pb2 as pb
 
 Played = Callable[..., Any]

@@ -13,10 +13,10 @@ from tests.rig.rounds import no_noise, play_round, roster_of
 from precad.aggregator import release
 from precad.aggregator.rounds.states import Finished
 from precad.aggregator.validate import check_with_dealer
-from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import apply_update, model_digest, to_bytes
+from precad.common.ring import clip_update, squared_norm
 from precad.common.roster import Roster
 from precad.common.task import Task
 

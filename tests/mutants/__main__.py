@@ -40,7 +40,7 @@ PARTS = (
     "accounting",
     "certify",
     "aggregator/noise.py",
-    "common/encode.py",
+    "common/ring.py",
     "common/share",
     "norm_check",
     "aggregator/validate",

@@ -14,7 +14,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.common.encode import CLIENT_MARGIN
 from precad.common.identifiers import Secret
 from precad.common.kernel import (
     BLOCK,
@@ -27,7 +26,7 @@ from precad.common.kernel import (
     kernels,
     sharings,
 )
-from precad.common.ring import Keystream, RingVector, dot
+from precad.common.ring import CLIENT_MARGIN, Keystream, RingVector, dot
 from precad.common.task import TAU
 
 KEY = Secret(bytes(range(32)))

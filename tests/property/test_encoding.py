@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.common.encode import clip_record_norm, clip_update, decode, encode, squared_norm
+from precad.common.ring import clip_record_norm, clip_update, decode, encode, squared_norm
 
 finite = st.floats(-1e9, 1e9)
 vectors = st.lists(finite, min_size=1, max_size=12).map(np.array)

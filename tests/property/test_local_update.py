@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from precad.client.gradients.local_update import local_update
 from precad.client.gradients.torch_models import model_section
-from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Misconfiguration
+from precad.common.ring import clip_update, squared_norm
 from precad.common.task import Task
 
 MODEL = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))

@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 
-from precad.common.encode import clip_update
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, clip_update
 from precad.common.task import Task
 
 LEAST = -(2**63)

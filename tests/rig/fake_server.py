@@ -20,8 +20,7 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import model_digest, to_bytes
 from precad.common.task import Task
-from precad.common.wire.messages import BODY_WANTED
-from precad.common.wire.owner_messages import sign_body
+from precad.common.wire.messages import BODY_WANTED, sign_body
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 

@@ -20,7 +20,7 @@ from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
-from precad.common.wire.owner_messages import Notice, RoundOpen, RoundOver
+from precad.common.wire.messages import Notice, RoundOpen, RoundOver
 
 if TYPE_CHECKING:
     from precad.cli.local_deployment import LocalDeployment

@@ -17,7 +17,7 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.task import Task
-from precad.common.wire.owner_messages import RoundOpen, TrainingOver
+from precad.common.wire.messages import RoundOpen, TrainingOver
 
 
 def main() -> None:

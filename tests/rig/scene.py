@@ -20,7 +20,7 @@ from tests.rig.warm import SOURCES
 from precad.cli.local_deployment import LocalDeployment, environment_of_parts
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Role
-from precad.common.wire.operator_connection import ServerStatus
+from precad.common.wire.calls import ServerStatus
 
 OWNERS = ("ward-1", "ward-2")
 FEATURES = 30

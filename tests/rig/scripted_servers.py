@@ -33,7 +33,7 @@ from precad.common.ring import RingVector
 from precad.common.share.proof_submission import ForProof
 from precad.common.share.submission import SubmissionContext
 from precad.common.task import Task
-from precad.common.wire.owner_messages import (
+from precad.common.wire.messages import (
     Notice,
     RoundOpen,
     RoundOver,

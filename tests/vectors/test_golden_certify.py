@@ -44,7 +44,7 @@ from precad.certify.prediction import (
     certify_smoothing,
 )
 from precad.client.gradients.objectives import macer_hinge
-from precad.common.encode import RECORD_MARGIN, clip_record_adaptively
+from precad.common.ring import RECORD_MARGIN, clip_record_adaptively
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")

@@ -36,7 +36,7 @@ from precad.common.model import from_bytes
 from precad.common.ring import RingVector
 from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.task import Task
-from precad.common.wire.owner_messages import RoundOpen, RoundOver, read_notice, serves_first
+from precad.common.wire.messages import RoundOpen, RoundOver, read_notice, serves_first
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -23,7 +23,7 @@ from precad.client.own_account import OwnAccount
 from precad.common.identifiers import ClientId
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.owner_messages import RoundOpen
+from precad.common.wire.messages import RoundOpen
 
 TaskMaker = Callable[..., Task]
 Act = Callable[[LightClient, RoundOpen], object]

@@ -12,13 +12,12 @@ import pytest
 from tests.integration.deployment.conftest import Running
 from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 
-from precad.common.encode import squared_norm
 from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import USER_AGENT, WIRE_VERSION, dialling
 from precad.common.proof_shape import P
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, squared_norm
 
 COUNTED = "counted"
 DEADLINE_S = 60.0

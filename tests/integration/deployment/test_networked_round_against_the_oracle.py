@@ -7,10 +7,9 @@ import numpy as np
 from tests.integration.deployment.conftest import Running
 from tests.rig.rounds import no_noise, play_round
 
-from precad.common.encode import clip_update
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, clip_update
 from precad.common.roster import Enrolment, Roster
 
 COUNTED = "counted"

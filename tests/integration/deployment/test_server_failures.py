@@ -12,7 +12,7 @@ from tests.rig.warm import said
 
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.common.task import Task
-from precad.common.wire.owner_messages import TrainingPaused
+from precad.common.wire.messages import TrainingPaused
 
 SHORT = {"deadlines.peer": 1.0, "deadlines.outage": 1.0}
 SERVERS = ("server-a", "server-b")

@@ -17,7 +17,7 @@ from precad.cli.local_deployment import LocalDeployment
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
-from precad.common.wire.operator_connection import ServerStatus
+from precad.common.wire.calls import ServerStatus
 
 NAMES = ("ward-1", "ward-2")
 ROUNDS = {"wards": 4, "clinics": 2}

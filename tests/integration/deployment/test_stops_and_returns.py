@@ -26,7 +26,7 @@ from precad.cli.local_deployment import LocalDeployment, task_to_toml
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
-from precad.common.wire.operator_connection import ServerStatus
+from precad.common.wire.calls import ServerStatus
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 

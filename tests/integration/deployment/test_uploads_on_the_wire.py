@@ -22,8 +22,7 @@ from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.ring import RingVector
-from precad.common.wire.messages import upload_pieces
-from precad.common.wire.owner_messages import RoundOpen
+from precad.common.wire.messages import RoundOpen, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -26,7 +26,7 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.model import initial_vector, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.owner_messages import serves_first
+from precad.common.wire.messages import serves_first
 from precad.protos import precad_pb2 as pb
 
 D = 8

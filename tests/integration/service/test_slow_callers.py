@@ -20,8 +20,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.model import model_digest, to_bytes
 from precad.common.ring import KEY_BYTES
 from precad.common.share.submission import Submission
-from precad.common.wire.messages import upload_pieces
-from precad.common.wire.owner_messages import sign_body
+from precad.common.wire.messages import sign_body, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

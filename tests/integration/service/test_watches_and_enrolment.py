@@ -33,13 +33,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.roster import Enrolment, Roster, on_grid
-from precad.common.wire.owner_messages import (
-    Notice,
-    RoundOpen,
-    RoundOver,
-    check_opening,
-    check_statement,
-)
+from precad.common.wire.messages import Notice, RoundOpen, RoundOver, check_opening, check_statement
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -24,7 +24,7 @@ from precad.cli.report_facts import Guarantee, Report, guarantee_sentence, least
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
-from precad.common.wire.owner_messages import Statement
+from precad.common.wire.messages import Statement
 
 ROUNDS = 3
 SECTIONS = {

@@ -19,9 +19,8 @@ from sklearn.linear_model import LogisticRegression
 from tests.rig.guesses import Haystack, named_to_dealer, recognised, seen_by_dealer, seen_by_server
 from tests.rig.views import SERVERS, DealerView, View, Watched, header_bytes
 
-from precad.common.encode import squared_norm
 from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.ring import commit, dot, from_bytes, signed, to_bytes
+from precad.common.ring import commit, dot, from_bytes, signed, squared_norm, to_bytes
 from precad.common.share import submission
 from precad.common.share.submission import body_hasher
 from precad.common.task import Task

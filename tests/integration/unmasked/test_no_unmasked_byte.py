@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from tests.rig.rounds import no_noise
 from tests.rig.views import Watched
 
-from precad.common.encode import squared_norm
 from precad.common.identifiers import ClientId
-from precad.common.ring import to_bytes
+from precad.common.ring import squared_norm, to_bytes
 from precad.common.task import Task
 
 VICTIM = ClientId("victim")

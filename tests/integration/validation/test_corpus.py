@@ -10,9 +10,8 @@ import pytest
 from tests.integration.validation.conftest import Validate, task_of
 from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 
-from precad.common.encode import clip_update, squared_norm
 from precad.common.errors import Rejection
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, clip_update, squared_norm
 from precad.common.task import Task
 
 pytestmark = pytest.mark.usefixtures("either_kernel")

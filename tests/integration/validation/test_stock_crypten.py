@@ -7,8 +7,8 @@ import numpy as np
 from tests.integration.validation.conftest import task_of, validate_both, validate_with_proofs
 from tests.rig.commands import printed
 
-from precad.common.encode import encode
 from precad.common.errors import Rejection
+from precad.common.ring import encode
 
 DIMENSION = 1000
 VECTORS = {

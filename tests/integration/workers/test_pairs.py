@@ -14,13 +14,12 @@ from tests.rig.waiting import until
 from precad.aggregator.rounds.states import Summed
 from precad.aggregator.workers.worker_pairs import WorkerPairs
 from precad.aggregator.workers.worker_placement import ThisMachine, WorkerProcess
-from precad.common.encode import clip_update
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.prime_field import FIELD, RING, Group, group_of
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, clip_update
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub, WorkingStub
