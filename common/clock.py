@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
 
@@ -79,33 +79,28 @@ class RetryPolicy:
     back in one wave."""
 
 
+@dataclass(eq=False, repr=False)
 class Retries:
     """Waits between tries, for ``total_s`` after the first failure, or from now."""
 
-    def __init__(
-        self,
-        total_s: float,
-        policy: RetryPolicy,
-        clock: Clock = CLOCK,
-        *,
-        counted_from_now: bool = False,
-    ) -> None:
-        self._total_s = total_s
-        self._policy = policy
-        self._clock = clock
-        self._wait_s = policy.first_s
-        self._since = clock.now() if counted_from_now else None
+    total_s: float
+    policy: RetryPolicy
+    clock: Clock = CLOCK
+    _: KW_ONLY
+    counted_from_now: bool = False
+
+    def __post_init__(self) -> None:
+        self._wait_s = self.policy.first_s
+        self._since = self.clock.now() if self.counted_from_now else None
 
     def renew(self) -> None:
         """Begin anew after a success: the next failure is a first one."""
-        self._wait_s = self._policy.first_s
-        self._since = None
+        self._wait_s, self._since = self.policy.first_s, None
 
     def remaining(self) -> float:
         """Return the seconds that are left; may be negative."""
-        if self._since is None:
-            return self._total_s
-        return self._since + self._total_s - self._clock.now()
+        since = self._since
+        return self.total_s + (0.0 if since is None else since - self.clock.now())
 
     def wait(self, error: Exception) -> None:
         """Wait before the next try; raise ``error`` when the time is over.
@@ -113,9 +108,9 @@ class Retries:
         The last wait is cut to what is left.
         """
         if self._since is None:
-            self._since = self._clock.now()
+            self._since = self.clock.now()
         if (remaining := self.remaining()) <= 0:
             raise error
-        spread = self._clock.jitter() if self._policy.spread else 1.0
-        self._clock.sleep(min(self._wait_s * spread, remaining))
-        self._wait_s = min(2 * self._wait_s, self._policy.longest_s)
+        spread = self.clock.jitter() if self.policy.spread else 1.0
+        self.clock.sleep(min(self._wait_s * spread, remaining))
+        self._wait_s = min(2 * self._wait_s, self.policy.longest_s)

@@ -51,11 +51,9 @@ def initial_vector(model: ModelSection) -> NDArray[np.float32]:
 def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
     """What θ_0 is rounded from, ``[d] float64``.
 
-    ``zeros``: all zero. ``uniform``: a tensor of two or more axes is uniform in ±1/√fan-in,
-    where fan-in is the product of all axes but the first; it is expanded by SHAKE-256 from the
-    task's public ``initial_seed`` and the tensor's name. A tensor of one axis has no fan-in:
-    it starts at 1 where its name ends in ``weight`` (the scale of a normalisation layer) and
-    at 0 otherwise (a bias). ``file``: the weights of ``initial_file``.
+    ``uniform``: fan-in is the product of all axes but the first; SHAKE-256 expands a tensor from
+    the task's public ``initial_seed`` and the tensor's name. What has one axis has no fan-in: it is
+    1 where its name ends in ``weight`` (the scale of a normalisation layer), 0 otherwise (a bias).
 
     Raises Misconfiguration: the file can't be read, or isn't the one that the task means.
     """

@@ -8,13 +8,14 @@ from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import encode_context
 from precad.common.task import Task
+from precad.common.task_schema import Section
 
 MAX_RECORDS = 2**31 - 1
 """What a database's integer column and every digest can hold."""
@@ -164,17 +165,13 @@ class Roster(Mapping[ClientId, Enrolment]):
         return Digest.of(encode_context("roster", *parts))
 
 
-class _RosterEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _RosterEntry(Section):
     client: str
     records: int
     record_rate: Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _RosterFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _RosterFile(Section):
     clients: list[_RosterEntry]
 
 

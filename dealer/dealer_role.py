@@ -200,26 +200,23 @@ def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVecto
         yield a
 
 
+@dataclass(frozen=True, slots=True)
 class LocalDealing:
     """A server's way to a dealer in its own process, as on the page that plays the protocol."""
 
+    dealer: DealerRole
+    role: Role
+    timeout_s: float = 60.0
+    clock: Clock = CLOCK
     epoch = b""
-
-    def __init__(
-        self, dealer: DealerRole, role: Role, timeout_s: float = 60.0, clock: Clock = CLOCK
-    ) -> None:
-        self._dealer = dealer
-        self._role = role
-        self._timeout_s = timeout_s
-        self._clock = clock
 
     def join(self) -> Secret:
         """This server's key."""
-        return self._dealer.key_for(self._role)
+        return self.dealer.key_for(self.role)
 
     def deal(self, request: DealRequest) -> RingVector:
         """As ``Dealing``'s."""
-        return self._dealer.corrections(self._role, request)
+        return self.dealer.corrections(self.role, request)
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
@@ -227,14 +224,14 @@ class LocalDealing:
 
         def send(request: SquareRequest) -> None:
             try:
-                if (work := self._dealer.ask(self._role, request, conversation.put)) is not None:
+                if (work := self.dealer.ask(self.role, request, conversation.put)) is not None:
                     work()
             except PrecadError as error:
                 conversation.end(error)
 
-        conversation = DealerConversation(attempt, send, self._timeout_s, self._clock)
+        conversation = DealerConversation(attempt, send, self.timeout_s, self.clock)
         try:
             yield conversation
         finally:
-            self._dealer.forget(conversation.put)
+            self.dealer.forget(conversation.put)
             conversation.end(PeerUnavailable("this server ended its conversation with the dealer"))

@@ -186,24 +186,20 @@ Answer = Secret | int | PrecadError
 """The row key, then this server's share of r; or why there is none."""
 
 
+@dataclass(eq=False, repr=False)
 class DealerConversation:
     """A server's conversation with the dealer about one attempt's submissions.
 
     Safe between threads: whoever waits for an answer is woken. ``send`` doesn't wait.
     """
 
-    def __init__(
-        self,
-        attempt: int,
-        send: Callable[[SquareRequest], None],
-        timeout_s: float,
-        clock: Clock = CLOCK,
-    ) -> None:
-        self._attempt = attempt
-        self._send = send
-        self._timeout_s = timeout_s
-        self._clock = clock
-        self._changed = clock.condition()
+    attempt: int
+    send: Callable[[SquareRequest], None]
+    timeout_s: float
+    clock: Clock = CLOCK
+
+    def __post_init__(self) -> None:
+        self._changed = self.clock.condition()
         self._asked: set[bytes] = set()
         self._found: dict[tuple[type, bytes], Any] = {}
         """By kind and context."""
@@ -211,11 +207,11 @@ class DealerConversation:
 
     def ask(self, request: SquareRequest) -> None:
         """Tell the dealer; doesn't wait. Raises ValueError: it is of another attempt."""
-        if request.attempt != self._attempt:
-            raise ValueError(f"a request of attempt {request.attempt} in {self._attempt}")
+        if request.attempt != self.attempt:
+            raise ValueError(f"a request of attempt {request.attempt} in {self.attempt}")
         with self._changed:
             self._asked.add(request.context)
-        self._send(request)
+        self.send(request)
 
     def row_key(self, context: bytes) -> Secret:
         """32 bytes, the same for both servers, once both have asked; waits for it.
@@ -253,16 +249,16 @@ class DealerConversation:
             self._changed.notify_all()
 
     def _wait(self, kind: type[_Found], context: bytes) -> _Found:
-        deadline = self._clock.now() + self._timeout_s
+        deadline = self.clock.now() + self.timeout_s
         with self._changed:
             if context not in self._asked:
                 raise ValueError(f"nothing was asked about {context.hex()}")
             while (found := self._found.get((kind, context))) is None:
                 if (error := self._found.get((PrecadError, context), self._ended)) is not None:
                     raise error
-                if (left := deadline - self._clock.now()) <= 0:
+                if (left := deadline - self.clock.now()) <= 0:
                     raise PeerUnavailable(
-                        f"the dealer dealt nothing for {context.hex()} in {self._timeout_s:g} s; "
+                        f"the dealer dealt nothing for {context.hex()} in {self.timeout_s:g} s; "
                         "check that the other server has asked too"
                     )
                 self._changed.wait(left)

@@ -211,23 +211,21 @@ def _take_over(old: Path, folder: Path, principal: Principal) -> None:
     make_folder(folder)
     try:
         if principal.role in DRAWING_ROLES:
-            _take_over_coin_key(old / COIN_FILE, folder / COIN_FILE)
+            path, to = old / COIN_FILE, folder / COIN_FILE
+            if not path.is_file():
+                remedy = (
+                    f"has no {COIN_FILE}: put the server's own back there. With a new one no "
+                    "version that is open could be drawn again"
+                )
+                raise Misconfiguration("--renew", str(old), remedy)
+            key = path.read_bytes()
+            if to.exists() and to.read_bytes() != key:
+                remedy = f"is another key than {path}: name a new folder"
+                raise Misconfiguration("FOLDER", str(to), remedy)
+            write_file(to, key)
         write_file(folder / CA_FILE, root, mode=PUBLIC_MODE)
     except OSError as error:
         raise Misconfiguration("--renew", str(error.filename), f"{error.strerror}") from None
-
-
-def _take_over_coin_key(path: Path, to: Path) -> None:
-    if not path.is_file():
-        remedy = (
-            f"has no {COIN_FILE}: put the server's own back there. With a new one no version that "
-            "is open could be drawn again"
-        )
-        raise Misconfiguration("--renew", str(path.parent), remedy)
-    key = path.read_bytes()
-    if to.exists() and to.read_bytes() != key:
-        raise Misconfiguration("FOLDER", str(to), f"is another key than {path}: name a new folder")
-    write_file(to, key)
 
 
 def publish(path: Path, public: authority.Public) -> None:

@@ -279,10 +279,8 @@ def shard(
     seed_a, seed_b = Secret.random(ring.SEED_BYTES), Secret.random(ring.SEED_BYTES)
     salt_a, salt_b = Secret.random(ring.SALT_BYTES), Secret.random(ring.SALT_BYTES)
     commitments = ring.commit(a, ctx, salt_a, seed_a), ring.commit(b, ctx, salt_b, seed_b)
-    of_a, of_b = (
-        ring.mask_stream(seed_a, a, ctx, *commitments),
-        ring.mask_stream(seed_b, b, ctx, *commitments),
-    )
+    of_a = ring.mask_stream(seed_a, a, ctx, *commitments)
+    of_b = ring.mask_stream(seed_b, b, ctx, *commitments)
     body, body_digest = _masked(x, of_a, of_b, ctx)
     digests = *commitments, body_digest
     header = SignedHeader(context, *digests, signer.sign(signed_bytes(context, *digests)))

@@ -103,16 +103,10 @@ def _with_proof(
         raise RejectedSubmission(Rejection.MALFORMED, "a header with a proof names masks' seeds")
     own_seed = bool(message.seed)
     proof, other = message.proof, SERVERS[1 - SERVERS.index(role)]
-    header = ProofHeader(
-        context=context,
-        openings=(Digest(proof.opening_a), Digest(proof.opening_b)),
-        seed_holder=role if own_seed else other,
-        commitment=Digest(proof.commitment),
-        update_digest=update_digest,
-        bits_digest=Digest(proof.bits_digest),
-        proof_digest=Digest(proof.proof_digest),
-        signature=_signature(message),
-    )
+    openings = Digest(proof.opening_a), Digest(proof.opening_b)
+    digests = update_digest, Digest(proof.bits_digest), Digest(proof.proof_digest)
+    stated = context, openings, role if own_seed else other, Digest(proof.commitment)
+    header = ProofHeader(*stated, *digests, _signature(message))
     own = (Secret(message.seed), Secret(message.salt)) if own_seed else ()
     return ProofSubmission(header, role, *own)
 
