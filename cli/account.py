@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import click
-
 from precad.accounting.adversaries import (
     PLANNING_QUANTILE,
     RECORD_LEVEL,
@@ -18,7 +16,7 @@ from precad.accounting.adversaries import (
     sensitivity_ratio,
 )
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
-from precad.cli.main import AsJson, print_json, refuse_given, require_given, with_options
+from precad.cli.main import AsJson, command, print_json, refuse_given, require_given
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
@@ -59,8 +57,7 @@ class AccountRequest:
     as_json: AsJson
 
 
-@click.command()
-@with_options
+@command()
 def account(request: AccountRequest) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 

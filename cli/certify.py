@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, with_options
+from precad.cli.main import ARGUMENT, AsJson, command
 from precad.cli.predict import OfModel
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
@@ -131,8 +131,7 @@ def respond(request: Request) -> None:
     answer(request)
 
 
-@certify.command()
-@with_options
+@command(certify)
 def prediction(request: Prediction) -> None:
     """Certify the majority vote of independently trained private models.
 
@@ -150,8 +149,7 @@ def prediction(request: Prediction) -> None:
     respond(request)
 
 
-@certify.command()
-@with_options
+@command(certify)
 def loss(request: Loss) -> None:
     """Bound the expected loss of a private model after so many attackers.
 
@@ -170,8 +168,7 @@ def loss(request: Loss) -> None:
     respond(request)
 
 
-@certify.command()
-@with_options
+@command(certify)
 def smoothing(request: Smoothing) -> None:
     """Certify predictions against changed inputs (Cohen et al.'s randomised smoothing).
 

@@ -12,7 +12,7 @@ import click
 from rich.console import Group
 
 from precad.cli import forked
-from precad.cli.main import AsJson, print_json, with_options
+from precad.cli.main import AsJson, command, print_json
 from precad.common.terminal import Bar, Table, plain, say, upper
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ class DemoRequest:
     as_json: AsJson = False
 
 
-@click.command()
-@with_options
+@command()
 def demo(request: DemoRequest) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
 

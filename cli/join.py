@@ -14,15 +14,14 @@ from typing import IO, Annotated, Any, TextIO
 import click
 
 from precad.cli import forked
-from precad.cli.main import REQUIRED, AsJson, print_json, require_folder, with_options
+from precad.cli.main import REQUIRED, AsJson, command, print_json, require_folder
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.process import doing, dump_stacks_on_signal, start_log
 from precad.common.terminal import say, upper
 
 
-@click.command()
-@with_options
+@command()
 def doctor(
     *,
     config: Annotated[Path, "The owner's settings file.", "--config", "-c"],
@@ -55,8 +54,7 @@ def doctor(
 _MARKS = {"good": "✓", "note": "!", "bad": "✗"}
 
 
-@click.command()
-@with_options
+@command()
 def join(
     *,
     config: Annotated[

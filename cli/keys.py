@@ -5,7 +5,7 @@ from typing import Annotated
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, print_json, with_options
+from precad.cli.main import ARGUMENT, AsJson, command, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity import credentials, deployment_keys
@@ -41,8 +41,7 @@ Out = Annotated[Path | None, "The party's folder."]
 Force = Annotated[bool, "Replace keys that are there."]
 
 
-@keys.command()
-@with_options
+@command(keys)
 def init(
     *,
     directory: Directory,
@@ -76,8 +75,7 @@ def init(
     click.echo(about, err=True)
 
 
-@keys.command()
-@with_options
+@command(keys)
 def issue(
     *,
     directory: Directory,
@@ -94,8 +92,7 @@ def issue(
     click.echo(deployment.issue(principal, out=out, request=request, days=days, replace=force))
 
 
-@keys.command("request")
-@with_options
+@command(keys, "request")
 def make_request(
     *,
     folder: Folder,
@@ -119,15 +116,13 @@ def make_request(
     click.echo(credentials.create_request(folder, principal, replace=force, renew=renew))
 
 
-@keys.command()
-@with_options
+@command(keys)
 def accept(folder: Folder, offered: Annotated[Path, "What keys issue made.", ARGUMENT]) -> None:
     """Put a certificate that came back beside its key; any but this key's is refused."""
     click.echo(f"{credentials.accept(folder, offered).principal}: complete")
 
 
-@keys.command()
-@with_options
+@command(keys)
 def renew(
     *,
     directory: Directory,
@@ -143,8 +138,7 @@ def renew(
     click.echo(deployment.renew(principal, out=out, days=days, revoke_old=revoke_old))
 
 
-@keys.command()
-@with_options
+@command(keys)
 def revoke(
     *,
     directory: Directory,
@@ -167,8 +161,7 @@ def revoke(
     click.echo("Copy the first of these lists to every machine of the deployment.", err=True)
 
 
-@keys.command()
-@with_options
+@command(keys)
 def show(
     path: Annotated[Path, "A deployment's or party's folder, a PEM file or a request.", ARGUMENT],
     as_json: AsJson,

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self, TypeAlias
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.cli.main import ARGUMENT, REQUIRED, require_folder, with_options
+from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
 from precad.common.checks import parsed_toml
 from precad.common.errors import Misconfiguration
 from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
@@ -34,8 +34,7 @@ Contents: TypeAlias = dict[str, str | bytes]
 IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt"
 
 
-@click.command()
-@with_options
+@command()
 def kit(
     *,
     party: Annotated[str, "The party's role.", ARGUMENT, click.Choice([r.value for r in Role])],
@@ -302,8 +301,7 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
 LINGER_S = 60.0
 
 
-@click.command()
-@with_options
+@command()
 def setup(
     folder: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
     task: Annotated[Path, "The task file."],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, digest_of, print_json, with_options
+from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
 from precad.common.terminal import Table, say, upper
@@ -38,8 +38,7 @@ _STATE = {"metavar": "STATE"}
 State = Annotated[str, "The server's state folder, or its database's URL.", ARGUMENT, _STATE]
 
 
-@ledger.command()
-@with_options
+@command(ledger)
 def show(state: State, client: Annotated[str | None, "A client alone."], as_json: AsJson) -> None:
     """Participations and exact ε of every client.
 
@@ -57,8 +56,7 @@ def show(state: State, client: Annotated[str | None, "A client alone."], as_json
         _show(document)
 
 
-@ledger.command()
-@with_options
+@command(ledger)
 def verify(
     state: State,
     head: Annotated[str | None, "A head noted earlier, in hex: it must still be in the chain."],
@@ -181,8 +179,7 @@ def _show(document: dict[str, Any]) -> None:
 # --- a data owner's own ------------------------------------------------------------------------
 
 
-@ledger.command()
-@with_options
+@command(ledger)
 def mine(
     folder: Annotated[Path, "The owner's account or state folder.", ARGUMENT],
     delta: Annotated[float | None, "δ of the sum; else the limit's, or its tasks' smallest."],
@@ -209,8 +206,7 @@ def mine(
         _show_account(document)
 
 
-@ledger.command()
-@with_options
+@command(ledger)
 def receipts(
     folder: Annotated[Path, "The owner's state folder.", ARGUMENT, _STATE],
     account: Annotated[Path | None, "The account's folder; STATE unless given."],

@@ -107,26 +107,32 @@ REQUIRED = {"required": True}
 """Marks an option that may be repeated and has to be given."""
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each of its parameters.
+def command(
+    group: click.Group | None = None, name: str | None = None
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function a command, of this group if any, with an option for each of its parameters.
 
     They are ``Annotated[type, help, …]``: after the help may follow the option's own names, a type
     of click's, what else click takes as a mapping, or ``ARGUMENT``. One whose type is a dataclass
     stands for that class's fields, and gets an instance.
     """
-    requests = {name: each for name, each in get_type_hints(command).items() if is_dataclass(each)}
 
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        for name, request in requests.items():
-            own = {field.name: given.pop(field.name) for field in fields(request)}
-            given[name] = request(**own)  # type: ignore[operator]
-        command(**given)
+    def made(body: Callable[..., None]) -> click.Command:
+        requests = {of: each for of, each in get_type_hints(body).items() if is_dataclass(each)}
 
-    asked: Callable[..., None] = run
-    for parameter, kind in reversed(list(_parameters(command))):
-        asked = _option(parameter, *get_args(kind))(asked)
-    return asked
+        @functools.wraps(body)
+        def run(**given: Any) -> None:
+            for of, request in requests.items():
+                own = {field.name: given.pop(field.name) for field in fields(request)}
+                given[of] = request(**own)  # type: ignore[operator]
+            body(**given)
+
+        asked: Callable[..., None] = run
+        for parameter, kind in reversed(list(_parameters(body))):
+            asked = _option(parameter, *get_args(kind))(asked)
+        return (group or click).command(name)(asked)
+
+    return made
 
 
 def _parameters(of: Callable[..., Any]) -> Iterator[tuple[Parameter, Any]]:

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from precad.cli import start
-from precad.cli.main import ARGUMENT, REQUIRED, AsJson, digest_of, print_json, with_options
+from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, digest_of, print_json
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
@@ -46,8 +46,7 @@ class AskedServer:
         return closing(OperatorConnection(address, role, Identity.load(self.identity)))
 
 
-@click.command()
-@with_options
+@command()
 def serve(
     part: Annotated[Literal["a", "b", "dealer"], "Which server.", ARGUMENT],
     config: Annotated[Path, "The settings file.", "--config", "-c"],
@@ -75,8 +74,7 @@ def serve(
     sys.exit(start.serve(part, config))
 
 
-@click.command()
-@with_options
+@command()
 def allow(
     word: Annotated[str, "attempts, write-off, claimed or coin.", ARGUMENT],
     at: AskedServer,
@@ -105,8 +103,7 @@ def allow(
     click.echo(f"server-{at.server} has the word: {about}")
 
 
-@click.command()
-@with_options
+@command()
 def backup(
     state: Annotated[Path, "The server's state folder.", ARGUMENT],
     copy: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
@@ -124,8 +121,7 @@ def backup(
     end_with(back_up(state, copy))
 
 
-@click.command()
-@with_options
+@command()
 def health(
     config: Annotated[Path, "The part's settings file.", "--config", "-c"],
     wait: Annotated[float, "Seconds that it may take to answer.", click.FloatRange(min=0.1)] = 5.0,
@@ -182,8 +178,7 @@ def enrol() -> None:
 States = Annotated[tuple[Path, ...], "A server's state folder; may be repeated.", REQUIRED]
 
 
-@enrol.command()
-@with_options
+@command(enrol)
 def token(
     *,
     state: States,
@@ -229,8 +224,7 @@ def token(
         click.echo(f"{made[number]} digest {accepted}" if made else f"digest {accepted}")
 
 
-@enrol.command()
-@with_options
+@command(enrol)
 def show(state: States, as_json: AsJson) -> None:
     """A server's tokens, by digest, and whose they became."""
     from precad.aggregator.enrol.admission import ByToken  # noqa: PLC0415
@@ -252,8 +246,7 @@ Facts: TypeAlias = dict[str, Any]
 """What a server says, as `precad status --json` prints it."""
 
 
-@click.command()
-@with_options
+@command()
 def status(
     *,
     at: AskedServer,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, print_json, require_writable, with_options
+from precad.cli.main import ARGUMENT, AsJson, command, print_json, require_writable
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]"
     return found, module, settings
 
 
-@click.command()
-@with_options
+@command()
 def predict(
     of: OfModel,
     data: Records,
@@ -127,8 +126,7 @@ def _write(file: TextIO, said: "NDArray[np.float32]", levels: Sequence[str], *, 
         writer.writerow([number, *label, *(f"{value:.6g}" for value in row.tolist())])
 
 
-@click.command()
-@with_options
+@command()
 def evaluate(
     of: OfModel,
     data: Records,

@@ -11,13 +11,12 @@ from typing import Annotated, Any, Literal
 import click
 
 from precad.cli import report_facts as facts
-from precad.cli.main import ARGUMENT, json_of, print_json, with_options
+from precad.cli.main import ARGUMENT, command, json_of, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import upper
 
 
-@click.command()
-@with_options
+@command()
 def report(
     *,
     run: Annotated[

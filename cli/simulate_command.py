@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 import click
 
 from precad.cli import main
-from precad.cli.main import ARGUMENT, AsJson, json_of, print_json, require_writable, with_options
+from precad.cli.main import ARGUMENT, AsJson, command, json_of, print_json, require_writable
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, say, upper
@@ -63,8 +63,7 @@ class SimulationRequest:
     as_json: AsJson
 
 
-@click.command()
-@with_options
+@command()
 def simulate(request: SimulationRequest) -> None:
     """Play a task's whole training in one process: no servers, no TLS, no secrecy.
 
@@ -265,8 +264,7 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
 REFUTED = 1
 
 
-@click.command()
-@with_options
+@command()
 def audit(
     *,
     canaries: Annotated[int, "m, 20 or more: records that count or not by a fair coin."] = 2000,

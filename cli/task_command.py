@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, print_json, warn_of_clip, with_options
+from precad.cli.main import ARGUMENT, AsJson, command, print_json, warn_of_clip
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
@@ -29,7 +29,9 @@ class Wishes:
         float | None,
         "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at least.",
     ]
-    client_rate: Annotated[float | None, "q: an owner is drawn with it; --records: about 20 are."]
+    client_rate: Annotated[
+        float | None, "q: an owner is drawn with it; with --records so that about 20 are."
+    ]
     record_clip: Annotated[float | None, "R: bound on a gradient; with --records 1 unless given."]
     client_clip: Annotated[
         float | None, "C: bound on an owner's update; with --records by what owners can sample."
@@ -61,8 +63,7 @@ def task() -> None:
     """Make a task from what is wanted, check it, say what it guarantees."""
 
 
-@task.command()
-@with_options
+@command(task)
 def new(
     *,
     wishes: Wishes,
@@ -117,8 +118,7 @@ def new(
         say(sys.stderr, f"{why} 784 or 3x32x32")
 
 
-@task.command()
-@with_options
+@command(task)
 def check(
     file: TaskFile,
     data: Annotated[Path | None, "And with records: a .csv, .parquet or .npz file."],
@@ -143,8 +143,7 @@ def check(
             raise Misconfiguration(field, value, "is tried on records: give --data too")
 
 
-@task.command()
-@with_options
+@command(task)
 def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
     made = Task.load(file)
@@ -215,8 +214,7 @@ class PlanRequest(Wishes):
     as_json: AsJson
 
 
-@click.command()
-@with_options
+@command()
 def plan(request: PlanRequest) -> None:
     """Say what σ gives an ε, what ε a σ gives, and how many attackers that bounds.
 
