@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 PROTOS := $(wildcard protos/*.proto)
 # What a data owner's part may load: it is for systems too that aren't Linux.
 CLIENT := --config-file .mypy-platforms.toml \
-	-p precad.client -p precad.common -m precad.cli.join --exclude aggregator
+	-p precad.client -p precad.common -m precad.cli.owner_commands --exclude aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
 .PHONY: site manifests demo test soak flower transformers lint protos protos-check bench noise chaos mutants model help

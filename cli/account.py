@@ -7,14 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from precad.accounting.adversaries import (
-    PLANNING_QUANTILE,
-    RECORD_LEVEL,
-    Adversary,
-    Basis,
-    Run,
-    sensitivity_ratio,
-)
+from precad.accounting import adversaries
+from precad.accounting.adversaries import Adversary, Basis, Run
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
 from precad.cli.main import AsJson, command, print_json, refuse_given, require_given
 from precad.common import checks
@@ -151,7 +145,7 @@ class Cost(NamedTuple):
         delta = min(each.delta for each in asked)
         capped = [each.run.at_cap(each.cap) for each in asked]
         real = guarantees([each.run for each in asked], delta)
-        return cls(real, guarantees(capped, delta, RECORD_LEVEL))
+        return cls(real, guarantees(capped, delta, adversaries.RECORD_LEVEL))
 
     def document(self, real: str = "guarantees", at_cap: str = "at_cap") -> dict[str, Any]:
         """Both, under these names."""
@@ -227,7 +221,8 @@ def _typed(request: AccountRequest, taken: ReleaseCounts | None) -> Asked:
     numbers = {name: given[name] for name in _RECORD}
     delta = numbers.pop("delta")
     if wanted:
-        numbers["sensitivity_ratio"] = sensitivity_ratio(**{name: given[name] for name in _CLIENT})
+        client = {name: given[name] for name in _CLIENT}
+        numbers["sensitivity_ratio"] = adversaries.sensitivity_ratio(**client)
     run = Run(**numbers, counts=taken, cover_uploads=request.cover_uploads)
     return Asked("", run, delta, run.rounds if request.cap is None else request.cap)
 
@@ -318,7 +313,8 @@ def _rejection(cost: Cost) -> str:
 def _counted(run: Run, adversary: Adversary) -> str:
     match adversary, run.basis:
         case Adversary.ONE_SERVER, Basis.PLANNED:
-            return f"participations ({PLANNING_QUANTILE} quantile of Binomial(T, q), planned)"
+            quantile = f"{adversaries.PLANNING_QUANTILE} quantile of Binomial(T, q)"
+            return f"participations ({quantile}, planned)"
         case Adversary.CLIENTS_ONLY, Basis.PLANNED:
             return "rounds, in each of which the client is drawn with probability q (planned)"
         case Adversary.CLIENT_LEVEL, _:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import click
 
 from precad.cli.main import ARGUMENT, AsJson, command
-from precad.cli.predict import OfModel
+from precad.cli.owner_commands import OfModel
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""

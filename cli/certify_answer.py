@@ -114,7 +114,6 @@ def _points(results: list[prediction.Result]) -> list[Document]:
 
 
 def _accuracy(radius: Array, counted: Booleans, radii: Sequence[float]) -> list[Document]:
-    """The share of points that count, by radius."""
     shares = prediction.certified_accuracy(radius, counted, radii).tolist()
     return [{"radius": at, "share": share} for at, share in zip(radii, shares, strict=True)]
 
@@ -213,8 +212,6 @@ def _smoothing(request: Smoothing) -> Document:
     }
 
 
-# --- for people --------------------------------------------------------------------------------
-
 _CHANGES = {
     "either": "so many added, or so many deleted",
     "additions": "so many added",
@@ -267,7 +264,6 @@ def _show_prediction(request: Prediction, found: Document) -> Parts:
 
 
 def _changed(found: Document) -> str:
-    """What is certified against, in words."""
     absent = f", beside {found['absent']:,} honest ones absent" if found["absent"] else ""
     redrawn = found["redrawn_coins"]
     chosen = f", and with {redrawn:,} coins that were drawn again" if redrawn else ""
@@ -300,7 +296,6 @@ def _first_points(points: list[Document], radius_name: str) -> Parts:
 
 
 def _cost(found: Document) -> Parts:
-    """What the runs cost in privacy, where the answer is about runs."""
     if found["runs"] is None:
         return
     whose, rows = "Privacy cost of this run", []

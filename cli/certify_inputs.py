@@ -26,7 +26,7 @@ from precad.certify.inefficacy import MeanInterval, expected_loss
 from precad.certify.intervals import ConfidenceBudget, Intervals
 from precad.cli import certify as asked
 from precad.cli.certify import Loss, OfTrainings, Prediction, Smoothing
-from precad.cli.predict import trained
+from precad.cli.owner_commands import trained
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
@@ -313,8 +313,6 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     facts = {"model": digest, "selection_copies": how.selection, "draw": how.draw}
     return Smoothed(how.sigma, votes.votes, votes.selection, labels.numpy(), facts)
 
-
-# --- files -------------------------------------------------------------------------------------
 
 _NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')
 """A column's name: it begins with a letter."""

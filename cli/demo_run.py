@@ -75,7 +75,6 @@ def _sum_up(
     started: float,
     statuses: tuple[ServerStatus, ServerStatus],
 ) -> dict[str, Any]:
-    """The summary, and all files that stay."""
     scenario, evaluation = outcome.scenario, demo_training.Evaluation(outcome.scenario)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta

@@ -24,7 +24,6 @@ from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
-from precad.certify.prediction import plot_smoothing
 from precad.cli.demo import DemoRequest
 from precad.cli.local_deployment import Data
 from precad.client.gradients.local_update import padded_work_s
@@ -323,7 +322,6 @@ def _poisoning(result: Found) -> Found:
 
 
 def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: float) -> Found:
-    """CERTIFY of the held-out records at the objective's σ."""
     module, data = build(scenario.task.model), scenario.dataset
     load_vector(module, theta)
     how = Sampling(sigma, 100, COPIES, secrets.randbelow(DRAWS))
@@ -331,7 +329,9 @@ def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: floa
     budget = ConfidenceBudget(CONFIDENCE, data.classes)
     certificates = prediction.certify_smoothing(votes.votes, sigma, budget, votes.selection)
     right = certificates.certified & (certificates.labels == data.test_y)
-    plot_smoothing(folder / "certificate.png", certificates, right, known=True, noise=sigma)
+    prediction.plot_smoothing(
+        folder / "certificate.png", certificates, right, known=True, noise=sigma
+    )
     shares = prediction.certified_accuracy(certificates.radius, right, RADII).tolist()
     return {
         "sigma": sigma,
@@ -345,7 +345,6 @@ def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: floa
 
 
 def _in_words(found: Found) -> str:
-    """The report in plain words, Markdown."""
     poisoning, smoothing = found["poisoning"], found["smoothing"]
     rows = poisoning["bounds"]
     bounds = "; ".join(f"{r['records']} bad: {r['lower']:.1%} to {r['upper']:.1%}" for r in rows)

@@ -26,7 +26,7 @@ from precad.common.errors import Misconfiguration
 EARLY = ("GRPC_", "LD_", "MALLOC_", "OMP_", "PRECAD_", "PYTHON")
 """Beginnings of their names."""
 OWNERS = (
-    *("precad.cli.main", "precad.cli.join", "precad.accounting.exact"),
+    *("precad.cli.main", "precad.cli.owner_commands", "precad.accounting.exact"),
     *("precad.client.data_owner", "precad.client.owner_settings"),
     # Half of torch, which it imports at the first gradient.
     "torch._dynamo",

@@ -296,8 +296,6 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
     return gzip.compress(raw.getvalue(), mtime=0)
 
 
-# --- all parties on one machine ----------------------------------------------------------------
-
 LINGER_S = 60.0
 
 

@@ -176,9 +176,6 @@ def _show(document: dict[str, Any]) -> None:
     )
 
 
-# --- a data owner's own ------------------------------------------------------------------------
-
-
 @command(ledger)
 def mine(
     folder: Annotated[Path, "The owner's account or state folder.", ARGUMENT],
@@ -250,8 +247,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
 
     charges, limit, spent = list(account.charges.values()), account.limit, account.filter
     if delta is None:
-        deltas = [charge.delta for charge in charges]
-        delta = limit.delta if limit is not None else min(deltas, default=None)
+        delta = limit.delta if limit else min((each.delta for each in charges), default=None)
     by_task: dict[tuple[Digest, str, float], list[Charge]] = {}
     for charge in charges:
         by_task.setdefault((charge.task, charge.client, charge.record_rate), []).append(charge)

@@ -62,11 +62,10 @@ def free_addresses(count: int) -> list[str]:
 
 def to_toml(values: Mapping[str, object]) -> str:
     """A TOML document of strings, numbers, booleans, lists and tables, the tables last."""
-    flat = {key: value for key, value in values.items() if not isinstance(value, dict)}
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    return _lines(flat) + "".join(
-        f"\n[{_toml_key(key)}]\n{_lines(table)}" for key, table in tables.items()
-    )
+    flat = {key: value for key, value in values.items() if key not in tables}
+    below = (f"\n[{_toml_key(key)}]\n{_lines(table)}" for key, table in tables.items())
+    return _lines(flat) + "".join(below)
 
 
 def _lines(values: Mapping[str, object]) -> str:
@@ -156,15 +155,10 @@ class LocalDeployment:
     A context manager: whatever happens, its processes are stopped. In the main thread SIGTERM
     raises SystemExit meanwhile, unless this process has its own way with it.
 
-    Args:
-        folder: receives settings, keys, records, states and logs, one folder or file a party.
-        task: of all parts.
-        data: each client's records.
-        bad: clients that misbehave, and how (``simulation.bad_client.KINDS``).
-        instead: parts by name that another program plays: what the interpreter is given for it,
-            before the part's own ``--config``.
-        linger_s: as in ``write_parties``; so is ``way``.
-        popen: starts a process, in place of ``subprocess.Popen``.
+    ``folder`` receives settings, keys, records, states, logs, one folder or file a party; ``bad``
+    has clients that misbehave, and how (``simulation.bad_client.KINDS``); ``instead`` parts by name
+    that another program plays: what the interpreter is given for it, before the part's own
+    ``--config``; ``linger_s`` and ``way`` are those of ``write_parties``.
     """
 
     def __init__(
@@ -305,6 +299,5 @@ class LocalDeployment:
         played = self._instead.get(name, command)
         arguments = [sys.executable, *played, "--config", str(self.folder / f"{name}.toml")]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            self.processes[name] = self._popen(
-                arguments, stdout=log, stderr=subprocess.STDOUT, env=environment_of_parts()
-            )
+            streams = {"stdout": log, "stderr": subprocess.STDOUT}
+            self.processes[name] = self._popen(arguments, **streams, env=environment_of_parts())

@@ -31,8 +31,7 @@ COMMANDS = {
     "enrol": "operate",
     "setup": "kit",
     "serve": "operate",
-    **dict.fromkeys(("doctor", "join"), "join"),
-    **dict.fromkeys(("predict", "evaluate"), "predict"),
+    **dict.fromkeys(("doctor", "join", "predict", "evaluate"), "owner_commands"),
     "status": "operate",
     "health": "operate",
     "allow": "operate",
@@ -95,8 +94,6 @@ def app() -> None:
     """Train one model together without showing anyone your records."""
 
 
-# --- options from annotations ------------------------------------------------------------------
-
 PATH = click.Path(path_type=Path)
 _JSON = "One JSON document on stdout, nothing else."
 json_option = click.option("--json", "as_json", is_flag=True, help=_JSON)
@@ -147,7 +144,6 @@ def _parameters(of: Callable[..., Any]) -> Iterator[tuple[Parameter, Any]]:
 
 
 def _option(parameter: Parameter, kind: Any, text: str, *more: Any) -> Callable[..., Any]:
-    """The option, or the argument."""
     names = tuple(each for each in more if isinstance(each, str))
     parts, given = get_args(kind), parameter.default is not Parameter.empty
     plain = kind

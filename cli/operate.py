@@ -239,8 +239,6 @@ def show(state: States, as_json: AsJson) -> None:
             click.echo(f"{folder} {digest} {client or 'unused'}")
 
 
-# --- status ------------------------------------------------------------------------------------
-
 TIMEOUT_S = 10.0
 Facts: TypeAlias = dict[str, Any]
 """What a server says, as `precad status --json` prints it."""
@@ -300,8 +298,6 @@ def _table(facts: Facts) -> Table:
         table.add(name.replace("_", " "), shown or "–")
     return table
 
-
-# --- the live screen ----------------------------------------------------------------------------
 
 ENDED = ("done", "stopped")
 _WIDTH = 60

@@ -17,7 +17,7 @@ from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
-from precad.cli import report_facts as facts
+from precad.cli import report as facts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
@@ -79,7 +79,6 @@ def _url(folder: Path) -> str:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """The run's summary; empty where there is none."""
     try:
         said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:

@@ -135,7 +135,6 @@ def simulate(request: SimulationRequest) -> None:
 
 
 def _check_outputs(request: SimulationRequest) -> None:
-    """Refuse what can't be written or mustn't be tried, before the work."""
     require_writable("--plot", request.plot)
     require_writable("--save", request.save)
     if request.tries and request.plot is not None:
@@ -156,7 +155,6 @@ def _check_outputs(request: SimulationRequest) -> None:
 
 
 def _data(request: SimulationRequest) -> Any:
-    """What is simulated on: a named data set, or owners' files."""
     from precad.simulation.datasets import load  # noqa: PLC0415
 
     files = [path for path in request.data if not path.is_dir()]
@@ -258,8 +256,6 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
         + (f"\nFiles: {', '.join(files)}" if files else ""),
     )
 
-
-# --- audit -------------------------------------------------------------------------------------
 
 REFUTED = 1
 

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
 from precad.cli.local_deployment import toml_value
-from precad.cli.report_facts import longer_update_passes
+from precad.cli.report import longer_update_passes
 from precad.cli.task_command import Wishes
 from precad.cli.task_planning import ROOM_IN_SIZES, upload_bytes
 from precad.client.own_account import OwnAccount

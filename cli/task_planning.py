@@ -189,7 +189,6 @@ def _numbers(
 
 
 def _recipe(path: Path) -> DataSection:
-    """A file's [data] section, alone or in whole."""
     values = checks.read_toml("recipe", path)
     try:
         return DataSection.model_validate(values.get("data", values))
@@ -259,7 +258,6 @@ def _tried(made: Task, module: Any, place: str, shape: Shape, classes: int | Non
 
 
 def _sizes(wishes: Wishes) -> tuple[int, ...]:
-    """Records of each owner, in order."""
     text = wishes.records
     if text is None:
         raise Misconfiguration("records", None, "give --records")
@@ -284,9 +282,6 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
     if checks.count("owners", wishes.owners, 1) > _MOST_OWNERS:
         raise Misconfiguration("owners", wishes.owners, f"a task takes at most {_MOST_OWNERS:,}")
     return tuple(sizes * wishes.owners)
-
-
-# --- numbers -----------------------------------------------------------------------------------
 
 
 def least_noise(epsilon: float, delta: float, record_rate: float, participations: int) -> float:

@@ -20,7 +20,7 @@ LOADED = (
     "precad.client.data_owner",
     "precad.client.gradients.local_update",
     "precad.cli.start",
-    "precad.cli.predict",
+    "precad.cli.owner_commands",
     "precad.cli.report_sources",
     "precad.simulation.datasets",
     "psycopg",

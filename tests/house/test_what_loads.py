@@ -35,7 +35,7 @@ for name in [name for name in sys.modules if name.startswith("precad.")]:
 import precad.client
 for module in pkgutil.walk_packages(precad.client.__path__, "precad.client."):
     importlib.import_module(module.name)
-for module in ("precad.cli.main", "precad.cli.join"):
+for module in ("precad.cli.main", "precad.cli.owner_commands"):
     importlib.import_module(module)
 print(*loaded, "|", *sys.modules)
 """
