@@ -92,19 +92,16 @@ class Forked:
         assert self._process.pid is not None
         self.pid: int = self._process.pid
 
-    @property
-    def returncode(self) -> int | None:
-        """Exit status, None while it runs."""
+    def poll(self) -> int | None:
+        """Exit status, None while it runs; so is ``returncode``."""
         return self._process.exitcode
 
-    def poll(self) -> int | None:
-        """As Popen's."""
-        return self.returncode
+    returncode = property(poll)
 
     def wait(self, timeout: float | None = None) -> int:
         """Exit status. Raises TimeoutExpired."""
         self._process.join(timeout)
-        if (status := self.returncode) is None:
+        if (status := self.poll()) is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return status
 

@@ -299,5 +299,5 @@ class LocalDeployment:
         played = self._instead.get(name, command)
         arguments = [sys.executable, *played, "--config", str(self.folder / f"{name}.toml")]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            streams = {"stdout": log, "stderr": subprocess.STDOUT}
-            self.processes[name] = self._popen(arguments, **streams, env=environment_of_parts())
+            both, environment = subprocess.STDOUT, environment_of_parts()
+            self.processes[name] = self._popen(arguments, stdout=log, stderr=both, env=environment)

@@ -32,9 +32,7 @@ COMMANDS = {
     "setup": "kit",
     "serve": "operate",
     **dict.fromkeys(("doctor", "join", "predict", "evaluate"), "owner_commands"),
-    "status": "operate",
-    "health": "operate",
-    "allow": "operate",
+    **dict.fromkeys(("status", "health", "allow"), "operate"),
     "ledger": "ledger_command",
     "backup": "operate",
     "kit": "kit",
@@ -46,10 +44,8 @@ EXTRAS = {
     "demo": "demo",
     "report": "report",
     "join": "client",
-    "simulate": "simulation",
-    "audit": "simulation",
-    "serve": "server",
-    "backup": "server",
+    **dict.fromkeys(("simulate", "audit"), "simulation"),
+    **dict.fromkeys(("serve", "backup"), "server"),
 }
 """The extra of a whole command; what another one lacks may be less."""
 
@@ -185,9 +181,8 @@ def digest_of(text: str) -> Digest:
 def require_folder(option: str, folder: Path, path: Path | None = None) -> None:
     """Refuse a folder that isn't there, or a path in it."""
     if not folder.is_dir():
-        raise Misconfiguration(
-            option, str(path or folder), "there is no such folder; make it first"
-        )
+        remedy = "there is no such folder; make it first"
+        raise Misconfiguration(option, str(path or folder), remedy)
 
 
 _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")

@@ -28,6 +28,8 @@ from precad.common.terminal import say, upper
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join."""
 
+_SHIFTS = {"replacements": 2, "additions": 1}
+"""By how many μ one malicious owner shifts a score."""
 Directions: TypeAlias = tuple[Direction, ...]
 MOST_SEARCHED = 2**12
 """No more attackers than that are looked for."""
@@ -199,11 +201,11 @@ class Robustness:
     def largest_mu(self) -> float:
         """Return μ of one owner up to which the loss bound stays tolerated."""
         group = gdp.tolerated_group_mu(self.loss, self.tolerated_loss, self.loss_bound)
-        return group / (self.malicious * _shifts(self.change))
+        return group / (self.malicious * _SHIFTS[self.change])
 
     def worst_loss(self, mu: float, change: Change) -> float:
         """Return the loss that K owners can cause at most; ``mu`` is that of one of them."""
-        group = gdp.group_mu(mu, self.malicious * _shifts(change))
+        group = gdp.group_mu(mu, self.malicious * _SHIFTS[change])
         return self.loss_bound * float(gdp.shifted(self.loss / self.loss_bound, group))
 
     def clip_and_noise(
@@ -223,11 +225,6 @@ class Robustness:
         So much the bound costs at every σ, q, p and T (docs/privacy-accounting.md, "Planning").
         """
         return math.sqrt(dimension) / (owners * self.largest_mu())
-
-
-def _shifts(change: Change) -> int:
-    """By how many μ one malicious owner shifts a score."""
-    return 2 if change == "replacements" else 1
 
 
 def client_mu(task: Task) -> float:

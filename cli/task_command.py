@@ -93,8 +93,7 @@ def new(
     """  # noqa: D301 -- click reads the control character
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
-    from precad.cli.task_file import described, written  # noqa: PLC0415 -- SciPy, torch
-    from precad.cli.task_planning import planned  # noqa: PLC0415
+    from precad.cli.task_planning import described, planned, written  # noqa: PLC0415 -- SciPy, torch
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     named = {"name": objective, "noise": input_noise}
@@ -148,7 +147,7 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
     made = Task.load(file)
     from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
-    from precad.cli.task_file import sentences  # noqa: PLC0415
+    from precad.cli.task_planning import sentences  # noqa: PLC0415
 
     if as_json:
         found = [each.to_json() for each in planned_guarantees(made)]

@@ -22,7 +22,7 @@ from research.study.kept import Kept
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import AccountantName, guarantees
 from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, MODELS_AT_ONCE, Limits
-from precad.cli.task_file import meaning, table_of
+from precad.cli.task_planning import meaning, table_of
 from precad.client.records.containers import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.ring import KEY_BYTES

@@ -9,7 +9,7 @@ from research.robustness.models import make
 from tests.rig.commands import document, refused, said
 from tests.rig.tasks import task_with
 
-from precad.cli.task_file import written
+from precad.cli.task_planning import written
 from precad.client.gradients.torch_models import model_section
 from precad.client.participation import TrainedModel
 from precad.common.model import model_digest

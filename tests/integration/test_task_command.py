@@ -11,7 +11,7 @@ from tests.rig.tasks import RECIPE
 
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import planned_guarantees
-from precad.cli.task_file import written
+from precad.cli.task_planning import written
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
 from precad.common.task_schema import Column, DataSection
