@@ -223,7 +223,7 @@ PARTS = {
     "client": "client.data_owner client.owner_settings client.own_account accounting.exact",
     "server": "server_a.process server_b.process aggregator.workers.worker_process",
     "plan": "cli.certify_answer accounting.guarantees",
-    "report": "cli.report_sources cli.report cli.report_facts",
+    "report": "cli.report_sources cli.report",
     "simulation": "simulation simulation.datasets cli.demo_training",
 }
 LOADED = (
