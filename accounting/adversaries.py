@@ -33,12 +33,9 @@ class Basis(StrEnum):
     @property
     def description(self) -> str:
         """When it holds, for people."""
-        return {
-            Basis.PLANNED: "planned",
-            Basis.COUNTED: "counted; holds if nothing but the servers' coin decided when it took "
-            "part",
-            Basis.CAP: "the cap; holds whatever decided when it took part, releases included",
-        }[self]
+        counted = "counted; holds if nothing but the servers' coin decided when it took part"
+        cap = "the cap; holds whatever decided when it took part, releases included"
+        return {Basis.PLANNED: "planned", Basis.COUNTED: counted, Basis.CAP: cap}[self]
 
 
 class Adversary(StrEnum):
@@ -107,16 +104,15 @@ def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All of a run that decides what it costs in privacy, before it (a plan) or after."""
+    """All of a run that decides what it costs in privacy, before it (a plan) or after.
+
+    Record and client rate are p and q, in [0, 1]; σ is each server's noise over R', rounds are T.
+    """
 
     record_rate: float
-    """p, in [0, 1]."""
     client_rate: float
-    """q, in [0, 1]."""
     noise_multiplier: float
-    """σ, each server's noise over R'."""
     rounds: int
-    """T."""
     participations: int | None = None
     """T_i, what the client's ledger counts; None before a run."""
     sensitivity_ratio: float | None = None

@@ -34,9 +34,7 @@ _TAIL_SHARE = 1e-9
 # Of the composed variance, what all splittings together may add.
 _ADDED_VARIANCE = 2e-4
 # Points of one transform, and of all distinct rounds' transforms together: time and memory.
-_MOST_POINTS = 2**21
-_ALL_POINTS = 2**24
-_FEWEST_POINTS = 2**13
+_MOST_POINTS, _ALL_POINTS, _FEWEST_POINTS = 2**21, 2**24, 2**13
 # Where many kinds are composed, the tilt is found on lattices so much coarser.
 _FIRST_LOOK = 8
 # Losses of a round beyond so many cells are composed apart where there are many more, on a lattice
@@ -50,8 +48,7 @@ _LARGEST_LOG_ORDER, _TOLD_APART = 40.0, -40.0
 # ln of the most that λ·loss may be: 2^40 is right to 5e-4.
 _LARGEST_LOG_EXPONENT = 40 * math.log(2)
 # Where δ can't be told from 0; and a composed variance that can't.
-_LEAST_LOG_DELTA = -640.0
-_LEAST_VARIANCE = 1e-200
+_LEAST_LOG_DELTA, _LEAST_VARIANCE = -640.0, 1e-200
 # A whole curve leaves out what an answer at δ = 1e-6 leaves out.
 _PROFILE_LOG_DELTA = math.log(1e-6)
 # Chernoff's bound is tried at these multiples of the tilt: the best one is at most a few percent

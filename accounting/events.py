@@ -79,7 +79,6 @@ class SampledGaussian:
     (an *atom mixture*). This is how a client's cohort coin enters record-level privacy: its
     records are drawn together, so its other records can give the coin away, and a rate of
     ``participation · rate`` would be too good (PRECAD Lemma 7 as printed).
-
     """
 
     sampling: Sampling
@@ -218,10 +217,8 @@ class Accountant(ABC):
 
     @abstractmethod
     def _add(self, event: SampledGaussian) -> None: ...
-
     @abstractmethod
     def _epsilon(self, delta: float) -> float: ...
-
     @abstractmethod
     def _delta(self, epsilon: float) -> float: ...
 
@@ -241,7 +238,5 @@ def require_bound(
         raise Misconfiguration("event", event, f"the {who} accountant takes a SampledGaussian")
     if (event.sampling, event.adjacency) not in known:
         found = f"{event.sampling.value} under {event.adjacency.value}"
-        remedy = (
-            f"the {who} accountant knows no bound for it; use Poisson sampling under add-remove"
-        )
-        raise Misconfiguration("sampling", found, remedy)
+        remedy = "knows no bound for it; use Poisson sampling under add-remove"
+        raise Misconfiguration("sampling", found, f"the {who} accountant {remedy}")

@@ -25,9 +25,7 @@ from precad.common.errors import Misconfiguration
 # A round with more noise, a smaller rate or a smaller share is counted as one with these: it costs
 # no more than they do, and less than these floating point can't hold.
 _MOST_NOISE, _LEAST_RATE, _LEAST_SHARE = 1e6, 1e-9, 1e-9
-# With less noise a step that draws anybody costs thousands: nothing is claimed.
-_LEAST_NOISE = 0.01
-_TOLD_APART = math.log(1e-12)
+_LEAST_NOISE, _TOLD_APART = 0.01, math.log(1e-12)
 
 
 class ExactAccountant(events.Accountant):
@@ -74,7 +72,7 @@ class ExactAccountant(events.Accountant):
 
 
 def _hopeless(gaussian: float, sampled: Rounds) -> bool:
-    """Whether a step has so little noise that only an infinite ε is claimed."""
+    # With so little noise a step that draws anybody costs thousands: nothing is claimed.
     least = min(one.noise_multiplier for one in sampled)
     return least < _LEAST_NOISE or gaussian * _LEAST_NOISE > 1
 

@@ -22,9 +22,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class RenyiLimit:
-    """What an account promises, fixed when it opens: (ε, δ), and α, which ``order_for`` picks.
-
-    Store all three; they never change.
+    """What an account promises for good: (ε, δ), and α, which ``order_for`` picks.
 
     Raises Misconfiguration: a parameter is out of its range, or no budget is left at this order.
     """
@@ -77,9 +75,8 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
     best = max(ORDERS, key=steps)
     if steps(best) == -math.inf:
         least = min(_conversion(order, delta) for order in ORDERS)
-        raise Misconfiguration(
-            "epsilon", epsilon, f"give more than {least:.2g}; at δ = {delta:g} nothing fits below"
-        )
+        remedy = f"give more than {least:.2g}; at δ = {delta:g} nothing fits below"
+        raise Misconfiguration("epsilon", epsilon, remedy)
     return RenyiLimit(epsilon, delta, best)
 
 
@@ -112,9 +109,8 @@ class _Filter(ABC):
         release is repeated has σ/√(1+m) in place of σ. That a release is lost must not be anybody's
         choice after seeing later models.
 
-        Raises:
-            BudgetExceeded: the limit would be passed.
-            Misconfiguration: the event has no bound here, or ``instead_of`` was never charged.
+        Raises BudgetExceeded: the limit would be passed. Raises Misconfiguration: the event has no
+        bound here, or ``instead_of`` was never charged.
         """
         after = _after(self._charged, event, instead_of)
         if (total := self._total(after)) > self._most:

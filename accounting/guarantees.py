@@ -264,10 +264,7 @@ def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
 
 PRECISION = 1e-4
 """Relative width at which the search ends."""
-
-_LEAST_NOISE = 0.02
-_MOST_LOG_NOISE = 12
-_LARGEST = 1e12
+_LEAST_NOISE, _MOST_LOG_NOISE, _LARGEST = 0.02, 12, 1e12
 
 
 def least_noise_multiplier(
@@ -293,9 +290,8 @@ def least_noise_multiplier(
     remembered = cache(excess)
     low, high = _bracket(remembered)
     if low >= _MOST_LOG_NOISE:
-        raise Misconfiguration(
-            "epsilon", epsilon, f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
-        )
+        remedy = f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
+        raise Misconfiguration("epsilon", epsilon, remedy)
     if low == high:
         return _LEAST_NOISE
     step = PRECISION / 2

@@ -36,9 +36,7 @@ _TAIL = 12.0
 _CELLS_PER_DEVIATION = 30
 # Away from 0 a cell may be this share of the loss in it, and at most this wide, or this share of
 # the largest loss.
-_SHARE_OF_LOSS = 1 / 256
-_WIDEST_CELL = 0.02
-_SHARE_OF_LARGEST = 1 / 4000
+_SHARE_OF_LOSS, _WIDEST_CELL, _SHARE_OF_LARGEST = 1 / 256, 0.02, 1 / 4000
 # Weights of a group's shifts under e^−46 are left out and count as infinite loss.
 _LEAST_LOG_WEIGHT = -46.0
 # Points from which a group's loss is inverted, by interpolation and Newton's steps.
@@ -48,8 +46,7 @@ _BLOCK = 2**17
 # Gauss and Legendre's nodes: their error on an interval of half a standard deviation is below
 # rounding.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_WIDEST_INTERVAL = 0.5
-_MOST_INTERVALS = 2**16
+_WIDEST_INTERVAL, _MOST_INTERVALS = 0.5, 2**16
 # From e^30 on, 1 is nothing beside an exponential that is itself far below overflow.
 _LARGE = 30.0
 # Lattices with more points between first and last are kept by their occupied points alone.
@@ -347,11 +344,9 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     def by_cell(values: Floats) -> Floats:
         return summed(at, np.maximum(values, 0.0), len(points) - 1)
 
-    slack = 8 * UNIT * (np.maximum(np.abs(points[1:]), np.abs(points[:-1])) + 1)
-    rounding = 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64)
-    rounding = rounding if one.group > 1 else 0.0
-    slack += rounding / cell
-    slack = slack / np.diff(points)
+    rounding = 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64) * (one.group > 1)
+    slack = 8 * UNIT * (np.maximum(np.abs(points[1:]), np.abs(points[:-1])) + 1) + rounding / cell
+    slack /= np.diff(points)
     p_mass, q_mass = by_cell(p.sum(axis=1)), by_cell(q.sum(axis=1))
     up = np.minimum(by_cell(rising) + slack * p_mass, p_mass)
     down = np.minimum(by_cell(falling) + slack * q_mass, q_mass)

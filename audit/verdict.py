@@ -9,7 +9,7 @@ system is expected to give.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
@@ -70,14 +70,15 @@ def of_statement(delta_of_epsilon: Callable[[float], float]) -> TradeOff:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """How an adversary did. Raises Misconfiguration: 0 ≤ c ≤ r ≤ m and 1 ≤ r don't hold."""
+    """How an adversary did: m canaries, r guesses made, c of them correct.
+
+    Raises Misconfiguration: 0 ≤ c ≤ r ≤ m and 1 ≤ r don't hold.
+    """
 
     canaries: int
-    """m."""
     made: int
-    """r, how many coins it guessed; fixed before the scores were seen."""
+    """Fixed before the scores were seen."""
     correct: int
-    """c."""
 
     def __post_init__(self) -> None:
         checks.count("canaries", self.canaries, 1)
@@ -134,17 +135,13 @@ def lower_bound(
 
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
-_LEAST = 10
-_LEAST_MU = 1e-3
-_POWER_TRIALS = 20
-_TRIALS = 15
-"""Audits that are played to find the number of guesses."""
+_LEAST, _LEAST_MU = 10, 1e-3
+_TRIALS, _POWER_TRIALS = 15, 20
+"""Audits that are played to find the number of guesses, and its power."""
 MODELS, ONE_SERVER = "models", "one server"
 """Statements of a record by who looks: at the models alone, or as one of the servers."""
-_NOISE_STEPS = 7
-"""Of the search for how much less noise is refuted."""
-_LEAST_TIMES, _MOST_TIMES = 1 / 16, 16.0
-"""Trainings with so many times less noise than stated are told apart."""
+_LEAST_TIMES, _MOST_TIMES, _NOISE_STEPS = 1 / 16, 16.0, 7
+"""How many times less noise than stated is looked for, and the search's steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +151,8 @@ class Power:
     guesses: int
     """r, how many coins are guessed in a training: those with the surest scores."""
     expected: float
-    """The median lower bound of ε, were the statement just met."""
+    """The median lower bound of ε, were the statement just met; next, with half of the noise."""
     expected_of_half: float
-    """The same of a training with half of the noise."""
     caught: float
     """Power: share of 20 trials in which the build at hand is refuted."""
 
@@ -250,12 +246,11 @@ class Statement:
             return lower_bound(gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14)
 
         def medians(noise: float) -> NDArray[np.float64]:
-            bounds = []
-            for _ in range(_TRIALS):
-                runs = played(noise)
-                bounds.append([mu([guess(*run, made) for run in runs]) for made in shares])
-            found: NDArray[np.float64] = np.median(bounds, axis=0)
-            return found
+            trials = (played(noise) for _ in range(_TRIALS))
+            bounds = [
+                [mu([guess(*run, made) for run in runs]) for made in shares] for runs in trials
+            ]
+            return np.asarray(np.median(bounds, axis=0))
 
         half, sound = medians(self.noise / 2), medians(self.noise)
         best, stated = int(half.argmax()), self.family()(1.0)
@@ -307,12 +302,10 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
+        stated = asdict(self.statement)
         return {
-            "view": self.statement.name,
-            "rate": self.statement.rate,
-            "noise": self.statement.noise,
-            "rounds": self.statement.rounds,
-            "delta": self.statement.delta,
+            "view": stated.pop("name"),
+            **stated,
             "significance": self.significance,
             "canaries": self.guesses.canaries,
             "guesses": self.guesses.made,
@@ -332,8 +325,7 @@ def judge(
 ) -> Verdict:
     """What the guesses prove, in the way that proves most; the ways share the significance.
 
-    ``power`` and the ways, the planned number of guesses and all, are fixed before the scores
-    were seen.
+    ``power`` and the ways are fixed before the scores were seen.
     """
     family, epsilon = statement.family(), statement.epsilon
     each = significance / len(ways)

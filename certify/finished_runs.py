@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal, Self, assert_never
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -117,19 +117,13 @@ class CertificateInputs(BaseModel):
 
     def mechanism(self, unit: Unit) -> SampledGaussian:
         """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
-        match unit:
-            case Unit.CLIENT:
-                return self.run(self.rounds).event(Adversary.CLIENT_LEVEL)
-            case Unit.RECORD:
-                return self.run(self.rounds, self.rounds).event(Adversary.CLIENTS_ONLY)
-            case Unit.RECORD_OF_ONE_CLIENT:
-                return self.run(self.rounds).event(Adversary.CLIENTS_ONLY)
-        assert_never(unit)
+        run = self.run(self.rounds, self.rounds if unit is Unit.RECORD else None)
+        of_clients = unit is Unit.CLIENT
+        return run.event(Adversary.CLIENT_LEVEL if of_clients else Adversary.CLIENTS_ONLY)
 
 
-_SHARED = tuple(name for name in CertificateInputs.model_fields if name != "redrawn_coins")
-# Of one version, what a task allows at most.
-_MOST_ATTEMPTS = 1000
+_NOT_SHARED = {"redrawn_coins"}
+_MOST_ATTEMPTS = 1000  # of one version: the most that a task allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +137,7 @@ class FinishedRun:
 
     @classmethod
     def read(cls, folder: Path) -> "FinishedRun":
-        """Reads ``summary.json`` and, where there, ``predictions.npy`` and ``losses.npy``.
-
-        Raises Misconfiguration: the folder isn't a finished run, or a file is malformed.
-        """
+        """Raises Misconfiguration: the folder isn't a finished run, or a file is malformed."""
         path = folder / "summary.json"
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
@@ -190,16 +181,15 @@ class Ensemble:
         if not self.runs:
             raise Misconfiguration("runs", "none", "give at least one folder of a finished run")
         first = self.runs[0]
+        shared = first.inputs.model_dump(exclude=_NOT_SHARED)
         seen: set[Path] = set()
         for run in self.runs:
             folder = run.folder.resolve()
             if folder in seen:
                 raise Misconfiguration("runs", str(run.folder), "a run votes once; give it once")
             seen.add(folder)
-            differing = ", ".join(
-                name for name in _SHARED if getattr(run.inputs, name) != getattr(first.inputs, name)
-            )
-            if differing:
+            own = run.inputs
+            if differing := ", ".join(of for of in shared if getattr(own, of) != shared[of]):
                 remedy = f"differs from {first.folder} in {differing}; use runs of one task"
                 raise Misconfiguration("runs", str(run.folder), remedy)
 
@@ -235,13 +225,10 @@ class Ensemble:
         return np.asarray([losses.mean() for losses in each])
 
     def _of_each(self, name: Literal["predictions", "losses"]) -> list[Array]:
-        found = []
         for run in self.runs:
-            array = getattr(run, name)
-            if array is None:
+            if getattr(run, name) is None:
                 raise Misconfiguration("runs", str(run.folder), f"has no {name}.npy")
-            found.append(array)
-        return found
+        return [getattr(run, name) for run in self.runs]
 
     def privacy_cost(self) -> tuple[PrivacyStatement, ...]:
         """Return the exact guarantees of publishing the models of all M runs, over M·T rounds.

@@ -127,7 +127,6 @@ class PairCurves(Curves):
 
     poisoned_over_clean: HockeyStick
     clean_over_poisoned: HockeyStick
-
     refined = True
 
     def _upper(self, p: Floats) -> Floats:
@@ -182,9 +181,8 @@ class RenyiCurves(Curves):
     """Best over orders α, [a] each above 1, of Hölder's bounds.
 
     Upper (e^ε p)^{(α−1)/α} with ε = D_α(poisoned‖clean), lower e^{−ε} p^{α/(α−1)} with
-    ε = D_α(clean‖poisoned), [a] each and infinite where unknown. ``refined`` also uses the
-    complement event and the joint test of Lemma 5; without it the curves are Liu's outcomes
-    guarantee as printed.
+    ε = D_α(clean‖poisoned), [a] each and infinite where unknown. Where they aren't ``refined`` by
+    the complement event and Lemma 5's joint test, they are Liu's outcomes guarantee as printed.
     """
 
     orders: Floats
@@ -313,8 +311,7 @@ def mixture_divergences(
     ‖P/Q‖_α ≤ ‖P_near/Q‖_α + Σ_far w_i e^{(α−1)i²/(2σ²)}.
     A D_α(P‖Q) certainly above ``limit`` is reported as infinite, unevaluated.
     """
-    forward = np.full(len(orders), np.inf)
-    reverse = np.full(len(orders), np.inf)
+    forward, reverse = np.full((2, len(orders)), np.inf)
     nearest = np.zeros(len(orders), dtype=np.int64)
     squares = shift.sizes**2 / (2 * noise**2)
     for index, order in enumerate(orders):
@@ -332,7 +329,7 @@ def mixture_divergences(
 
 
 def _blocks(indices: Integers) -> list[Integers]:
-    """Neighbouring orders share one grid: the log-ratio is what costs."""
+    # Neighbouring orders share one grid: the log-ratio is what costs.
     return np.array_split(indices, -(-len(indices) // 8)) if len(indices) else []
 
 

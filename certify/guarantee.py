@@ -45,10 +45,9 @@ class Curves(ABC):
     refined = False
     """Whether the same bounds on the complement event, of score 1 − p, sharpen these."""
 
+    # Plain bounds; what is outside [0, 1] is cut off.
     @abstractmethod
-    def _upper(self, p: Floats) -> Floats:
-        """The plain bound; what is outside [0, 1] is cut off."""
-
+    def _upper(self, p: Floats) -> Floats: ...
     @abstractmethod
     def _lower(self, p: Floats) -> Floats: ...
 
@@ -125,8 +124,7 @@ LARGEST_GROUP = 2**20
 class Guarantee(ABC):
     """What a mechanism promises about groups of k records or clients.
 
-    Only what derives from this class can be turned into a certificate; a `Reproduction` of a
-    printed but unsound bound does not.
+    Only what derives from it is certified; a `Reproduction` of a printed, unsound bound does not.
     """
 
     @property
@@ -248,7 +246,7 @@ HASHES = 2.0**60
 
 
 def chance_to_pass(submissions: int, soundness_bits: int, proof_points: int | None) -> float:
-    """That one of Q malicious ``submissions`` passes validation, at most (docs/soundness.md).
+    """That one of Q malicious ``submissions`` passes, at most (docs/soundness.md, parts 1 and 4).
 
     Q·2^−k, k the bits of the range test; with proofs T·(2^−k + 4/p²) + Q·2N/(p − 2N), T of all
     hashes, N the order of the proofs' roots of unity.
@@ -264,9 +262,7 @@ class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
 
     k malicious clients make at most one submission an attempt each, counted or not, so by the union
-    bound every bound moves by ``chance_to_pass`` of k · attempts (docs/soundness.md, "Part 1: the
-    range test"; part 4 where clients prove their norms, and can try hashes). Deletions submit
-    nothing.
+    bound every bound moves by ``chance_to_pass`` of k · attempts. Deletions submit nothing.
     """
 
     attempts: int
@@ -300,9 +296,8 @@ def require_guarantee(value: object) -> Guarantee:
 class ApproximateDP(Guarantee):
     """(ε_j, δ_j)-DP of one record or client for one or several j, in both directions.
 
-    For groups of k: ε_k = kε and δ_k = δ(e^{kε} − 1)/(e^ε − 1) (Xie Def. 2). ``refined`` also
-    applies the same inequality to the complement event, which is sound and tighter near 1; without
-    it the curves are the papers' own.
+    For groups of k: ε_k = kε and δ_k = δ(e^{kε} − 1)/(e^ε − 1) (Xie Def. 2). Where it isn't
+    ``refined`` by the complement event, the curves are the papers' own.
     """
 
     epsilons: tuple[float, ...]

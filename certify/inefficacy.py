@@ -90,10 +90,9 @@ def fewest_attackers(
 
     def out_of_reach(k: int) -> bool:
         curves = [guarantee.curves(k, direction) for direction in directions]
-        return all(
-            bool(curve.upper(p) < goal) if negative else bool(curve.lower(p) > goal)
-            for curve in curves
-        )
+        if negative:
+            return all(bool(curve.upper(p) < goal) for curve in curves)
+        return all(bool(curve.lower(p) > goal) for curve in curves)
 
     # Some goals no number of attackers reaches: a score of 1 keeps its null sets.
     if out_of_reach(limit):

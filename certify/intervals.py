@@ -13,8 +13,7 @@ from precad.common.checks import count, inside_unit_interval
 from precad.common.errors import Misconfiguration
 
 _LEAST_CLASSES = 2
-# Numbers of axes.
-_MATRIX, _STACK = 2, 3
+_MATRIX, _STACK = 2, 3  # axes
 _MOST_CLASSES, _MOST_VOTES, _MOST_COUNTS = 100_000, 2**31, 2**27
 """Beyond what anybody certifies: one wrong label in a file mustn't fill the memory."""
 
@@ -56,9 +55,7 @@ class Intervals:
     labels: Integers
     """With the most votes or the highest mean score."""
     p_a: Floats
-    """Lower bound on its expected score."""
     p_b: Floats
-    """Upper bound on the best other label's."""
 
 
 class ScoreBound(Enum):
@@ -159,8 +156,6 @@ def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
 def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None = None) -> Intervals:
     """SimuEM (Jia, Cao, Gong 2021): Clopper–Pearson at α/L each, p_B at most 1 − p_A.
 
-    The second-most-voted class has the largest upper bound of all other classes.
-
     Raises Misconfiguration: bad counts (`vote_counts`), or another number of classes than budgeted.
     """
     array = vote_counts(counts, models)
@@ -168,7 +163,8 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None =
     total = int(array[0].sum())
     first, second = _top_two(array)
     rows = np.arange(len(array))
-    # Few distinct counts among many points: the bounds are computed once per count that occurs.
+    # The second-most-voted class has the largest upper bound of all others. Few distinct counts
+    # among many points: the bounds are computed once per count that occurs.
     highest, which_highest = np.unique(array[rows, first], return_inverse=True)
     next_best, which_next = np.unique(array[rows, second], return_inverse=True)
     lower = clopper_pearson_lower(highest, total, budget.per_interval)

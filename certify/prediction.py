@@ -83,7 +83,7 @@ class PredictionCertificates:
 
     @property
     def radius(self) -> Integers:
-        """[points] int64: the least over directions; meaningful where ``certified``."""
+        """[points] int64: the least over directions."""
         return np.asarray(np.min(list(self.radii.values()), axis=0), dtype=np.int64)
 
     def results(self) -> list[Result]:

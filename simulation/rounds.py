@@ -82,15 +82,14 @@ Noise = Callable[[Role, int, int], RingVector]
 
 
 class Forgery(Enum):
-    """What a bad client puts in its update's place."""
+    """What a bad client puts in its update's place; the range test rejects all but oversize."""
 
     WRAPAROUND = "wraparound"
-    """Multiples of 2^32: huge, but their square is 0 in Z_2^64. The paper's check accepts it;
-    the range test rejects it."""
+    """Multiples of 2^32: huge, but their square is 0 in Z_2^64. The paper's check accepts it."""
     OVERSIZE = "oversize"
     """The honest direction at norm 2β: short enough for the range test, rejected by the norm."""
     GARBAGE = "garbage"
-    """Uniform ring elements; rejected by the range test."""
+    """Uniform ring elements."""
 
 
 def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
@@ -136,14 +135,11 @@ def attack_named(name: str) -> Attack:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a simulation's next round depends on, and the rounds before it."""
+    """What a simulation's next round depends on: θ_t ``[d]``, T_i by client, rounds 1 to t."""
 
     theta: NDArray[np.float32]
-    """θ_t, ``[d] float32``."""
     taken: Counter[str]
-    """T_i by client."""
     history: list[SimulatedRound]
-    """Rounds 1 to t."""
 
 
 class Checkpoint(Protocol):

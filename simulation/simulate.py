@@ -70,22 +70,19 @@ def simulate(
             ``clients`` owners in equal parts; or each owner's own in a mapping by name, or in a
             list.
         model: the task's model; built where its architecture is ``logistic`` or ``mlp``.
-        clients: n; the task's unless given.
-        rounds: T; the task's unless given.
+        clients, rounds: n and T; the task's unless given.
         seed: repeats a simulation, with the same device and path; drawn and kept unless given.
-        path: ``stacked``, records of many clients at once; or ``per-client``, a real owner's own
-            code for each, many times slower.
+        path: ``stacked``, records of many clients at once; or ``per-client``, a real owner's code
+            for each, many times slower.
         test: held-out records, as ``data`` of one owner, for accuracy and loss; a named data set
             brings its own.
         columns: what a table's columns are, where the task doesn't say it or names them otherwise.
-        attack: what bad clients submit: a function of vectors, or ``flip``, ``wraparound``,
-            ``oversize`` or ``garbage``.
+        attack: what bad clients submit: a function, ``flip``, ``wraparound``, ``oversize`` or
+            ``garbage``.
         attackers: who is bad, by name, or how many of the last; 1 unless given with an attack.
         absent: who of the drawn submits nothing; nobody unless given.
-        aggregate: takes the place of the sum, for comparison. Noise is added all the same.
-        sampler: takes the place of Poisson sampling of records.
-        cohort: takes the place of the servers' coin.
-        noise: takes the place of a server's discrete Gaussian.
+        aggregate, sampler, cohort, noise: take the place of the sum, for comparison (noise is added
+            all the same), Poisson sampling of records, the servers' coin, a server's Gaussian.
         loss: a per-record loss as in torch.nn.functional, cross-entropy unless given; or a record
             objective by its name (``dp-gaussian`` …) or as a section, in place of the task's.
         device: where gradients are computed; one with float64.

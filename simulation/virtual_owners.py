@@ -126,13 +126,11 @@ again, where larger arrays come from the system page by page, round after round.
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """An owner in one version."""
+    """An owner in one version, the records that it sampled, and the key of their copies' noise."""
 
     owner: Owner
     indices: NDArray[np.int64]
-    """The records that it sampled."""
     copies: Secret
-    """The key of the noise of their copies."""
 
 
 class PerClient:
