@@ -76,8 +76,7 @@ def new_token() -> str:
 
 def token_digest(token: str) -> Digest:
     """Return a token's SHA-256, all that servers keep. Raises AccessDenied: not a token."""
-    text = token.strip()
-    if len(text) != _TEXT_LENGTH or not text.isascii():
+    if len(text := token.strip()) != _TEXT_LENGTH or not text.isascii():
         raise AccessDenied(f"a token has {_TEXT_LENGTH} characters of base32: copy the whole")
     try:
         raw = base64.b32decode(text + "====", casefold=True)
@@ -100,14 +99,12 @@ class ByToken(Admission):
 
     def redeem(self, token: str, client: ClientId) -> None:
         """Bind a token to ``client``, for good. Raises AccessDenied: unknown, or another's."""
-        known = self._known(client, token)
-        self._bind(known, client)
+        self._bind(known := self._known(client, token), client)
         self._check_owner(known, client)
 
     def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:  # noqa: ARG002
         """Look at the token, which stays as it is."""
-        known = self._known(client, token)
-        if self._owner(known) is not None:
+        if self._owner(known := self._known(client, token)) is not None:
             self._check_owner(known, client)
 
     def invited(self) -> list[ClientId]:
@@ -194,8 +191,7 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
             return Listed(Roster.load(settings.roster, task))
 
 
-LONGEST_S = 366 * 86_400.0
-"""Certificates end within a year, and waits have bounds."""
+LONGEST_S = 366 * 86_400.0  # certificates end within a year
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +211,9 @@ def window_of(
 ) -> Window:
     """Return how long enrolment is open.
 
-    ``until`` is in place of the task's deadline, which counts from a start: it outlasts restarts.
-    ``quorum`` is in place of the task's most owners. Raises Misconfiguration: a quorum that the
-    task doesn't take, or a date without a time zone or beyond a year.
+    ``until`` replaces the task's deadline, which counts from a start: it outlasts restarts;
+    ``quorum`` the task's most owners. Raises Misconfiguration: a quorum that the task doesn't take,
+    or a date without a time zone or beyond a year.
     """
     most, least = task.enrolment.clients, task.enrolment.min_clients
     if quorum is not None and not least <= quorum <= most:

@@ -16,8 +16,7 @@ from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
-_SHOWN = 10
-"""Names in one line of the log."""
+_SHOWN = 10  # names in one line of the log
 
 
 def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
@@ -49,12 +48,10 @@ def propose_roster(
     lost it takes it back, on its own signature. Returns None where a server waits for more clients:
     A does with fewer than ``least`` held alike, 0 where its enrolment is over.
 
-    Raises:
-        PeerViolation: B refuses, or answers with somebody who wasn't proposed.
-        Misconfiguration: the servers hold too few clients alike.
+    Raises PeerViolation: B refuses, or answers with somebody who wasn't proposed;
+    Misconfiguration: the servers hold too few clients alike.
     """
-    own = register.roster()
-    frozen, signed = register.frozen, register.signature()
+    own, frozen, signed = register.roster(), register.frozen, register.kept.roster_seal()
     proposal = messages.RosterProposal(entries=_entries(own), signed=signed, least=least)
     link.send("roster", proposal.to_bytes())
     answer = messages.RosterAnswer.from_bytes(link.receive("roster"))
@@ -89,15 +86,14 @@ def accept_roster(
     enrolment before the others have come. The roster is frozen durably before A hears of it: what A
     has frozen is frozen here too, whatever crashes in between. A may take ``timeout_s``.
 
-    Raises:
-        PeerViolation: A names a client twice, or no longer somebody of the frozen roster.
-        Misconfiguration: the servers hold too few clients alike.
-        StorageFailure: the roster can't be kept. A hears nothing then, and tries again.
+    Raises PeerViolation: A names a client twice, or no longer somebody of the frozen roster;
+    Misconfiguration: the servers hold too few clients alike; StorageFailure: the roster can't be
+    kept. A hears nothing then, and tries again.
     """
     proposal = messages.RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
     try:
         proposed, known = _roster(proposal.entries), register.roster()
-        signed = register.signature()
+        signed = register.kept.roster_seal()
         if register.frozen:
             # Who of it is missing at A is missing by A's loss, or A's is another roster.
             roster = known
@@ -130,8 +126,8 @@ def _exchange_signatures(
     theirs, found = signatures.exchange(link, "roster-seal", SignedKind.ROSTER, own)
     if found != own:
         raise PeerViolation("the servers froze different rosters; start a new task")
-    if register.signature() is None:
-        register.keep_signature(theirs)
+    if register.kept.roster_seal() is None:
+        register.kept.keep_roster_seal(theirs)
 
 
 def _is_own(signatures: ServerSignatures, signed: SignedMessage | None, roster: Roster) -> bool:

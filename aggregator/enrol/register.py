@@ -4,7 +4,6 @@ import contextlib
 
 from precad.aggregator.enrol.admission import Admission
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
-from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import AccessDenied, Misconfiguration
@@ -19,25 +18,23 @@ class Register:
     def __init__(
         self, task: Task, store: Store, admission: Admission | None = None, clock: Clock = CLOCK
     ) -> None:
-        self._task, self._store, self._clock = task, store, clock
+        self._task, self.kept, self._clock = task, store.enrolment, clock
         self._admission = admission or Admission()
         self._changed = clock.condition()
         self.cap = PrivacyCap(task, clock)
-        frozen = store.enrolment.roster()
+        frozen = self.kept.roster()
         self.frozen = frozen is not None
         """Whether round 0 may begin."""
-        self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.enrolment.claims())
+        self._enrolments: dict[ClientId, Enrolment] = dict(frozen or self.kept.claims())
         self._serve_first: dict[ClientId, Role] = {}
 
     def enrol(self, enrolment: Enrolment, token: str = "") -> int:
         """Add a client; the same claim again is confirmed. Returns how many are enrolled.
 
-        Takes seconds where a rate is the first of its kind: rounds find its account ready.
-
-        Raises:
-            AccessDenied: not on the operator's roster, or without a good token.
-            Misconfiguration: a cap is passed, the rate has no account, the claim differs from the
-                first, the task is full, or enrolment is over.
+        Takes seconds where a rate is the first of its kind: rounds find its account ready. Raises
+        AccessDenied: not on the operator's roster, or without a good token; Misconfiguration: a cap
+        is passed, the rate has no account, the claim differs from the first, the task is full, or
+        enrolment is over.
         """
         if self.admits(enrolment, token):
             self.cap.precompute(enrolment.record_rate)
@@ -46,7 +43,7 @@ class Register:
             if self.admits(enrolment, token):
                 # A token isn't spent on a claim that is refused for something else.
                 self._admission.redeem(token, enrolment.client)
-                kept = self._store.enrolment.claim(enrolment)
+                kept = self.kept.claim(enrolment)
                 self._enrolments[kept.client] = kept
                 self._changed.notify_all()
                 # Another one where the database's answer to an earlier claim was lost.
@@ -134,17 +131,9 @@ class Register:
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
         """No further enrolment; ``roster`` is final. Taken back: claims of it may be lost here."""
         with self._changed:
-            self._store.enrolment.freeze(roster, taken_back=taken_back)
+            self.kept.freeze(roster, taken_back=taken_back)
             self._enrolments = dict(roster)
             self.frozen = True
         if taken_back:
             # Claims that were lost had their accounts computed by an older process.
             self.prepare_accounts()
-
-    def signature(self) -> SignedMessage | None:
-        """Return what the other server signed of the frozen roster."""
-        return self._store.enrolment.roster_seal()
-
-    def keep_signature(self, signed: SignedMessage) -> None:
-        """Keep what the other server signed of the frozen roster."""
-        self._store.enrolment.keep_roster_seal(signed)

@@ -80,12 +80,11 @@ class OpenCalls:
 class TransferSlots:
     """A few vectors pass at a time: their number doesn't decide what they take of the server.
 
-    Every vector on its way has a megabyte in gRPC and this process, and a busy server gains nothing
-    from a hundred at once: clients send b, and get models, when a slot is free, in the order in
-    which they asked. A slot ends early where the server would wait for its client, who goes on
-    without one: nobody waits for a client that is slow on purpose. Where ``shares_grace``, and more
-    than ``AT_ONCE`` wait, they share so many ``GRACE_S``: else the last of many slow clients would
-    begin late.
+    Every vector on its way has a megabyte in gRPC and this process: clients send b, and get models,
+    when a slot is free, in the order in which they asked. A slot ends early where the server would
+    wait for its client, who goes on without one: nobody waits for a client that is slow on purpose.
+    Where ``shares_grace``, and more than ``AT_ONCE`` wait, they share so many ``GRACE_S``: else the
+    last of many slow clients would begin late.
     """
 
     def __init__(self, at_once: int = AT_ONCE, *, shares_grace: bool = False) -> None:

@@ -4,8 +4,7 @@ The round's thread puts and gets frames; gRPC's side runs in threads (A) or on t
 (B). Bodies are forwarded piece by piece: a few frames wait at each end, however slow the other.
 
 B answers on the first stream. A's frames take turns over all, each on a connection of its own: what
-a port takes on a connection before it is read is bounded, for the sake of owners' uploads, and one
-such bound leaves a long line half empty.
+a port takes unread on one is bounded, for owners' uploads, and leaves a long line half empty.
 """
 
 import asyncio

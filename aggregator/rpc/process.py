@@ -60,10 +60,9 @@ async def run_server(
 ) -> int:
     """Serve until the training is over and its model was on offer for long enough.
 
-    ``training_loop`` runs in a thread of its own. Returns the process's exit status: 0 after a
-    finished training, and where it was told to stop (SIGTERM, SIGINT) in the middle of one; 1 after
-    a training that couldn't go on. Raises Misconfiguration: settings, task, identity or state can't
-    be used.
+    ``training_loop`` runs in a thread of its own. Returns the exit status: 0 after a finished
+    training, or told to stop (SIGTERM, SIGINT) in the middle; 1 after one that couldn't go on.
+    Raises Misconfiguration: settings, task, identity or state can't be used.
     """
     dump_stacks_on_signal()
     # Asked here, so that a wrong name stops the server now and not in its first round.
@@ -115,7 +114,6 @@ async def run_server(
 
 @contextlib.asynccontextmanager
 async def _measured(session: Session, address: str | None) -> AsyncIterator[None]:
-    """With metrics where the settings name a place for them."""
     if address is None:
         yield
         return
@@ -177,13 +175,11 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
 def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
     """When a server with a finished model may go: on offer ``linger_s`` once everybody knows it.
 
-    A server that comes back after the end, at ``done``, would be gone before owners who start as
-    slowly as it did have asked, and they would wait for it in vain: ``last_heard`` is when the last
-    owner that comes was first heard from, None while one wasn't.
+    Else a server that comes back after the end, at ``done``, would be gone before owners who start
+    as slowly have asked: ``last_heard`` is when the last owner that comes was first heard from,
+    None while one wasn't.
     """
-    if last_heard is None:
-        return done + LATE * linger_s
-    return max(done, last_heard) + linger_s
+    return done + LATE * linger_s if last_heard is None else max(done, last_heard) + linger_s
 
 
 async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
@@ -227,10 +223,7 @@ def peers_of(
 
 
 def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
-    """Begin to tell the dealer that a finished training is over; one that doesn't hear it deals on.
-
-    Returns what is set once that was tried: whoever is told to stop doesn't wait for it.
-    """
+    """Begin to tell the dealer that a finished training is over; return what is set once tried."""
     left, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def leave(dealer: str) -> None:
@@ -252,9 +245,8 @@ def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
 class PeerService:
     """B's way to A: takes server A's link, from server A alone, and one at a time.
 
-    A second one is refused while the first lives, whoever dials: a stale copy of A can't take the
-    true one's place. After a network cut that went unnoticed here, keepalive ends the old link
-    within 30 s, and A, which tries again, gets in.
+    While the first lives a second one is refused: a stale copy of A can't take the true one's
+    place. After an unnoticed network cut keepalive ends the old link within 30 s, and A gets in.
     """
 
     def __init__(self, session: Session) -> None:

@@ -29,8 +29,7 @@ class Metrics:
     """One server's metrics."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._lock = threading.Lock()
+        self._session, self._lock = session, threading.Lock()
         self._seconds: dict[str, float] = defaultdict(float)
         self._cpu_seconds: dict[str, float] = defaultdict(float)
         self._backlog = Backlog()
@@ -122,8 +121,7 @@ class Epsilons:
     """ε by adversary; a tenth of a second where a charge or a release has come."""
 
     def __init__(self, task: Task, cap: PrivacyCap) -> None:
-        self._task = task
-        self._cap = cap
+        self._task, self._cap = task, cap
         # From one look to the next most is the same, however many owners differ.
         self._once = lru_cache(_KEPT)(lambda compute, *asked: compute(*asked))
 
@@ -133,11 +131,7 @@ class Epsilons:
         taken: Mapping[ClientId, int],
         again: Mapping[ClientId, Mapping[int, int]],
     ) -> Mapping[Adversary, Epsilon]:
-        """What the charges so far come to, with so many versions ``released``.
-
-        ``taken`` is T_i, versions that each client was charged for; ``again`` those of them with
-        further releases: versions by m ≥ 1.
-        """
+        """What charges so far come to: ``taken`` is T_i, ``again`` versions of it by m ≥ 1."""
         most: dict[_Again, int] = {}
         for client, count in taken.items():
             # ε grows with the count: of owners with the same repeats the one with most is enough.

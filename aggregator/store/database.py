@@ -1,7 +1,7 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default).
 
-It is brought to this version's schema when it is opened, all of it or nothing. A new database is
-made as ``schema.py`` says; an older one takes the steps that it lacks. To change the tables: change
+Opened, it is brought to this version's schema, all of it or nothing: a new database is made as
+``schema.py`` says, an older one takes the steps that it lacks. To change the tables: change
 ``schema.py``, add a file to ``migrations/versions`` whose ``down_revision`` is the newest one's,
 and name it in ``NEWEST``. Data is never thrown away: there is no way down.
 """
@@ -66,9 +66,8 @@ class Store:
     def open(self) -> None:
         """Lock the database, bring its tables up to date, and claim it or check whose it is.
 
-        One process per database, for as long as it lives; the system ends the lock with the
-        process. Two servers on one state would release one round twice, each with a noise of its
-        own.
+        One process per database, while it lives: two servers on one state would release one round
+        twice, each with a noise of its own.
         """
         engine = self.transaction.engine
         if (path := file_of(engine.url)) is not None:
@@ -177,15 +176,12 @@ def upgrade(connection: Connection, current: str, migrations: Path = MIGRATIONS)
 
 
 def _require_known(connection: Connection, current: str) -> None:
-    """Refuse a schema that this version has never heard of. Raises Misconfiguration."""
     known = sorted(path.name[1:5] for path in MIGRATIONS.glob("versions/r*.py"))
     if current not in known:
-        why = (
-            "a version of precad that was never released wrote this database: start a new task"
-            if current < known[0]
-            else f"a newer precad wrote this database; this one knows schemas up to {NEWEST}. "
-            "Install that version, or the newest"
-        )
+        why = "a version of precad that was never released wrote this database: start a new task"
+        if current >= known[0]:
+            newer = "a newer precad wrote this database; this one knows schemas up to"
+            why = f"{newer} {NEWEST}. Install that version, or the newest"
         raise Misconfiguration("state", f"schema {current} at {_name_of(connection)}", why)
 
 

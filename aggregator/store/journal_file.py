@@ -96,9 +96,9 @@ class JournalFile:
     def voided(self, version: int, attempt: int) -> None:
         """Both servers have signed that a countersigned attempt isn't prepared on both.
 
-        This server's database was put back and has lost the share; the other has countersigned
-        nothing, so nothing left, as long as it follows the protocol. Without this line it would be
-        a charge again at the next start, which the other server's ledger doesn't have.
+        This server's database was put back and has lost the share; the other, if it follows the
+        protocol, has countersigned nothing, so nothing left. Without this line a next start would
+        make it a charge again, which the other's ledger doesn't have.
         """
         self._append({"version": version, "attempt": attempt, "voided": True})
 

@@ -109,16 +109,11 @@ class Statements:
     def __init__(
         self, transaction: Transaction, attempts: Attempts, versions: Versions, ledger: Ledger
     ) -> None:
-        self._transaction = transaction
-        self._attempts = attempts
-        self._versions = versions
-        self._ledger = ledger
+        self._transaction, self._attempts = transaction, attempts
+        self._versions, self._ledger = versions, ledger
 
     def keep(self, shown: Statement) -> bool:
-        """Keep a statement that says more than this server's database; return whether it does.
-
-        Of servers that lost nothing none does.
-        """
+        """Keep a statement that says more than this database, put back since; return if it does."""
         client = ClientId(shown.client)
         if not self._says_more(shown):
             return False
@@ -165,8 +160,7 @@ class Statements:
         And in those before ``promised`` (``promised_version``), however far this server was put
         back since it stated them to be over.
         """
-        over = max(version, promised)
-        by_m = self._ledger.charged_before(over).get(client, {})
+        by_m = self._ledger.charged_before(max(version, promised)).get(client, {})
         charged = [by_m.get(m, 0) for m in range(max(by_m, default=-1) + 1)]
         if lost := self._ledger.forgotten().get(client, 0):
             charged = charged or [0]

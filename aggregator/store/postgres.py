@@ -36,8 +36,8 @@ _FOREIGN_TABLES = text(
 def connection_options(url: URL) -> dict[str, Any]:
     """Return what libpq is told beside the URL, which comes first where it says otherwise.
 
-    A host that isn't this machine must show a certificate in its name: libpq alone would go on in
-    the clear with whoever answers, and show it the password.
+    Another machine must show a certificate in its name: libpq alone would go on in the clear with
+    whoever answers, and show it the password.
     """
     # A database that was made without a locale is SQL_ASCII: its text would come as bytes.
     options: dict[str, Any] = {"client_encoding": "utf8"}
@@ -64,11 +64,10 @@ def _is_here(host: str) -> bool:
 def hold_session(engine: Engine) -> None:
     """Have every connection of ``engine`` take the lock before it does anything.
 
-    A connection that broke and comes back finds out whether somebody else moved in meanwhile. Each
-    transaction looks whether its session is still the one that was locked: behind a pooler that
-    gives sessions away it may be another one, or another process may have it too. Connecting or
-    beginning raises Misconfiguration: somebody has the database open, or a pooler shares the
-    session.
+    One that broke and comes back finds out whether somebody else moved in meanwhile. Each
+    transaction looks whether its session is still the one that was locked: a pooler may give it
+    away, or share it. Connecting or beginning raises Misconfiguration: somebody has the database
+    open, or a pooler shares the session.
     """
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "connect", _advisory_lock)

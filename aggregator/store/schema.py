@@ -62,10 +62,9 @@ class Permission(Enum):
 
 
 class _Kept(TypeDecorator[Any]):
-    """A type of precad's in a column. What no server writes there is a StorageFailure.
+    """A column of the type ``stored`` that holds a ``kind``, by its attribute ``plain``.
 
-    ``kind`` makes the value from what is ``stored``, the column's own type; ``plain`` is the
-    value's attribute that is.
+    What no server writes there is a StorageFailure.
     """
 
     impl = sa.String

@@ -116,7 +116,6 @@ def read_training(url: str) -> TrainingSummary:
 
 
 def _versions(connection: Connection, attempts: Sequence[Any]) -> Iterator[VersionSummary]:
-    """Yield what was released, in the order of attempts."""
     charge, rejection = schema.charge.c, schema.rejection.c
     charged: dict[int, set[ClientId]] = defaultdict(set)
     for number, client in connection.execute(select(charge.attempt, charge.client)):
@@ -151,7 +150,6 @@ def read_task(canonical: bytes) -> Task:
 
 
 def _owner_of(connection: Connection) -> tuple[Task, Role]:
-    """Return whose database it is. Raises StorageFailure."""
     row = connection.execute(select(schema.task)).one_or_none()
     if row is None:
         raise StorageFailure("the database names no task; its table was emptied")

@@ -22,8 +22,7 @@ class Versions:
     """What one server keeps of each version, but for its charges; each method a transaction."""
 
     def __init__(self, transaction: Transaction, journal_file: JournalFile) -> None:
-        self._transaction = transaction
-        self._journal_file = journal_file
+        self._transaction, self._journal_file = transaction, journal_file
         self._confirmed: int | None = None
 
     # --- opened attempts ---------------------------------------------------------------------
@@ -97,18 +96,18 @@ class Versions:
 
     def keep_opening(self, version: int, signed: SignedMessage, *, own: bool) -> None:
         """Keep an opening."""
+        column = {"own_opening" if own else "opening": signed.to_json()}
         with self._transaction.write() as connection:
-            column = "own_opening" if own else "opening"
-            set_version(connection, version, **{column: signed.to_json()})
+            set_version(connection, version, **column)
 
     def discard_coin(self, version: int) -> None:
         """Forget the version's coin, which both operators want anew, once. It is counted."""
         coin = {"commitment": None, "opening": None, "own_opening": None}
-        used = (_PERMISSION.word == Permission.COIN, _PERMISSION.version == version)
+        used = {"what": Permission.COIN, "of": version}
         with self._transaction.write() as connection:
             redrawn = int(self._column(version, "redrawn") or 0)
             set_version(connection, version, **coin, redrawn=redrawn + 1)
-            connection.execute(delete(schema.permission).where(*used))
+            connection.execute(delete(schema.permission).where(*_NAMED), used)
 
     def was_redrawn(self, version: int) -> bool:
         """Return whether the operators had the version's coin drawn again."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from tests.rig.aggregators import roster
@@ -196,10 +196,14 @@ class Books:
         assert not self.frozen or roster.digest() == self.enrolled.digest()
         self.enrolled, self.frozen, self.taken_back = roster, True, taken_back
 
-    def signature(self) -> SignedMessage | None:
+    @property
+    def kept(self) -> Self:
+        return self
+
+    def roster_seal(self) -> SignedMessage | None:
         return self.signed
 
-    def keep_signature(self, signed: SignedMessage) -> None:
+    def keep_roster_seal(self, signed: SignedMessage) -> None:
         self.signed = signed
 
 
@@ -366,7 +370,7 @@ def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
     "error",
     [StorageFailure("the disk is full"), TimeoutError(), AssertionError(), KeyboardInterrupt()],
 )
-@pytest.mark.parametrize("where", ["roster", "freeze", "signature"])
+@pytest.mark.parametrize("where", ["roster", "freeze", "roster_seal"])
 def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
     task: Task, error: BaseException, where: str
 ) -> None:
@@ -378,7 +382,7 @@ def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
                 raise error
             return super().__getattribute__(name)
 
-    frozen = where == "signature"
+    frozen = where == "roster_seal"
     at_a: Any = Books(OWN, frozen)
     at_b: Any = Failing(OWN, frozen)
     ends = [Breaking(end) for end in memory_pair()]
