@@ -176,7 +176,6 @@ def match(
 # its only one at either server: what differs now always will, and what B alone holds is alike as
 # soon as the same comes to A.
 
-
 LOOK_S = 0.25
 """The longest wait of one turn: how late A may notice that collection is over."""
 

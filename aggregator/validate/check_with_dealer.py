@@ -216,7 +216,6 @@ class Absorber:
 
 # A matched body's way from B to A: piece by piece, and both servers take each as it goes.
 
-
 _WHOLE, _DROPPED = b"w", b"d"
 """In a byte: the last piece of a body that was whole, or that couldn't be read again."""
 

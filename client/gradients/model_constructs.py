@@ -182,7 +182,6 @@ def place_in_own_code(error: BaseException) -> str:
 _MOST_CODE = 80
 _NOT_OWN = (Path(torch.__file__).parent, Path(__file__).parents[2])
 
-
 # --- what a server may bring about -------------------------------------------------------------
 
 _FILLS = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42)

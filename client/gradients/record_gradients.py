@@ -52,7 +52,6 @@ small model a call costs more than its records do; beyond the cache more of them
 _BYTES_PER_ELEMENT = 64
 """Gradient in float32 twice, then float64 and int64 arrays of clip and encoding."""
 
-
 _INDEXED = (functional.cross_entropy, functional.nll_loss)
 _INDEXED_LAYERS = (nn.CrossEntropyLoss, nn.NLLLoss)
 _IGNORED = -100

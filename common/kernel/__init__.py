@@ -173,7 +173,6 @@ _NIBBLE = 4
 _LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 _SHIFT = np.uint64(_NIBBLE)
 
-
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _ENTRIES = _BITS[:, :_NIBBLE].astype(np.float32) - _BITS[:, _NIBBLE:]
 _TABLE = np.ascontiguousarray(_ENTRIES).view(f"V{_NIBBLE * 4}").reshape(256)

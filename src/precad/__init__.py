@@ -20,7 +20,6 @@ TLS13_ALONE = ("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-AES128-CBC-SHA")
 if "grpc._cython.cygrpc" not in sys.modules:
     os.environ[TLS13_ALONE[0]] = TLS13_ALONE[1]
 
-
 # On first use: they take seconds to import.
 _HOMES = {"DataOwner": ("precad.client", "client"), "simulate": ("precad.simulation", "simulation")}
 
