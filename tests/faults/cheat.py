@@ -268,7 +268,7 @@ def _dealing(cheat: Cheat, put: Wrap) -> None:
         self._asked.add(request.context)
         for each in asks(request):
             self._asked.add(each.context)
-            self._send(each)
+            self.send(each)
 
     @_wrapping(DealerConversation, "put", put)
     def answered(original: Any, self: Any, context: bytes, answer: Any) -> None:
