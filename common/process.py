@@ -72,13 +72,9 @@ def start_log(
     handler = handler or logging.StreamHandler()
     handler.setFormatter(JsonLines() if wanted == "json" else Lines(people))
     # gRPC logs that it ends the calls that are open when a part is told to stop: no news.
-    handler.addFilter(lambda record: not record.exc_info or not _is_stop(record.exc_info[0]))
+    handler.addFilter(lambda of: not of.exc_info or of.exc_info[0] is not asyncio.CancelledError)
     logging.basicConfig(level=level, handlers=[handler])
     _print_no_stops()
-
-
-def _is_stop(kind: type[BaseException] | None) -> bool:
-    return kind is asyncio.CancelledError
 
 
 def _print_no_stops() -> None:
@@ -86,7 +82,7 @@ def _print_no_stops() -> None:
     printed = traceback.print_exc
 
     def print_exc(*arguments: Any, **options: Any) -> None:
-        if not _is_stop(sys.exc_info()[0]):
+        if sys.exc_info()[0] is not asyncio.CancelledError:
             printed(*arguments, **options)
 
     setattr(traceback, "print_exc", print_exc)  # noqa: B010 -- mypy refuses the assignment

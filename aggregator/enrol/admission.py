@@ -99,12 +99,14 @@ class ByToken(Admission):
 
     def redeem(self, token: str, client: ClientId) -> None:
         """Bind a token to ``client``, for good. Raises AccessDenied: unknown, or another's."""
-        self._bind(known := self._known(client, token), client)
+        known = self._known(client, token)
+        self._bind(known, client)
         self._check_owner(known, client)
 
     def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:  # noqa: ARG002
         """Look at the token, which stays as it is."""
-        if self._owner(known := self._known(client, token)) is not None:
+        known = self._known(client, token)
+        if self._owner(known) is not None:
             self._check_owner(known, client)
 
     def invited(self) -> list[ClientId]:

@@ -101,9 +101,9 @@ class AggregationService(AggregationServicer):
 
         Raises as ``Register.enrol``, and TooManyCalls: another one of this client's is computed.
         """
-        register = self._session.register
+        register, rate = self._session.register, claim.record_rate
         admitted = await asyncio.to_thread(register.admits, claim, token)
-        if admitted and not register.cap.is_ready(rate := claim.record_rate):
+        if admitted and not register.cap.is_ready(rate):
             # In a thread of its own: the others keep their places for claims and status.
             loop, caller = asyncio.get_running_loop(), Principal.client(claim.client.name)
             with self.calls.one_more(caller, Call.CLAIM):

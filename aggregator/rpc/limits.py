@@ -143,7 +143,8 @@ class TransferSlot:
         if not self._held:
             yield
             return
-        began = (loop := asyncio.get_running_loop()).time()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         end = loop.call_later(max(0.0, self._left_s), self.close)
         try:
             yield
