@@ -4,6 +4,7 @@ A plugin of pytest, which tests/conftest.py takes for all tests. Processes are f
 their environment, which every process inherits, also from one that has ended; and by their parents.
 """
 
+import atexit
 import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
@@ -97,6 +98,10 @@ def _end_pythons_own() -> None:
             executor = executors._executor
         if executor is not None:
             executor.shutdown(wait=True, kill_workers=True)
+            # Folders too: a tracker that starts at the process's end alone knows none of them.
+            for forget in executor._temp_folder_manager._finalizers.values():
+                atexit.unregister(forget)
+                forget()
         # Its semaphores go now: one that went after the tracker's end would start another.
         executor = executors._executor = None
         gc.collect()
