@@ -53,14 +53,14 @@ def write_file(
     Raises FileExistsError: it exists and may not be replaced; two writers can't both succeed.
     """
     _put(path, data, mode, replace=replace)
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write these files of ``folder``, by name, each as ``write_file`` does; the names at once."""
     for name, data in files.items():
         _put(folder / name, (data,), PRIVATE_MODE, replace=True)
-    _sync_folder(folder)
+    sync(folder)
 
 
 def _put(path: Path, data: Iterable[bytes | memoryview], mode: int, *, replace: bool) -> None:
@@ -95,7 +95,7 @@ def append_line(path: Path, line: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     if new:
-        _sync_folder(path.parent)
+        sync(path.parent)
 
 
 def remove_drafts(path: Path) -> None:
@@ -104,10 +104,10 @@ def remove_drafts(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable; Windows can't open a folder, and needs no such call."""
+def sync(path: Path) -> None:
+    """Make a file, or a folder's entries, durable; Windows can't open a folder, and needn't."""
     if os.name != "nt":
-        with _opened(folder, os.O_RDONLY) as descriptor:
+        with _opened(path, os.O_RDONLY) as descriptor:
             os.fsync(descriptor)
 
 

@@ -1,6 +1,5 @@
 """Whether anybody changed a server's ledger, two servers' hold the same, and a copy of a state."""
 
-import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from precad.aggregator.store.schema import PENDING, AttemptState
 from precad.aggregator.store.summary import Snapshot, snapshot
 from precad.aggregator.store.transaction import storage_errors
 from precad.common.errors import Misconfiguration, StorageFailure
-from precad.common.files import make_folder
+from precad.common.files import make_folder, sync
 from precad.common.identifiers import Digest, Role
 
 _CHARGED = {AttemptState.PREPARED, AttemptState.LEARNED}
@@ -237,9 +236,9 @@ def back_up(state: Path, copy: Path) -> Audit:
         if (state / TOKENS).is_dir():
             shutil.copytree(state / TOKENS, draft / TOKENS)
         for path in (*draft.rglob("*"), draft):
-            _sync(path)
+            sync(path)
         draft.rename(copy)
-        _sync(copy.parent)
+        sync(copy.parent)
     except OSError as error:
         remedy = "make room there, or name another folder"
         raise StorageFailure(f"{copy} can't be written ({error.strerror}); {remedy}") from None
@@ -253,11 +252,3 @@ def _copy_database(source: Path, target: Path) -> None:
         database.backup(copied)
         # One file, without the log that WAL keeps beside it.
         copied.execute("PRAGMA journal_mode=DELETE")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
