@@ -6,6 +6,7 @@ differ in what they try again and after which errors; when to stop and how long 
 tries is decided here.
 """
 
+import asyncio
 import math
 import os
 import random
@@ -13,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
@@ -39,6 +41,12 @@ class Clock:
     def start_thread(self, name: str, target: Callable[[], None]) -> None:
         """Start a thread that ends with the process."""
         threading.Thread(target=target, name=name, daemon=True).start()
+
+
+def call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *given: object) -> None:
+    """Have ``loop`` make a call, from any thread; once it has ended nobody is there to hear."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *given)
 
 
 def wall() -> datetime:

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc.aio
 
+from precad.common.clock import call_in
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity.credentials import Identity
@@ -63,7 +64,7 @@ class Outbox:
         self._waiting.append((context, answer))
         if not self._told:
             self._told = True
-            self._loop.call_soon_threadsafe(self._some.set)
+            call_in(self._loop, self._some.set)
 
     def end(self) -> None:
         """What waits goes out, and no more; called in the loop's thread."""

@@ -22,6 +22,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from precad.aggregator.peer_link import Frame
+from precad.common.clock import call_in
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Digest, Role
 from precad.common.identity import mutual_tls
@@ -223,12 +224,14 @@ class ServedTransport(_Receiving):
         self._wait_for(self._room, self._timeout_s, "server A")
         # Here, while this thread's processor has the payload in its cache.
         message = frame_to_wire(frame)
-        self._loop.call_soon_threadsafe(self._outgoing.put_nowait, message)
+        if self._loop.is_closed():  # this server was told to stop: no bug
+            raise PeerUnavailable("the link to server A is closed")
+        call_in(self._loop, self._outgoing.put_nowait, message)
 
     def close(self) -> None:
         """End the stream; whoever still waits on it hears so."""
         self._end(PeerUnavailable("the link to server A was replaced or closed"))
-        self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
+        call_in(self._loop, self._outgoing.put_nowait, None)
 
     async def serve(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
         """Pump frames both ways until either side ends the stream."""

@@ -30,6 +30,7 @@ from precad.aggregator.training.session import EventLog, Phase, Session
 from precad.aggregator.training.training_loop import Dealer, Peers, run_to_end
 from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
+from precad.common.clock import call_in
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.files import make_folder
 from precad.common.identifiers import Role
@@ -87,7 +88,7 @@ async def run_server(
             let_go_of_loaded()
             run_to_end(session, training_loop)
         finally:
-            loop.call_soon_threadsafe(ended.set)
+            call_in(loop, ended.set)
 
     async with _measured(session, settings.metrics):
         session.clock.start_thread("training", train)
@@ -232,8 +233,7 @@ def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
                 RemoteDealer(channel, dealer, session.task, session.role).leave(_LEAVING_S)
         except PrecadError as error:
             log.info("the dealer wasn't told that the training is over: %s", error)
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(left.set)
+        call_in(loop, left.set)
 
     if address is not None and session.progress.phase is Phase.DONE:
         session.clock.start_thread("leave", partial(leave, address))

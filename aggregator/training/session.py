@@ -19,7 +19,7 @@ from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.model_store import ModelStore, StoredModel
-from precad.common.clock import CLOCK, Clock
+from precad.common.clock import CLOCK, Clock, call_in
 from precad.common.errors import NotOnOffer, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
@@ -99,7 +99,7 @@ class EventLog:
 
     def publish(self, event: Event) -> None:
         """Append an event, from any thread."""
-        self._loop.call_soon_threadsafe(self._append, event)
+        call_in(self._loop, self._append, event)
 
     async def follow(self, *, from_start: bool) -> AsyncIterator[Event]:
         """Yield events from the oldest kept one on, or the newest; end after the training's end."""

@@ -35,6 +35,7 @@ from precad.aggregator.rpc.peer_transport import (
 from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
+from precad.common.clock import call_in
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
@@ -127,7 +128,7 @@ class Working(WorkingServicer):
         reports: asyncio.Queue[pb.WorkReport | None] = asyncio.Queue()
 
         def report(**what: Any) -> None:
-            loop.call_soon_threadsafe(reports.put_nowait, pb.WorkReport(**what))
+            call_in(loop, reports.put_nowait, pb.WorkReport(**what))
 
         async with Refusing(context):
             require(context, self.identity, self.role)

@@ -18,12 +18,15 @@ from precad.aggregator.rpc.peer_transport import (
     STREAMS,
     Behaviour,
     DialledTransport,
+    ServedTransport,
     add_link_to_server,
     frame_from_wire,
 )
+from precad.aggregator.training.session import EventLog, TrainingPaused
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.identity.mutual_tls import GREETING, USER_AGENT
+from precad.dealer.dealing_service import Outbox
 
 WAIT_S = 60.0
 TASK = Digest(bytes(32))
@@ -179,3 +182,23 @@ def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
         address = loop.serve(make, None)
         with pytest.raises(PeerViolation, match="names no link"), dialled(address, [address]):
             pass
+
+
+def test_a_training_that_outlasts_its_loop_hears_that_the_link_is_closed() -> None:
+    """A server that is told to stop ends its loop first: no bug, and nobody is called."""
+    loop = asyncio.new_event_loop()
+    transport, events = ServedTransport(loop, WAIT_S), EventLog(loop)
+    loop.close()
+    with pytest.raises(PeerUnavailable, match="closed"):
+        transport.put(Frame(TASK, 0, "step", 0, b"", last=True))
+    transport.close()
+    events.publish(TrainingPaused())
+
+
+def test_a_dealer_that_has_answered_for_a_loop_that_ended_goes_on() -> None:
+    async def waiting() -> Outbox:
+        return Outbox()
+
+    outbox = asyncio.run(waiting())
+    outbox.put(b"context", 1)
+    assert len(outbox) == 1
