@@ -30,7 +30,7 @@ def main() -> None:
                 lost = processes.pop()
                 lost.kill()
                 lost.wait()
-                sys.stdout.write("killed\n")
+                sys.stdout.write("done\n")
                 sys.stdout.flush()
         finally:
             for process in processes:

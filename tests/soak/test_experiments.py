@@ -182,7 +182,7 @@ def test_a_cluster_gives_what_one_process_gives_also_when_a_node_is_lost_amid_a_
                 until(partial(two_have_begun, tmp_path, driver), "two cells at a time")
                 cluster.stdin.write("kill\n")
                 cluster.stdin.flush()
-                assert cluster.stdout.readline() == "killed\n"
+                assert cluster.stdout.readline() == "done\n"
                 (tmp_path / "go").touch()
                 said = driver.communicate()[0].splitlines()
             finally:
