@@ -138,7 +138,7 @@ _SAID: tuple[tuple[str, str, str], ...] = (
         "write z = z + … or torch.cat, or make z by x.new_zeros",
     ),
     (
-        r"saved tensor hooks",
+        r"saved tensor hooks|torch.utils.checkpoint\.py",
         "saves memory by torch.utils.checkpoint",
         "leave it out: chunks bound the memory",
     ),
@@ -162,7 +162,8 @@ def explained(error: BaseException) -> str | None:
 
     None where it isn't known: then the error's own words are all that there is.
     """
-    text = str(error)
+    # torch versions word what checkpoint raises differently; its file is in each one's traceback.
+    text = "\n".join((*(f.filename for f in extract_tb(error.__traceback__)), str(error)))
     for pattern, does, remedy in _SAID:
         if found := re.search(pattern, text):
             operation = f" ({found[1]})" if found.lastindex else ""

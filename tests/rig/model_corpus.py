@@ -262,6 +262,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "tuple": (_head(lambda m, x: (m.head(x), x)), X),
     "dictionary": (_head(lambda m, x: {"logits": m.head(x)}), X),
     "torch.utils.checkpoint": (_head(lambda m, x: checkpoint(m.head, x, use_reentrant=False)), X),
+    "the old torch.utils.checkpoint": (
+        _head(lambda m, x: checkpoint(m.head, x, use_reentrant=True)),
+        X,
+    ),
     "autograd.Function of the old form": (_head(lambda m, x: _twice(m.head(x))), X),
     "packed sequences": (lambda: Own(_packed, 7, cell=nn.LSTM(6, 7, batch_first=True)), S),
     "LSTM without batch_first": (lambda: _last(nn.LSTM(6, 7)), S),
