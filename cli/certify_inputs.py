@@ -27,6 +27,7 @@ from precad.certify.intervals import ConfidenceBudget, Intervals
 from precad.cli import certify as asked
 from precad.cli.certify import Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.owner_commands import trained
+from precad.client.records.read_records import read_records
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
@@ -284,7 +285,6 @@ def votes_of_file(request: Smoothing) -> Smoothed:
 def votes_of_model(request: Smoothing) -> Smoothed:
     """A trained model's votes on noisy copies of records, with progress on a terminal."""
     from precad.client.gradients import noisy_votes  # noqa: PLC0415 -- seconds of torch
-    from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     beside = {"votes": request.votes, "--selection": request.selection, "--labels": request.labels}

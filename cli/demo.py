@@ -12,6 +12,7 @@ import click
 from rich.console import Group
 
 from precad.cli import forked
+from precad.cli.local_deployment import environment_of_parts
 from precad.cli.main import AsJson, command, print_json
 from precad.common.terminal import Bar, Table, plain, say, upper
 
@@ -65,7 +66,6 @@ def demo(request: DemoRequest) -> None:
     """
     out = sys.stderr if request.as_json else sys.stdout
     say(sys.stderr, "precad demo: loading torch and the data …")
-    from precad.cli.local_deployment import environment_of_parts  # noqa: PLC0415
 
     # Beside this process's own loading: what the parts load is loaded once.
     forked.begin(environment_of_parts())

@@ -18,6 +18,8 @@ from typing import Annotated, Any, Self, TypeAlias
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
+from precad.cli import local_deployment as local
+from precad.cli.local_deployment import to_toml
 from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
 from precad.common.checks import parsed_toml
 from precad.common.errors import Misconfiguration
@@ -26,6 +28,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import CA_FILE
 from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, create_local_keys, summarise
 from precad.common.identity.party_certificate import Principal, read_pem
+from precad.common.model import initial_vector
 from precad.common.process_settings import Address
 from precad.common.task import Task, require_dealer
 
@@ -102,8 +105,6 @@ _MOUNTED = re.compile(r"^( *- )\./(\S*)task\.toml:(\S*)task\.toml:ro$", re.MULTI
 
 def _add_weights(contents: Contents, made: Task, task: Path) -> None:
     """Add the file of weights beside the task, also in a container. Raises Misconfiguration."""
-    from precad.common.model import initial_vector  # noqa: PLC0415 -- NumPy
-
     weights = Path(made.model.initial_file or "")
     if weights.parent != task.resolve().parent:
         remedy = f"must lie beside {task}: name the file alone"
@@ -200,8 +201,6 @@ def _command(role: Role) -> str:
 
 
 def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, str]) -> Contents:
-    from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
-
     client = party.role is Role.CLIENT
     named = {
         "name": party.name,
@@ -224,8 +223,6 @@ def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, s
 
 
 def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> Contents:
-    from precad.cli.local_deployment import to_toml  # noqa: PLC0415 -- NumPy
-
     if not _NAME.fullmatch(task) or task in _TAKEN:
         what = "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2, and no name that is taken"
         raise Misconfiguration("--further", task, what)
@@ -321,8 +318,6 @@ def setup(
 
         precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
     """
-    from precad.cli import local_deployment as local  # noqa: PLC0415 -- NumPy
-
     if folder.exists():
         raise Misconfiguration("folder", str(folder), "exists already: name a new one")
     agreed = Task.load(task)

@@ -1,4 +1,4 @@
-"""`precad ledger`: what a server charged its clients, and what a data owner keeps for itself."""
+"""`precad ledger` and `backup`: what a server charged, what an owner keeps, a copy of the state."""
 
 import sys
 from collections import Counter
@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from precad.accounting.filter import RenyiLimit
+from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
-from precad.common.errors import Misconfiguration
+from precad.client.account_file import (
+    ACCOUNT_FILE,
+    AccountFile,
+    Charge,
+    RaisedLimit,
+    RaisedWholeLimit,
+)
+from precad.client.own_account import Account, exact_epsilon
+from precad.client.server_statements import KeptStatements, re_release_counts, read_kept_statements
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.signatures import CertificateVerifier
 from precad.common.terminal import Table, say, upper
+from precad.common.wire.messages import check_statement
 
 if TYPE_CHECKING:
     from precad.aggregator.store import TrainingSummary
     from precad.aggregator.store.audit import Audit
-    from precad.client.account_file import Charge
-    from precad.client.own_account import Account
-    from precad.client.server_statements import KeptStatements
 
 
 @click.group()
@@ -81,10 +92,27 @@ def verify(
     if against is not None:
         findings = (*audit.findings, *compare_ledgers(_url(state), _url(against)))
         audit = replace(audit, findings=findings)
-    end_with(audit, as_json=as_json)
+    _end_with(audit, as_json=as_json)
 
 
-def end_with(audit: "Audit", *, as_json: bool = False) -> None:
+@command()
+def backup(
+    state: Annotated[Path, "The server's state folder.", ARGUMENT],
+    copy: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
+) -> None:
+    """Copy a server's state, while it runs, and look whether the copy is sound.
+
+    Database, model, its seal and enrolment tokens, as of one moment. Never the journal file: put
+    back, it would forget what left. docs/runbooks/backup.md says how a copy is put back.
+
+        precad backup server-a/state backup/server-a-monday
+    """
+    from precad.aggregator.store.audit import back_up  # noqa: PLC0415
+
+    _end_with(back_up(state, copy))
+
+
+def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
     """Say whether a ledger is sound, and exit with 1 where it isn't."""
     sound = not audit.findings
     if as_json:
@@ -109,7 +137,6 @@ def _url(state: str) -> str:
 
 def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
-    from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent  # noqa: PLC0415
 
     privacy, cap = view.task.privacy, PrivacyCap(view.task)
     shown = [c for c in view.clients if only is None or c.client.name == only]
@@ -190,9 +217,6 @@ def mine(
     a malicious server too, which chooses when this owner takes part, where every task
     had validation = "proof".
     """
-    from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
-    from precad.client.own_account import Account  # noqa: PLC0415
-
     path = folder / ACCOUNT_FILE
     if not path.is_file():
         raise Misconfiguration("FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}")
@@ -217,8 +241,6 @@ def receipts(
     against the models that it was served. That one server counts more than the other is no
     finding: the larger count rules, and the other takes it over when it is shown.
     """
-    from precad.client.server_statements import read_kept_statements  # noqa: PLC0415
-
     kept = read_kept_statements(folder)
     if not kept.statements:
         raise Misconfiguration("STATE", str(folder), "isn't an owner's: no server's statement")
@@ -241,10 +263,6 @@ def receipts(
 
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
-    from precad.accounting.filter import RenyiLimit  # noqa: PLC0415
-    from precad.client.account_file import RaisedLimit, RaisedWholeLimit  # noqa: PLC0415
-    from precad.client.own_account import exact_epsilon  # noqa: PLC0415
-
     charges, limit, spent = list(account.charges.values()), account.limit, account.filter
     if delta is None:
         delta = limit.delta if limit else min((each.delta for each in charges), default=None)
@@ -319,7 +337,7 @@ def _show_account(document: dict[str, Any]) -> None:
     say(sys.stdout, f"{of} at δ = {limit['delta']:g}, {how} {spent} so far")
 
 
-def _statement(kept: "KeptStatements", role: Role) -> dict[str, Any]:
+def _statement(kept: KeptStatements, role: Role) -> dict[str, Any]:
     body = kept.statements[role][1]
     return {
         "client": body.client,
@@ -333,10 +351,7 @@ def _statement(kept: "KeptStatements", role: Role) -> dict[str, Any]:
     }
 
 
-def _findings(kept: "KeptStatements", account: Path) -> list[str]:
-    from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
-    from precad.client.server_statements import re_release_counts  # noqa: PLC0415
-
+def _findings(kept: KeptStatements, account: Path) -> list[str]:
     found = []
     own: dict[tuple[Digest, str, int], int] = {}
     for charge in AccountFile(account / ACCOUNT_FILE).new_entries():
@@ -366,7 +381,7 @@ def _findings(kept: "KeptStatements", account: Path) -> list[str]:
     return found
 
 
-def _against(kept: "KeptStatements", other: "KeptStatements") -> list[str]:
+def _against(kept: KeptStatements, other: KeptStatements) -> list[str]:
     ours, theirs = kept.served(), other.served()
     found = [
         f"model {version} was {ours[task, version]} for this owner and {digest} for the other one"
@@ -379,12 +394,7 @@ def _against(kept: "KeptStatements", other: "KeptStatements") -> list[str]:
     return found
 
 
-def _signatures(kept: "KeptStatements", identity: Path) -> list[str]:
-    from precad.common.errors import PeerUnavailable, PeerViolation  # noqa: PLC0415
-    from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.identity.signatures import CertificateVerifier  # noqa: PLC0415
-    from precad.common.wire.messages import check_statement  # noqa: PLC0415
-
+def _signatures(kept: KeptStatements, identity: Path) -> list[str]:
     verifier = CertificateVerifier(Identity.load(identity))
     found = []
     for role, (message, _) in kept.statements.items():

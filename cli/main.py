@@ -10,36 +10,41 @@ from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
+from pydantic_core import to_jsonable_python
 
 from precad import __version__
 from precad.cli.start import said
 from precad.common.errors import Misconfiguration, PrecadError, without_logins
 from precad.common.identifiers import Digest
-from precad.common.terminal import say
-
-if TYPE_CHECKING:
-    from precad.common.task import Task
 
 COMMANDS = {
-    "demo": "demo",
-    "simulate": "simulate_command",
-    **dict.fromkeys(("plan", "task"), "task_command"),
-    **{name: name for name in ("account", "certify", "keys")},
-    "enrol": "operate",
-    "setup": "kit",
-    "serve": "operate",
-    **dict.fromkeys(("doctor", "join", "predict", "evaluate"), "owner_commands"),
-    **dict.fromkeys(("status", "health", "allow"), "operate"),
-    "ledger": "ledger_command",
-    "backup": "operate",
-    "kit": "kit",
-    "report": "report",
-    "audit": "simulate_command",
+    "demo": ("demo", "A private training on real data, every part its own process."),
+    "simulate": ("simulate_command", "Play a task's whole training in one process: no servers."),
+    "plan": ("task_command", "What σ gives an ε, what ε a σ gives, and how many may be bad."),
+    "task": ("task_command", "Make a task from what is wanted; check it; say what it promises."),
+    "account": ("account", "What a run costs in privacy, against whom."),
+    "certify": ("certify", "What bad owners, records or inputs can't change."),
+    "keys": ("keys", "Make, renew, revoke and show keys and certificates."),
+    "enrol": ("operate", "Who may enrol in a task."),
+    "setup": ("kit", "Keys and settings of every party, all on one machine."),
+    "serve": ("operate", "Run server A, server B or the dealer."),
+    "doctor": ("owner_commands", "Find a data owner's mistakes before it enrols."),
+    "join": ("owner_commands", "Take part in a training as a data owner, until it ends."),
+    "predict": ("owner_commands", "What a trained model says of records, on this machine."),
+    "evaluate": ("owner_commands", "How well a trained model does on records of your own."),
+    "status": ("operate", "Where a server's training stands: for operators."),
+    "health": ("operate", "Whether the server or dealer of this machine serves."),
+    "allow": ("operate", "Let a training go on that waits for both operators."),
+    "ledger": ("ledger_command", "Privacy ledgers: a server's, and a data owner's own."),
+    "backup": ("ledger_command", "Copy a server's state while it runs, and check the copy."),
+    "kit": ("kit", "One archive for a party: task, settings, how to start."),
+    "report": ("report", "One document of a training for an auditor."),
+    "audit": ("simulate_command", "Attack trainings as adversaries may, and bound ε from below."),
 }
-"""In the order of a newcomer's interest; each with the module that has a command so named."""
+"""In the order of a newcomer's interest; each with its module, and what the list says of it."""
 EXTRAS = {
     "demo": "demo",
     "report": "report",
@@ -77,9 +82,14 @@ class _OnDemand(ErrorsInOneLine):
         """One command."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"precad.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        command = getattr(import_module(f"precad.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without loading any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
 
 
 @click.group(name="precad", cls=_OnDemand, context_settings={"show_default": True})
@@ -202,18 +212,8 @@ def require_writable(option: str, path: Path | None) -> None:
         raise Misconfiguration(option, str(path), "can't be written; give another place")
 
 
-def warn_of_clip(task: "Task", records: int | None = None) -> None:
-    """Say on stderr where C arms attackers alone; an owner may hold as many ``records``."""
-    from precad.common.roster import excess_of_clip  # noqa: PLC0415 -- NumPy
-
-    if (text := excess_of_clip(task, records)) is not None:
-        say(sys.stderr, f"! {text}", style="yellow")
-
-
 def json_of(document: object, *, indent: int | None = None) -> str:
     """The document as JSON; what JSON hasn't (NaN, infinities) is null."""
-    from pydantic_core import to_jsonable_python  # noqa: PLC0415 -- `precad --help` needs none
-
     plain = to_jsonable_python(document, inf_nan_mode="null")
     return json.dumps(plain, indent=indent, allow_nan=False)
 

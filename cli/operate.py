@@ -1,11 +1,11 @@
-"""`precad serve`, `health`, `allow`, `backup`, `enrol`, `status`: for those who run a server."""
+"""`precad serve`, `health`, `allow`, `enrol`, `status`: for those who run a server."""
 
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
+from typing import Annotated, Any, Literal, TextIO, TypeAlias
 
 import click
 from rich.console import Group, RenderableType
@@ -16,14 +16,14 @@ from rich.text import Text
 
 from precad.cli import start
 from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, digest_of, print_json
+from precad.common.checks import read_toml
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.credentials import Identity
 from precad.common.process_settings import by_proxy
 from precad.common.terminal import Table, console_of, plain, redraws, say
-
-if TYPE_CHECKING:
-    from precad.common.wire.calls import OperatorConnection, ServerStatus
+from precad.common.wire.calls import OperatorConnection, ServerStatus, is_serving
 
 _PROXY = {"envvar": "PRECAD_PROXY"}
 
@@ -37,11 +37,8 @@ class AskedServer:
     identity: Annotated[Path, "The operator's folder, as `precad keys` writes it."]
     proxy: Annotated[str | None, "Of HTTP, http://[user:password@]host:port.", _PROXY]
 
-    def connection(self) -> "AbstractContextManager[OperatorConnection]":
+    def connection(self) -> AbstractContextManager[OperatorConnection]:
         """Return the connection until the block ends. Raises Misconfiguration."""
-        from precad.common.identity.credentials import Identity  # noqa: PLC0415
-        from precad.common.wire.calls import OperatorConnection  # noqa: PLC0415
-
         address, role = by_proxy(self.address, self.proxy), Role(f"server-{self.server}")
         return closing(OperatorConnection(address, role, Identity.load(self.identity)))
 
@@ -104,24 +101,6 @@ def allow(
 
 
 @command()
-def backup(
-    state: Annotated[Path, "The server's state folder.", ARGUMENT],
-    copy: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
-) -> None:
-    """Copy a server's state, while it runs, and look whether the copy is sound.
-
-    Database, model, its seal and enrolment tokens, as of one moment. Never the journal file: put
-    back, it would forget what left. docs/runbooks/backup.md says how a copy is put back.
-
-        precad backup server-a/state backup/server-a-monday
-    """
-    from precad.aggregator.store.audit import back_up  # noqa: PLC0415
-    from precad.cli.ledger_command import end_with  # noqa: PLC0415
-
-    end_with(back_up(state, copy))
-
-
-@command()
 def health(
     config: Annotated[Path, "The part's settings file.", "--config", "-c"],
     wait: Annotated[float, "Seconds that it may take to answer.", click.FloatRange(min=0.1)] = 5.0,
@@ -133,10 +112,6 @@ def health(
 
         precad health --config settings.toml
     """
-    from precad.common.checks import read_toml  # noqa: PLC0415
-    from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.wire.calls import is_serving  # noqa: PLC0415
-
     settings = read_toml("config", config)
     listen, folder = settings.get("listen"), settings.get("identity")
     if not isinstance(listen, str) or not isinstance(folder, str):
@@ -276,7 +251,7 @@ def status(
             _table(ask()).show(sys.stdout)
 
 
-def facts_of(reply: "ServerStatus") -> Facts:
+def facts_of(reply: ServerStatus) -> Facts:
     """What the server says, as plain values."""
     facts = asdict(reply) | {
         "task": reply.task_name,

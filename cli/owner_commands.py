@@ -11,9 +11,11 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, TextIO
+from typing import IO, Annotated, Any, TextIO
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from precad.cli import forked
 from precad.cli.main import (
@@ -25,17 +27,21 @@ from precad.cli.main import (
     require_folder,
     require_writable,
 )
+from precad.client.check_before_enrolling import covered
+from precad.client.owner_settings import (
+    FINISHED,
+    JoinSettings,
+    look_at_settings,
+    own_model,
+    own_object,
+)
+from precad.client.participation import MODEL_FILE, TrainedModel
+from precad.client.records.read_records import read_inputs, read_records
+from precad.client.reporter import HISTORY_FILE, somebody_looks
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.process import doing, dump_stacks_on_signal, start_log
 from precad.common.terminal import say, upper
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from precad.client.owner_settings import JoinSettings
-    from precad.client.participation import TrainedModel
 
 
 @command()
@@ -51,8 +57,6 @@ def doctor(
     the limit, the state folder, both servers and the clocks. Nothing is enrolled; the servers see a
     connection and one call, whatever the records are. Exit 1 where something has to be mended.
     """
-    from precad.client.owner_settings import FINISHED, look_at_settings  # noqa: PLC0415
-
     findings = look_at_settings(config, wait)
     if as_json:
         rows = [{"about": f.about, "kind": f.kind.value, "said": f.text} for f in findings]
@@ -192,8 +196,6 @@ ENDED_BY_LIMIT = 3
 
 def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -> int:
     """Until the training ends; return the exit status."""
-    from precad.client.reporter import somebody_looks  # noqa: PLC0415 -- no server needs it
-
     start_log(logging.WARNING if quiet else logging.INFO, _StandardError())
     log = logging.getLogger("precad")
     looked_at = not quiet and somebody_looks()
@@ -201,10 +203,6 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
         # The bar says it.
         logging.getLogger("precad.rounds").setLevel(logging.WARNING)
         log.info("loading torch and the records")
-    from precad.client.check_before_enrolling import covered  # noqa: PLC0415
-    from precad.client.owner_settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
-    from precad.client.participation import MODEL_FILE  # noqa: PLC0415
-    from precad.client.reporter import HISTORY_FILE  # noqa: PLC0415
 
     settings = JoinSettings.load(config)
     owner = settings.data_owner(raise_limit=raise_limit)
@@ -256,7 +254,7 @@ class OfModel:
 Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
 
 
-def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]":
+def trained(request: OfModel) -> tuple[TrainedModel, Any, JoinSettings | None]:
     """The model, a torch module that it goes into, and the owner's settings where they are given.
 
     Raises Misconfiguration: an option is missing, or a file can't be used; TaskMismatch: the model
@@ -264,8 +262,6 @@ def trained(request: OfModel) -> "tuple[TrainedModel, Any, JoinSettings | None]"
     """
     from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
-    from precad.client.owner_settings import JoinSettings, own_model  # noqa: PLC0415
-    from precad.client.participation import MODEL_FILE, TrainedModel  # noqa: PLC0415
 
     task, model_file = request.task, request.model_file
     settings = None if request.config is None else JoinSettings.load(request.config)
@@ -300,10 +296,8 @@ def predict(
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
     require_writable("--out", out)
-    import numpy as np  # noqa: PLC0415
 
     from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
-    from precad.client.records.read_records import read_inputs  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
     found, module, settings = trained(of)
@@ -324,7 +318,7 @@ def predict(
             _write(file, said, levels, raw=raw)
 
 
-def _probabilities(outputs: "NDArray[np.float32]") -> "NDArray[np.float32]":
+def _probabilities(outputs: NDArray[np.float32]) -> NDArray[np.float32]:
     """Softmax over columns, ``[n, classes] float32``. Raises Misconfiguration: there are none."""
     from scipy.special import softmax  # noqa: PLC0415
 
@@ -335,7 +329,7 @@ def _probabilities(outputs: "NDArray[np.float32]") -> "NDArray[np.float32]":
     return shares
 
 
-def _write(file: TextIO, said: "NDArray[np.float32]", levels: Sequence[str], *, raw: bool) -> None:
+def _write(file: TextIO, said: NDArray[np.float32], levels: Sequence[str], *, raw: bool) -> None:
     flat = said.reshape(len(said), -1)
     writer = csv.writer(file, lineterminator="\n")
     named, name = ([], "output") if raw else (["class"], "probability")
@@ -364,8 +358,6 @@ def evaluate(
     from torch.nn import functional  # noqa: PLC0415 -- takes seconds
 
     from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
-    from precad.client.owner_settings import own_object  # noqa: PLC0415
-    from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     found, module, settings = trained(of)

@@ -17,7 +17,7 @@ from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guar
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH, Direction, Guarantee, Replacements, ValidationAllowance
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.main import option_of, refuse_given, require_given, warn_of_clip
+from precad.cli.main import option_of, refuse_given, require_given
 from precad.cli.task_command import PlanRequest, Wishes
 from precad.cli.task_planning import least_noise, participations_of, planned, rounded, upload_bytes
 from precad.common import checks
@@ -147,8 +147,6 @@ class Plan:
         if costs is not None:
             cost = f"That costs: a run's noise is at least {costs:.2g} times its signal."
             say(sys.stdout, f"{cost} More owners, or fewer parameters, make it less.")
-        if self.whole:
-            warn_of_clip(self.task)
 
 
 def _of_task(request: PlanRequest) -> Task:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import click
 
-from precad.cli import main
 from precad.cli.main import ARGUMENT, AsJson, command, json_of, print_json, require_writable
+from precad.cli.task_command import warn_of_clip
+from precad.client.owner_settings import own_model, own_object
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.task import Task
 from precad.common.terminal import Bar, Table, say, upper
 
 if TYPE_CHECKING:
     from precad.audit.verdict import Verdict
-    from precad.common.task import Task
     from precad.simulation import SimulatedRound, SimulatedTraining
 
 PLAIN_EVERY = 10
@@ -84,8 +85,6 @@ def simulate(request: SimulationRequest) -> None:
     public or synthetic records alone (--public), or a data set by its name.
     """  # noqa: D301 -- click reads the control character
     _check_outputs(request)
-    from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415 -- torch
-    from precad.common.task import Task  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
@@ -124,7 +123,7 @@ def simulate(request: SimulationRequest) -> None:
         compare(out, request, [(words, played(each)) for words, each in settings])
         return
     training = played(task)
-    main.warn_of_clip(training.task, training.largest)
+    warn_of_clip(training.task, training.largest)
     if request.plot is not None:
         training.plot(request.plot)
     if request.save is not None:

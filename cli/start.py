@@ -28,9 +28,7 @@ def main() -> None:
             except (PrecadError, ModuleNotFoundError) as error:
                 sys.exit(said(error, "precad serve", "server"))
     keep_freed_buffers()
-    from precad.cli.main import app  # noqa: PLC0415
-
-    app()
+    import_module("precad.cli.main").app()
 
 
 def said(

@@ -8,9 +8,15 @@ from typing import Annotated, Literal
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, command, print_json, warn_of_clip
+from precad.cli.main import ARGUMENT, AsJson, command, print_json
+from precad.client import check_before_enrolling as looks
+from precad.client.owner_settings import own_model, own_object
+from precad.client.records.columns import ColumnNotes
+from precad.client.records.read_records import read_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.model import initial_vector
+from precad.common.roster import excess_of_clip
 from precad.common.task import Task
 from precad.common.terminal import say
 
@@ -130,8 +136,6 @@ def check(
     """
     made = Task.load(file)
     if made.model.initial_file is not None:
-        from precad.common.model import initial_vector  # noqa: PLC0415 -- NumPy
-
         initial_vector(made.model)
     click.echo(f"{file}: a task that servers take; digest {made.digest}")
     warn_of_clip(made)
@@ -163,11 +167,7 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     """That all records can be used, in a sentence. Raises Misconfiguration: one can't."""
     from torch.nn import functional  # noqa: PLC0415
 
-    from precad.client import check_before_enrolling as looks  # noqa: PLC0415
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
-    from precad.client.owner_settings import own_model, own_object  # noqa: PLC0415
-    from precad.client.records.columns import ColumnNotes  # noqa: PLC0415
-    from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     if made.data is None and data.suffix in {".csv", ".parquet"}:
@@ -248,5 +248,13 @@ def plan(request: PlanRequest) -> None:
     made = Plan.of(request)
     if request.as_json:
         print_json(made.document(), indent=2)
-    else:
-        made.show()
+        return
+    made.show()
+    if made.whole:
+        warn_of_clip(made.task)
+
+
+def warn_of_clip(task: Task, records: int | None = None) -> None:
+    """Say on stderr where C arms attackers alone; an owner may hold as many ``records``."""
+    if (text := excess_of_clip(task, records)) is not None:
+        say(sys.stderr, f"! {text}", style="yellow")

@@ -23,6 +23,7 @@ from precad.cli.local_deployment import toml_value
 from precad.cli.report import longer_update_passes
 from precad.cli.task_command import Wishes
 from precad.client.own_account import OwnAccount
+from precad.client.owner_settings import own_model
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.ring import WORD_BYTES
@@ -220,7 +221,6 @@ def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None
 def _model(wishes: Wishes, shape: Shape, classes: int | None) -> tuple[Any, dict[str, Any]]:
     from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
     from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch
-    from precad.client.owner_settings import own_model  # noqa: PLC0415 -- torch
 
     if (wishes.architecture is None) == (wishes.model is None):
         remedy = "give either --architecture, with --features and --classes, or --model"

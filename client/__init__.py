@@ -8,6 +8,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from precad.common.errors import missing
+
 if TYPE_CHECKING:
     from precad.client.data_owner import DataOwner
     from precad.client.gradients.torch_models import load_initial, load_vector, model_section
@@ -46,6 +48,4 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"precad.client.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        from precad.common.errors import missing  # noqa: PLC0415
-
         raise missing(error, name, "client") or error from None

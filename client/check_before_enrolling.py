@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from precad.client.connection import ServerState, ask_for_state
 from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
+from precad.client.records.columns import ColumnNotes
 from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role, Secret
@@ -32,7 +33,6 @@ from precad.common.roster import Enrolment, most_records
 from precad.common.task import Task
 
 if TYPE_CHECKING:
-    from precad.client.records.columns import ColumnNotes
     from precad.client.records.torch_records import Records
 
 Value = TypeVar("Value")
@@ -133,7 +133,7 @@ def look_at_owner(
     return findings
 
 
-def look_at_columns(notes: "Sequence[ColumnNotes]") -> Findings:
+def look_at_columns(notes: Sequence[ColumnNotes]) -> Findings:
     """What became of a table's cells: a sentence for each column where it isn't what they say."""
     findings = Findings()
     said = [(note, text) for note in notes if (text := note.sentence())]

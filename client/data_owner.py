@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch.nn import functional
+
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
@@ -110,8 +112,6 @@ class DataOwner:
         held_out: Any = None,
         proxy: str | None = None,
     ) -> None:
-        from torch.nn import functional  # noqa: PLC0415 -- seconds to import
-
         self.task = task if isinstance(task, Task) else Task.load(Path(task))
         self.client = ClientId(client)
 

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 
+from precad.accounting.adversaries import planned_participations
 from precad.accounting.events import SampledGaussian
 from precad.accounting.filter import ExactFilter, RenyiFilter, RenyiLimit, order_for
 from precad.client.account_file import (
@@ -378,7 +379,6 @@ class OwnAccount:
         rate, rounds = self._task.privacy.client_rate, self._task.training.rounds
         if rate == 1:
             return rounds
-        from precad.accounting.adversaries import planned_participations  # noqa: PLC0415
 
         return planned_participations(rate, rounds)
 

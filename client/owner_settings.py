@@ -14,6 +14,7 @@ from precad.client.account_file import ACCOUNT_FILE
 from precad.client.allowed_code import code_from
 from precad.client.own_account import OwnAccount
 from precad.client.records.columns import ColumnNotes, Columns
+from precad.client.records.read_records import read_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
@@ -204,7 +205,6 @@ def _look_at_training(
     from torch.nn import functional  # noqa: PLC0415
 
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
-    from precad.client.records.read_records import read_records  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     notes: list[ColumnNotes] = []

@@ -20,6 +20,7 @@ from precad.common.identity.deployment_keys import Deployment
 from precad.common.kernel import NUMPY, VARIABLE, built_library, chosen, kernels, project_blocks
 
 ACCOUNT = "precad.accounting"
+LIGHT = ("adversaries", "events", "filter")
 WITHOUT_UNIX = """
 import importlib, os, pkgutil, signal
 import precad.client.gradients.local_update
@@ -88,7 +89,7 @@ def test_a_training_step_loads_no_accounting_and_no_client_module_needs_unix() -
 
 def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one() -> None:
     loaded = loaded_by("import precad.client.own_account")
-    assert accounting(loaded) == {ACCOUNT, f"{ACCOUNT}.events", f"{ACCOUNT}.filter"}
+    assert accounting(loaded) == {ACCOUNT, *(f"{ACCOUNT}.{each}" for each in LIGHT)}
     assert not loaded & {"numpy", "scipy"}
     asks = "from precad.accounting.exact import record_epsilon as e\n"
     asks += "e(record_rate=0.2, noise_multiplier=2.0, participations=3, delta=1e-5)"
