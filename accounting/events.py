@@ -107,9 +107,7 @@ class SampledGaussian:
         require_rounds("count", self.count)
         checks.rate("participation", self.participation)
         if self.denominator is Denominator.DATA_DEPENDENT:
-            remedy = (
-                "dividing by who took part leaks who took part; divide by a fixed public number"
-            )
+            remedy = "dividing by who took part leaks who it was; divide by a fixed public number"
             raise Misconfiguration("denominator", self.denominator.value, remedy)
         both_move = self.sampling is Sampling.FIXED_SIZE or self.adjacency is Adjacency.REPLACE_ONE
         if both_move and self.sensitivity < _BOTH_SIDES:

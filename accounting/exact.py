@@ -126,7 +126,6 @@ def record_epsilon(
 
     ``noise_multiplier`` is of the noise that the adversary can't remove: one server's. Either
     ``participations`` are given, each released once, or ``counts``. Never falls when they rise.
-
     Raises Misconfiguration: a parameter is out of its range, or not one of the last two was given.
     """
     if (participations is None) == (counts is None):

@@ -53,10 +53,8 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
     """The limit (ε, δ) with the order at which it admits most of ``expected``.
 
     That is a step like those that the account is for: its first task's. Choose it by parameters
-    alone, never by records.
-
-    Raises Misconfiguration: a parameter is out of its range, the step touches nobody's data, or ε
-    is so small that no order leaves anything to spend.
+    alone, never by records. Raises Misconfiguration: a parameter is out of its range, the step
+    touches nobody's data, or ε is so small that no order leaves anything to spend.
     """
     # NumPy and SciPy load here: a process that asks for no ε does without them.
     from precad.accounting.rdp import ORDERS  # noqa: PLC0415
@@ -107,10 +105,8 @@ class _Filter(ABC):
 
         ``instead_of`` was charged, and ``event`` stands for it from now on: a step of which a lost
         release is repeated has σ/√(1+m) in place of σ. That a release is lost must not be anybody's
-        choice after seeing later models.
-
-        Raises BudgetExceeded: the limit would be passed. Raises Misconfiguration: the event has no
-        bound here, or ``instead_of`` was never charged.
+        choice after seeing later models. Raises BudgetExceeded: the limit would be passed;
+        Misconfiguration: the event has no bound here, or ``instead_of`` was never charged.
         """
         after = _after(self._charged, event, instead_of)
         if (total := self._total(after)) > self._most:

@@ -71,17 +71,12 @@ def composed_mu(mus: list[float]) -> float:
     return math.hypot(*mus)
 
 
-def group_mu(mu: float, size: int) -> float:
-    """Kμ: μ-GDP for groups of ``size``; Dong et al. 2022, PRECAD Lemma 3."""
-    checks.count("size", size)
-    return size * mu if size else 0.0  # also where μ is infinite
-
-
 def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
     """Φ(Φ⁻¹(p) + ``by``): the most (the least, for −Kμ) that a score of p becomes under Kμ-GDP.
 
-    With a loss over its bound it is PRECAD Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper
-    takes the infimum over ε ≥ 0 only; over all real ε it is this, never above 1 nor below 0.
+    Groups of K have Kμ (Dong et al. 2022, PRECAD Lemma 3). With a loss over its bound it is PRECAD
+    Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper takes the infimum over ε ≥ 0 only; over
+    all real ε it is this, never above 1 nor below 0.
 
     ``p`` are scores in [0, 1], of any shape; ``by`` is infinite where nothing is guaranteed.
     """

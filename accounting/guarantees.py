@@ -34,6 +34,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import HALF_WIDTHS
 from precad.common.task import TAU, Task
 
+EXACT = (AccountantName.EXACT,)
+
 
 def accountant_named(name: AccountantName) -> Accountant:
     """A fresh accountant."""
@@ -160,7 +162,6 @@ def guarantees(
 
     By default against all, at the client level only where every run knows R'/C. An accountant that
     can't answer at so small a δ of the whole has an infinite ε, and the others stand beside it.
-
     Raises Misconfiguration: no run, or a parameter is out of its range.
     """
     checks.inside_unit_interval("delta", delta)
@@ -204,12 +205,9 @@ def _added(
     term: Callable[[float, Run], float], runs: tuple[Run, ...], epsilon: float
 ) -> float | None:
     """What ``term`` adds to δ over all runs; None where one doesn't say how often it was tested."""
-    total = 0.0
-    for run in runs:
-        if run.attempts is None or run.projections is None:
-            return None
-        total += term(epsilon, run)
-    return min(1.0, total)
+    if any(run.attempts is None or run.projections is None for run in runs):
+        return None
+    return min(1.0, sum(term(epsilon, run) for run in runs))
 
 
 @lru_cache(maxsize=32)
@@ -251,13 +249,11 @@ def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
     Where norms are proved, the last is a record's at the cap: a server that cheats decides when an
     owner takes part (docs/cheating-server.md).
     """
-    run, privacy = Run.of(task), task.privacy
-    exact = (AccountantName.EXACT,)
-    planned = guarantees(run, privacy.delta, accountants=exact)
+    run, delta = Run.of(task), task.privacy.delta
+    planned = guarantees(run, delta, accountants=EXACT)
     if not run.malicious_server:
         return planned
-    one = (Adversary.ONE_SERVER,)
-    return (*planned, *guarantees(run.at_cap(cap_of(task)), privacy.delta, one, exact))
+    return (*planned, *guarantees(run.at_cap(cap_of(task)), delta, (Adversary.ONE_SERVER,), EXACT))
 
 
 # The other way round: the noise for a wanted ε.
@@ -276,9 +272,8 @@ def least_noise_multiplier(
 ) -> float:
     """The least noise multiplier σ for which the accountant finds ``event_of(σ)`` (ε, δ)-DP.
 
-    About ``PRECISION`` (relative) above it; 0.02 where that suffices.
-
-    Raises Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
+    About ``PRECISION`` (relative) above it; 0.02 where that suffices. Raises Misconfiguration: a
+    parameter is out of its range, or no σ up to e^12 suffices.
     """
     checks.epsilon(epsilon)
     checks.inside_unit_interval("delta", delta)

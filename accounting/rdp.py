@@ -128,8 +128,7 @@ def _log_gain_of_whole_order(rate: float, noise_multiplier: float, alpha: int) -
 def _log_binomials(alpha: int) -> NDArray[np.float64]:
     """Ln C(α, k) for k = 2 to α."""
     k = np.arange(2, alpha + 1, dtype=np.float64)
-    found: NDArray[np.float64] = gammaln(alpha + 1.0) - gammaln(k + 1) - gammaln(alpha - k + 1)
-    return found
+    return np.asarray(gammaln(alpha + 1.0) - gammaln(k + 1) - gammaln(alpha - k + 1))
 
 
 def _log_sum(logarithms: NDArray[np.float64]) -> float:

@@ -52,8 +52,7 @@ class Canaries:
 
 def coins_at(coins: NDArray[np.bool_], version: int, rounds: int) -> NDArray[np.bool_]:
     """A round's coins, ``[m] bool``, of all periods'."""
-    found: NDArray[np.bool_] = coins[version * len(coins) // rounds]
-    return found
+    return np.asarray(coins[version * len(coins) // rounds])
 
 
 def loud_canaries(
@@ -64,9 +63,8 @@ def loud_canaries(
     Inputs are Gaussian; labels are drawn at random. The coins come from the same generator: the
     seed is the audit's secret until it is over, and repeats it afterwards. Shape and spread are
     those of ``like``, the spread ``loud`` times as large; labels are below ``classes``. Each of the
-    training's ``periods`` has coins of its own.
-
-    Raises Misconfiguration: inputs that aren't real numbers, or labels that aren't whole ones.
+    training's ``periods`` has coins of its own. Raises Misconfiguration: inputs that aren't real
+    numbers, or labels that aren't whole ones.
     """
     checks.count("canaries", count, 1)
     if not like.inputs.is_floating_point() or like.targets.is_floating_point():
@@ -243,7 +241,6 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
     (s − ½p·K·1), less a constant. A better adversary would raise the bounds; none makes them false.
 
     Scores are ``[periods, m] float64``; the other owners may be the adversary's.
-
     Raises Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
     """
     task, privacy, canaries = made.task, made.task.privacy, made.canaries
@@ -260,6 +257,7 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
     gradients.prepare(canaries.records)
     clip, rate = privacy.record_clip, privacy.record_rate
     others = [as_records(share) for share in made.shares.values()]
+    scale = trained.denominator / task.training.learning_rate
     found: dict[verdict.Statement, list[list[Vector]]] = {of: [[] for _ in ASSUMED] for of in both}
     for period in np.split(np.arange(rounds), len(canaries.coins)):
         products = np.zeros((len(canaries), len(canaries)))
@@ -267,9 +265,7 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
         statistics = np.zeros((len(both), len(canaries)))
         for number in period:
             theta = models[number]
-            moved = (models[number + 1].astype(np.float64) - theta) * (
-                trained.denominator / task.training.learning_rate
-            )
+            moved = (models[number + 1].astype(np.float64) - theta) * scale
             for records in others:
                 for rows in _clipped(gradients, records, theta, clip):
                     moved += rate * rows.sum(axis=0)
@@ -325,9 +321,7 @@ def audit(
 
     Raises Misconfiguration: a training doesn't fit the plan.
     """
-    ways: dict[verdict.Statement, list[tuple[verdict.Guesses, verdict.Guesses]]] = {
-        statement: [] for statement in plans
-    }
+    ways: dict[verdict.Statement, list[tuple[verdict.Guesses, ...]]] = {of: [] for of in plans}
     for trained, made in trainings:
         coins = made.canaries.coins.ravel()
         for statement, found in views(trained, made).items():

@@ -247,9 +247,7 @@ class Statement:
 
         def medians(noise: float) -> NDArray[np.float64]:
             trials = (played(noise) for _ in range(_TRIALS))
-            bounds = [
-                [mu([guess(*run, made) for run in runs]) for made in shares] for runs in trials
-            ]
+            bounds = [[mu([guess(*run, r) for run in runs]) for r in shares] for runs in trials]
             return np.asarray(np.median(bounds, axis=0))
 
         half, sound = medians(self.noise / 2), medians(self.noise)

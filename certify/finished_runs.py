@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import MOST_ROUNDS, AccountantName, SampledGaussian
-from precad.accounting.guarantees import PrivacyStatement, guarantees
+from precad.accounting.events import MOST_ROUNDS, SampledGaussian
+from precad.accounting.guarantees import EXACT, PrivacyStatement, guarantees
 from precad.certify.guarantee import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import parsed
@@ -122,7 +122,6 @@ class CertificateInputs(BaseModel):
         return run.event(Adversary.CLIENT_LEVEL if of_clients else Adversary.CLIENTS_ONLY)
 
 
-_NOT_SHARED = {"redrawn_coins"}
 _MOST_ATTEMPTS = 1000  # of one version: the most that a task allows
 
 
@@ -152,14 +151,12 @@ class FinishedRun:
         remedies = {"missing": f"{path} lacks it; use a newer run"}
         inputs = parsed(CertificateInputs, given, remedies)
         predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
-        if predictions is not None and predictions.dtype.kind not in "iu":
-            raise Misconfiguration("predictions", str(predictions.dtype), "give int64 labels")
-        return cls(
-            folder,
-            inputs,
-            None if predictions is None else predictions.astype(np.int64),
-            None if losses is None else losses.astype(np.float64),
-        )
+        if predictions is not None:
+            if predictions.dtype.kind not in "iu":
+                raise Misconfiguration("predictions", str(predictions.dtype), "give int64 labels")
+            predictions = predictions.astype(np.int64)
+        losses = None if losses is None else losses.astype(np.float64)
+        return cls(folder, inputs, predictions, losses)
 
 
 def _array(path: Path) -> Array | None:
@@ -181,7 +178,7 @@ class Ensemble:
         if not self.runs:
             raise Misconfiguration("runs", "none", "give at least one folder of a finished run")
         first = self.runs[0]
-        shared = first.inputs.model_dump(exclude=_NOT_SHARED)
+        shared = first.inputs.model_dump(exclude={"redrawn_coins"})
         seen: set[Path] = set()
         for run in self.runs:
             folder = run.folder.resolve()
@@ -237,12 +234,8 @@ class Ensemble:
         """
         given, total = self.inputs, len(self.runs) * self.inputs.rounds
         tests = len(self.runs) * given.most_attempts
-        run = replace(
-            given.run(total), attempts=tests, projections=given.malicious_submission_soundness_bits
-        )
-        exact = (AccountantName.EXACT,)
+        k = given.malicious_submission_soundness_bits
+        run = replace(given.run(total), attempts=tests, projections=k)
         one, *others = Adversary
-        return (
-            *guarantees(run.at_cap(total), given.delta, (one,), exact),
-            *guarantees(run, given.delta, others, exact),
-        )
+        at_cap = guarantees(run.at_cap(total), given.delta, (one,), EXACT)
+        return at_cap + guarantees(run, given.delta, others, EXACT)

@@ -97,9 +97,7 @@ class HockeyStick:
             chosen = np.unique(np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64))
             epsilons, deltas = epsilons[chosen], deltas[chosen]
         # (δ_j − δ_{j+1})/(e^{ε_{j+1}} − e^{ε_j}), written so that no exponential overflows.
-        thresholds = (
-            np.exp(-epsilons[:-1]) * (deltas[:-1] - deltas[1:]) / np.expm1(np.diff(epsilons))
-        )
+        thresholds = np.exp(-epsilons[:-1]) * -np.diff(deltas) / np.expm1(np.diff(epsilons))
         # Decreasing by convexity; from the right, since rounding is magnified towards the left.
         return cls(epsilons, deltas, np.maximum.accumulate(thresholds[::-1])[::-1])
 

@@ -205,7 +205,7 @@ class WithAbsent(Derived):
     @property
     def name(self) -> str:
         """The base guarantee's, and how many may be absent."""
-        return f"{self.base.name}, {self.absent} absent" if self.absent else self.base.name
+        return f"{self.base.name}, {self.absent} absent"
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         # An addition bounds no deletion; a replacement is both.
@@ -231,8 +231,6 @@ class Redrawn(Derived):
     @property
     def name(self) -> str:
         """The base guarantee's, and how many coins were drawn again."""
-        if not self.redraws:
-            return self.base.name
         return f"{self.base.name}, {self.redraws} coin{'s' * (self.redraws > 1)} redrawn"
 
     def _curves(self, k: int, direction: Direction) -> Curves:
@@ -337,9 +335,8 @@ class ApproximateDP(Guarantee):
             factor = np.where(epsilons > 0, np.expm1(k * epsilons) / np.expm1(epsilons), k)
             deltas = np.where(np.asarray(self.deltas) > 0, np.asarray(self.deltas) * factor, 0.0)
         # δ_k above 1 (or overflown) says nothing and is clipped; the line through 1 is sound.
-        return ApproximateCurves(
-            k * epsilons, np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0), self.refined
-        )
+        deltas = np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0)
+        return ApproximateCurves(k * epsilons, deltas, self.refined)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,6 @@ def attack_bounds(
     """What an expectation J can become after k additions or k deletions, the worse of those asked.
 
     ``value`` lies in [0, bound], or in [−bound, 0] where ``negative`` (Xie Thm 3's second case).
-
     Raises Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
     """
     require_guarantee(guarantee)
@@ -115,9 +114,8 @@ def expected_loss(
 ) -> MeanInterval:
     """J from losses in [0, bound], both bounds together at ``confidence``.
 
-    ``losses`` are [runs], or [runs, points] of which each run's mean counts.
-
-    Raises Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
+    ``losses`` are [runs], or [runs, points] of which each run's mean counts. Raises
+    Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
     """
     array = np.asarray(losses, dtype=np.float64)
     if array.ndim not in (1, 2) or not array.size:
@@ -127,9 +125,8 @@ def expected_loss(
     scaled = _scaled(array.reshape(len(array), -1).mean(axis=1), bound, negative=False)
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
-    return MeanInterval(
-        bound * mean, bound * max(0.0, mean - width), bound * min(1.0, mean + width), scaled.size
-    )
+    low, high = max(0.0, mean - width), min(1.0, mean + width)
+    return MeanInterval(bound * mean, bound * low, bound * high, scaled.size)
 
 
 def plot_loss_bounds(

@@ -210,9 +210,8 @@ def score_intervals(
 ) -> Intervals:
     """Bounds on expected scores, each class at α/L (Liu's probability scores, Xie Sec. 6.3.3).
 
-    ``scores`` are [points, models, classes] in [0, 1].
-
-    Raises Misconfiguration: wrong shape, NaN, a score outside [0, 1], another number of classes.
+    ``scores`` are [points, models, classes] in [0, 1]. Raises Misconfiguration: wrong shape, NaN, a
+    score outside [0, 1], another number of classes.
     """
     array = np.asarray(scores)
     if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:

@@ -199,9 +199,7 @@ def certify_smoothing(
     ``counts`` are [points, classes], the predictions under input noise N(0, σ²I), σ = ``noise``.
     ``selection``, alike, are independent predictions that choose the label: then one interval is
     paid for at the whole budget; without, the label comes from the same votes and every class pays
-    (α/L).
-
-    Raises Misconfiguration: bad counts, other shapes, σ not above 0.
+    (α/L). Raises Misconfiguration: bad counts, other shapes, σ not above 0.
     """
     array = vote_counts(counts)
     total = int(array[0].sum())

@@ -56,9 +56,7 @@ class OfTrainings:
         int | None,
         "Add (malicious submissions)·2^−bits for validation; with --runs and clients, always.",
     ]
-    attempts: Annotated[int, "With --soundness-bits: most attempts of a round, each validated."] = (
-        20
-    )
+    attempts: Annotated[int, "With --soundness-bits: most attempts a round, each validated."] = 20
     header: AskedHeader
     plot: Plot
     as_json: AsJson

@@ -101,16 +101,12 @@ def _prediction(request: Prediction) -> Document:
 
 def _points(results: list[prediction.Result]) -> list[Document]:
     """Each point's ``label`` and ``radius``, or why it ``abstained``."""
-    rows: list[Document] = []
-    for i, result in enumerate(results):
-        if isinstance(result, prediction.Abstained):
-            rows.append({"point": i, "abstained": result.reason})
-            continue
-        row = {"point": i, "label": result.label, "radius": result.radius}
-        by_direction = {"additions": result.additions, "deletions": result.deletions}
-        row |= {f"radius_{name}": r for name, r in by_direction.items() if r is not None}
-        rows.append(row)
-    return rows
+    names = {"reason": "abstained"} | {of: f"radius_{of}" for of in ("additions", "deletions")}
+    rows = (asdict(result).items() for result in results)
+    return [
+        {"point": i} | {names.get(of, of): value for of, value in row if value is not None}
+        for i, row in enumerate(rows)
+    ]
 
 
 def _accuracy(radius: Array, counted: Booleans, radii: Sequence[float]) -> list[Document]:

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
-from precad.accounting.guarantees import guarantees
+from precad.accounting.guarantees import EXACT, guarantees
 from precad.certify import prediction
 from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.group_guarantees import ExactGroups
@@ -115,7 +115,6 @@ POISONED = (1, 2, 5, 10)
 """Numbers of bad records that the report bounds."""
 RADII = (0.0, 0.125, 0.25, 0.5, 0.75)
 CONFIDENCE, COPIES = 0.999, 10_000
-EXACT = (AccountantName.EXACT,)
 
 
 @dataclass(frozen=True, slots=True)

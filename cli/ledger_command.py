@@ -61,10 +61,7 @@ def show(state: State, client: Annotated[str | None, "A client alone."], as_json
 
     view = read_training(_url(state))
     document = _document(view, client)
-    if as_json:
-        print_json(document, indent=2)
-    else:
-        _show(document)
+    print_json(document, indent=2) if as_json else _show(document)
 
 
 @command(ledger)
@@ -121,8 +118,7 @@ def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
         for finding in audit.findings:
             click.echo(f"{finding.where}: {finding.what}")
         click.echo(f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head {audit.head}")
-    if not sound:
-        sys.exit(1)
+    sys.exit(0 if sound else 1)
 
 
 def _url(state: str) -> str:
@@ -221,10 +217,7 @@ def mine(
     if not path.is_file():
         raise Misconfiguration("FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}")
     document = _account(Account(path), delta)
-    if as_json:
-        print_json(document, indent=2)
-    else:
-        _show_account(document)
+    print_json(document, indent=2) if as_json else _show_account(document)
 
 
 @command(ledger)
@@ -258,8 +251,7 @@ def receipts(
         for finding in findings:
             click.echo(finding)
         click.echo("BROKEN" if findings else "sound")
-    if findings:
-        sys.exit(1)
+    sys.exit(1 if findings else 0)
 
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:

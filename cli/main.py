@@ -235,9 +235,13 @@ def require_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
             raise Misconfiguration(name, None, f"give {option_of(name)}, or a task with --task")
 
 
-def refuse_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse a number beside the task that says it."""
+def refuse_given(
+    given: Mapping[str, Any],
+    names: Iterable[str],
+    why: str = "the task says it",
+    by: str = "--task",
+) -> None:
+    """Refuse a number beside the task, or another option, that says it."""
     for name in names:
         if (value := given[name]) is not None:
-            remedy = f"the task says it: leave {option_of(name)} out, or --task"
-            raise Misconfiguration(name, value, remedy)
+            raise Misconfiguration(name, value, f"{why}: leave {option_of(name)} out, or {by}")

@@ -204,13 +204,12 @@ def show(state: States, as_json: AsJson) -> None:
     """A server's tokens, by digest, and whose they became."""
     from precad.aggregator.enrol.admission import ByToken  # noqa: PLC0415
 
-    tokens = {str(folder): ByToken(folder).owners() for folder in state}
+    tokens = {str(folder): ByToken(folder).owners().items() for folder in state}
     if as_json:
-        pairs = {folder: found.items() for folder, found in tokens.items()}
-        print_json({f: [{"digest": d, "client": c} for d, c in each] for f, each in pairs.items()})
+        print_json({f: [{"digest": d, "client": c} for d, c in each] for f, each in tokens.items()})
         return
     for folder, found in tokens.items():
-        for digest, client in found.items():
+        for digest, client in found:
             click.echo(f"{folder} {digest} {client or 'unused'}")
 
 

@@ -17,24 +17,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.cli import forked
-from precad.cli.main import (
-    ARGUMENT,
-    REQUIRED,
-    AsJson,
-    command,
-    print_json,
-    require_folder,
-    require_writable,
-)
+from precad.cli import forked, main
+from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, print_json
+from precad.client import owner_settings
 from precad.client.check_before_enrolling import covered
-from precad.client.owner_settings import (
-    FINISHED,
-    JoinSettings,
-    look_at_settings,
-    own_model,
-    own_object,
-)
+from precad.client.owner_settings import JoinSettings, own_model, own_object
 from precad.client.participation import MODEL_FILE, TrainedModel
 from precad.client.records.read_records import read_inputs, read_records
 from precad.client.reporter import HISTORY_FILE, somebody_looks
@@ -57,7 +44,7 @@ def doctor(
     the limit, the state folder, both servers and the clocks. Nothing is enrolled; the servers see a
     connection and one call, whatever the records are. Exit 1 where something has to be mended.
     """
-    findings = look_at_settings(config, wait)
+    findings = owner_settings.look_at_settings(config, wait)
     if as_json:
         rows = [{"about": f.about, "kind": f.kind.value, "said": f.text} for f in findings]
         print_json({"findings": rows, "wrong": len(findings.wrong)})
@@ -66,10 +53,9 @@ def doctor(
             say(sys.stdout, f"{_MARKS[each.kind.value]} {each.about}: {each.text}")
         if findings.wrong:
             click.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")
-        elif not any(each.about == FINISHED for each in findings):
+        elif not any(each.about == owner_settings.FINISHED for each in findings):
             click.echo(f"\nNothing is in the way: precad join --config {config}")
-    if findings.wrong:
-        sys.exit(1)
+    sys.exit(1 if findings.wrong else 0)
 
 
 _MARKS = {"good": "✓", "note": "!", "bad": "✗"}
@@ -138,7 +124,7 @@ def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | Non
         remedy = "one owner a command here, and its output as it is"
         raise Misconfiguration("--config, --logs", len(settings), remedy)
     if logs is not None:
-        require_folder("--logs", logs)
+        main.require_folder("--logs", logs)
     # Owners that share a terminal can't each redraw it.
     environment = os.environ | {"TERM": "dumb"}
     forked.begin(environment, forked.OWNERS)
@@ -295,7 +281,7 @@ def predict(
     """
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
-    require_writable("--out", out)
+    main.require_writable("--out", out)
 
     from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415

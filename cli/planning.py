@@ -17,7 +17,7 @@ from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guar
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH, Direction, Guarantee, Replacements, ValidationAllowance
 from precad.certify.inefficacy import attack_bounds
-from precad.cli.main import option_of, refuse_given, require_given
+from precad.cli.main import refuse_given, require_given
 from precad.cli.task_command import PlanRequest, Wishes
 from precad.cli.task_planning import least_noise, participations_of, planned, rounded, upload_bytes
 from precad.common import checks
@@ -30,7 +30,6 @@ Change: TypeAlias = Literal["replacements", "additions"]
 
 _SHIFTS = {"replacements": 2, "additions": 1}
 """By how many μ one malicious owner shifts a score."""
-Directions: TypeAlias = tuple[Direction, ...]
 MOST_SEARCHED = 2**12
 """No more attackers than that are looked for."""
 # With less noise than this over one unit's bound nothing is certified.
@@ -79,13 +78,12 @@ class Plan:
 
     def document(self) -> dict[str, Any]:
         """One JSON object; what leaves floating point becomes null when it is printed."""
+        of_training = {"rounds", "learning_rate"} if self.whole else {"rounds"}
         return {
             "status": "planned",
             "task": {
                 "privacy": self.task.privacy.model_dump(mode="json", exclude={"epsilon_limit"}),
-                "training": self.task.training.model_dump(
-                    include={"rounds", "learning_rate"} if self.whole else {"rounds"}
-                ),
+                "training": self.task.training.model_dump(include=of_training),
                 "fractional_bits": self.task.fractional_bits,
             },
             "participations": self.participations,
@@ -95,16 +93,14 @@ class Plan:
         }
 
     def _robustness(self) -> dict[str, Any]:
-        asked, mu, owners = self.asked, client_mu(self.task), self.owners
+        asked, mu, n = self.asked, client_mu(self.task), self.owners
         return {
             **asdict(asked),
             "client_mu": mu,
             "loss_replacements": asked.worst_loss(mu, "replacements"),
             "loss_additions": asked.worst_loss(mu, "additions"),
             "certified": certified(self.task, asked),
-            "noise_over_signal": (
-                None if owners is None else asked.noise_over_signal(self.task.dimension, owners)
-            ),
+            "noise_over_signal": n and asked.noise_over_signal(self.task.dimension, n),
         }
 
     def show(self) -> None:
@@ -174,12 +170,11 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
         request = replace(request, records="1" if owners is None else f"{owners}x1", owners=None)
     if request.dimension is not None:
         checks.count("dimension", request.dimension, 1)
-        for name in ("architecture", "model", "weights"):
-            if (value := getattr(request, name)) is not None:
-                remedy = f"it is in place of a model: leave {option_of(name)} out, or --dimension"
-                raise Misconfiguration(name, value, remedy)
+        model, why = ("architecture", "model", "weights"), "it is in place of a model"
+        refuse_given(asdict(request), model, why, "--dimension")
     clip_for = None if request.malicious is None else asked.clip_and_noise
-    return planned(request, "plan", dimension=request.dimension, clip_for=clip_for).task
+    task, _, _ = planned(request, "plan", dimension=request.dimension, clip_for=clip_for)
+    return task
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +198,7 @@ class Robustness:
 
     def worst_loss(self, mu: float, change: Change) -> float:
         """Return the loss that K owners can cause at most; ``mu`` is that of one of them."""
-        group = gdp.group_mu(mu, self.malicious * _SHIFTS[change])
+        group = mu * self.malicious * _SHIFTS[change]
         return self.loss_bound * float(gdp.shifted(self.loss / self.loss_bound, group))
 
     def clip_and_noise(
@@ -238,12 +233,12 @@ def certified(task: Task, robustness: Robustness) -> dict[str, int]:
     """
     loss, bound = robustness.loss, robustness.loss_bound
 
-    def most(guarantee: Guarantee, mechanism: SampledGaussian, directions: Directions) -> int:
+    def most(guarantee: Guarantee, mechanism: SampledGaussian, of: tuple[Direction, ...]) -> int:
         if mechanism.effective_noise_multiplier < _LEAST_NOISE:
             return 0
 
         def holds(k: int) -> bool:
-            worst = float(attack_bounds(loss, bound, guarantee, k, directions).upper)
+            worst = float(attack_bounds(loss, bound, guarantee, k, of).upper)
             return worst <= robustness.tolerated_loss
 
         return largest_count(holds, MOST_SEARCHED)

@@ -2,7 +2,6 @@
 
 import io
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.cli.main import ARGUMENT, command, json_of, print_json
+from precad.cli.main import ARGUMENT, command, json_of, print_json, require_writable
 from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import P
 from precad.common.task import Task
@@ -177,6 +176,8 @@ def longer_update_passes(task: Task) -> str:
 def enforced(task: Task) -> list[Rule]:
     """What the system made sure of, with its numbers."""
     privacy, limit = task.privacy, task.privacy.epsilon_limit
+    seen = "no, everybody uploads" if privacy.cover_uploads else "yes"
+    stop = "no limit was set" if limit is None else f"{limit:g}"
     checks = {
         "crypten": "Beaver triples and comparisons (holds against a server that follows the "
         "protocol)",
@@ -190,13 +191,9 @@ def enforced(task: Task) -> list[Rule]:
         "noise of each server, over a record's share (σ)": f"{privacy.noise_multiplier:g}",
         "an owner is drawn in a round with probability (q)": f"{privacy.client_rate:g}",
         "a record is then drawn with at most (p)": f"{privacy.record_rate:g}",
-        "ε at which both servers stop counting an owner": (
-            "no limit was set" if limit is None else f"{limit:g}"
-        ),
+        "ε at which both servers stop counting an owner": stop,
         "norms were checked by": checks[task.validation],
-        "who is drawn could be seen from traffic": (
-            "no, everybody uploads" if privacy.cover_uploads else "yes"
-        ),
+        "who is drawn could be seen from traffic": seen,
     }
     return [Rule(what=what, value=value) for what, value in rules.items()]
 
@@ -304,8 +301,7 @@ def report(
         remedy = "give a finished run's folder, or both servers' state folders"
         raise Misconfiguration("RUN", "none", remedy)
     path = Path(f"report.{form}") if out is None else out
-    if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise Misconfiguration("--out", str(path), "can't be written; give a file in a folder")
+    require_writable("--out", path)
     from precad.cli.report_sources import gather  # noqa: PLC0415 -- databases, accountants
 
     found = gather(run)
@@ -318,8 +314,7 @@ def report(
     broken += found.differences or []
     for finding in broken:
         click.echo(f"precad report: {finding}", err=True)
-    if broken:
-        sys.exit(1)
+    sys.exit(1 if broken else 0)
 
 
 # Stand-ins that no plot has otherwise; each becomes a colour of the page.

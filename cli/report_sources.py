@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from precad import __version__
 from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import AccountantName
-from precad.accounting.guarantees import PrivacyStatement, cap_of, guarantees
+from precad.accounting.guarantees import EXACT, PrivacyStatement, cap_of, guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.group_guarantees import ExactGroups
@@ -107,8 +106,10 @@ def _history(path: Path) -> dict[int, float]:
     return found
 
 
-RECORDS = (1, 2, 5, 10, 20, 50)
-OWNERS = (1, 2, 3)
+ATTACKERS: dict[Literal["records", "owners"], tuple[Adversary, tuple[int, ...]]] = {
+    "records": (Adversary.CLIENTS_ONLY, (1, 2, 5, 10, 20, 50)),
+    "owners": (Adversary.CLIENT_LEVEL, (1, 2, 3)),
+}
 """Numbers of attackers that are bounded."""
 WRONGLY_NAMED = 0.05
 MOST_EPSILON = 30.0
@@ -116,7 +117,6 @@ MOST_EPSILON = 30.0
 SAYS_NOTHING = 0.9995
 POINTS = 40
 """Rounds for which ε is computed; evenly spaced, the last among them."""
-EXACT = (AccountantName.EXACT,)
 
 
 def gather(given: Sequence[str]) -> facts.Report:
@@ -253,11 +253,7 @@ def _robustness(run: Run, error: float) -> list[facts.Robustness]:
     """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
     everywhere = replace(run, participations=run.rounds)
     found = []
-    asked: tuple[tuple[Literal["records", "owners"], Adversary, tuple[int, ...]], ...] = (
-        ("records", Adversary.CLIENTS_ONLY, RECORDS),
-        ("owners", Adversary.CLIENT_LEVEL, OWNERS),
-    )
-    for unit, adversary, sizes in asked:
+    for unit, (adversary, sizes) in ATTACKERS.items():
         guarantee = ExactGroups(everywhere.event(adversary))
         bounds: list[facts.Bound] = []
         silent: int | None = None

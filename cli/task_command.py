@@ -103,7 +103,7 @@ def new(
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     named = {"name": objective, "noise": input_noise}
-    made, sizes, tried = planned(wishes, name, {} if objective is None else {"objective": named})
+    made, most, tried = planned(wishes, name, {} if objective is None else {"objective": named})
     try:
         if wishes.weights is not None:
             place = out.parent / wishes.weights.name
@@ -117,7 +117,7 @@ def new(
         remedy = f"can't be written ({error.strerror}); name another place"
         raise Misconfiguration("out", str(out), remedy) from None
     click.echo(f"{out}: task {made.name}, digest {made.digest}")
-    warn_of_clip(made, max(sizes))
+    warn_of_clip(made, most)
     if not tried:
         why = "! the model wasn't tried, as a record's shape isn't known: give --features, like"
         say(sys.stderr, f"{why} 784 or 3x32x32")

@@ -8,18 +8,19 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from precad.accounting import guarantees
 from precad.accounting.adversaries import planned_participations
-from precad.accounting.events import poisson_gaussian
+from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.exact import record_epsilon
 from precad.cli.local_deployment import toml_value
+from precad.cli.main import refuse_given
 from precad.cli.report import longer_update_passes
 from precad.cli.task_command import Wishes
 from precad.client.own_account import OwnAccount
@@ -95,16 +96,6 @@ ClipFor: TypeAlias = Callable[[float, float, float, int], tuple[float, float]]
 """From R, σ, q and T: C for what attackers may do, and σ, which it may need larger."""
 
 
-class Planned(NamedTuple):
-    """A task that was planned."""
-
-    task: Task
-    sizes: tuple[int, ...]
-    """Records of each owner."""
-    tried: bool
-    """Whether a model of one's own was tried on made-up records."""
-
-
 def planned(
     wishes: Wishes,
     name: str,
@@ -112,9 +103,10 @@ def planned(
     *,
     dimension: int | None = None,
     clip_for: ClipFor | None = None,
-) -> Planned:
+) -> tuple[Task, int, bool]:
     """Return a task of this name and ``more`` of its sections, and what was found on the way.
 
+    That is an owner's most records, and whether a model of one's own was tried on made-up ones.
     ``dimension`` is in a model's place; ``clip_for`` chooses C where it wasn't asked for. Raises
     Misconfiguration: something is missing or can't be, or leaves nothing to learn.
     """
@@ -138,7 +130,7 @@ def planned(
         # It is to lie beside the task's file, under its own name.
         model["initial_file"] = wishes.weights.name
         made = Task.parse(values)
-    return Planned(made, sizes, tried)
+    return made, max(sizes), tried
 
 
 def _numbers(
@@ -206,9 +198,7 @@ def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None
     """Shape of a record's input and number of classes, from the recipe or as they were given."""
     features, classes = wishes.features, wishes.classes
     if data is not None:
-        for field, value in (("features", features), ("classes", classes)):
-            if value is not None:
-                raise Misconfiguration(field, value, f"the recipe says it: leave --{field} out")
+        refuse_given(asdict(wishes), ("features", "classes"), "the recipe says it", "--recipe")
         return (data.features,), len(data.target.levels) or 1
     if features is None:
         return None, classes
@@ -289,11 +279,12 @@ def least_noise(epsilon: float, delta: float, record_rate: float, participations
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
         remedy = f"give at most {MOST_EPSILON:g}: 10 is little already"
         raise Misconfiguration("epsilon", epsilon, remedy)
-    event = partial(poisson_gaussian, rate=record_rate, count=participations)
-    sigma = guarantees.least_noise_multiplier(
-        lambda sigma: event(noise_multiplier=sigma), epsilon=epsilon, delta=delta
-    )
-    return rounded(sigma, up=True)
+
+    def event(sigma: float) -> SampledGaussian:
+        return poisson_gaussian(rate=record_rate, noise_multiplier=sigma, count=participations)
+
+    least = guarantees.least_noise_multiplier(event, epsilon=epsilon, delta=delta)
+    return rounded(least, up=True)
 
 
 def participations_of(client_rate: float, rounds: int) -> int:
@@ -347,8 +338,7 @@ def described(made: Task, wishes: Wishes) -> str:
 
 def written(made: Task, head: str) -> str:
     """The file's text with this comment as its head; ``Task.parse`` of it gives the task."""
-    values = made.model_dump(mode="json")
-    blocks = [_comment(head), *_tables(Task, values, "")]
+    blocks = [_comment(head), *_tables(Task, made.model_dump(mode="json"), "")]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -374,8 +364,14 @@ def _tables(model: type[BaseModel], values: dict[str, Any], section: str) -> Ite
     }
     lines = [f"[{section}]"] if section else []
     for name, field in model.model_fields.items():
-        if name not in inner:
-            lines += [_comment(meaning(field)), _assigned(name, values[name])]
+        if name in inner:
+            continue
+        value = values[name]
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            # Without what is as it is without saying so.
+            value = [{k: v for k, v in row.items() if v not in (None, [])} for row in value]
+        assigned = f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
+        lines += [_comment(meaning(field)), assigned]
     yield "\n".join(lines)
     for name, table in inner.items():
         if values[name] is not None:
@@ -384,15 +380,6 @@ def _tables(model: type[BaseModel], values: dict[str, Any], section: str) -> Ite
 
 def _comment(text: str) -> str:
     return textwrap.fill(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-
-
-def _assigned(name: str, value: Any) -> str:
-    if value is None:
-        return f"# {name} ="
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        # Without what is as it is without saying so.
-        value = [{k: v for k, v in row.items() if v not in (None, [])} for row in value]
-    return f"{name} = {toml_value(value)}"
 
 
 def sentences(made: Task) -> list[str]:

@@ -14,7 +14,6 @@ from safetensors.numpy import save as safetensors_bytes
 from torch import nn
 
 from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import AccountantName
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.client.gradients.torch_models import load_vector
@@ -112,7 +111,7 @@ class SimulatedTraining:
             return ()
         last = self.rounds[-1]
         run = Run.of(self.task, rounds=last.number, participations=last.participations)
-        return guarantees(run, self.task.privacy.delta, tuple(Adversary), tuple(AccountantName))
+        return guarantees(run, self.task.privacy.delta, tuple(Adversary))
 
     @property
     def _reasons(self) -> list[str]:

@@ -22,18 +22,11 @@ from numpy.typing import NDArray
 from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.local_update import poisson_sample
+from precad.common import ring
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
-from precad.common.ring import (
-    Keystream,
-    RingVector,
-    clip_update,
-    decode,
-    derive,
-    encode,
-    squared_norm,
-)
+from precad.common.ring import Keystream, RingVector, clip_update, derive, squared_norm
 from precad.common.task import Task
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import Drawn, Matrix, Owner, Owners, PerClient, Stacked
@@ -60,11 +53,11 @@ class View:
 
     def decode(self, units: Matrix) -> NDArray[np.float64]:
         """Units of the last place as real numbers, any shape."""
-        return decode(units, self.task.fractional_bits)
+        return ring.decode(units, self.task.fractional_bits)
 
     def encode(self, real: NDArray[np.float64]) -> Matrix:
         """Real numbers in units of the last place, toward zero, any shape."""
-        return encode(real, self.task.fractional_bits)
+        return ring.encode(real, self.task.fractional_bits)
 
 
 Attack = Callable[[Matrix, View], Matrix]
@@ -99,7 +92,7 @@ def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
         return words if kind is Forgery.GARBAGE else (2 * (words & 1) - 1) << 32
     if honest.any():
         factor = 2.0 * task.bound / math.sqrt(squared_norm(honest))
-        scaled: RingVector = np.rint(honest.astype(np.float64) * factor).astype(np.int64)
+        scaled = np.asarray(np.rint(honest * factor).astype(np.int64))
         if squared_norm(scaled) > task.bound**2:
             return scaled
     # A zero vector has no direction.
@@ -124,13 +117,6 @@ def _forge(kind: Forgery, updates: Matrix, view: View) -> Matrix:
 
 
 NAMED: dict[str, Attack] = {"flip": flip, **{kind.value: partial(_forge, kind) for kind in Forgery}}
-
-
-def attack_named(name: str) -> Attack:
-    """The attack of this name. Raises Misconfiguration: there is none."""
-    if name not in NAMED:
-        raise Misconfiguration("attack", name, f"use one of {', '.join(NAMED)}, or a function")
-    return NAMED[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +162,7 @@ class Draws:
         """Each client with probability q, exact to 2^−64, as the servers' coin does."""
         threshold = int(Fraction(rate) * 2**64)
         words = self._stream("cohort", version).words(len(clients)).view(np.uint64).tolist()
-        return tuple(
-            client for client, word in zip(clients, words, strict=True) if word < threshold
-        )
+        return tuple(who for who, word in zip(clients, words, strict=True) if word < threshold)
 
     def sample(self, version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
         """An owner's Poisson sample of its records, by the owner's own code."""
@@ -308,8 +292,7 @@ class Rounds:
         self, valid: Matrix, names: list[str], version: int, theta: ModelVector
     ) -> RingVector:
         if self.aggregate is None:
-            total: RingVector = valid.sum(axis=0, dtype=np.int64)
-            return total
+            return np.asarray(valid.sum(axis=0, dtype=np.int64))
         view = self._view(version, theta, names, valid[:0])
         return self._vector("aggregate", self.aggregate(valid, view))
 
@@ -318,11 +301,9 @@ class Rounds:
         vector = np.asarray(found)
         if vector.shape == (self.task.dimension,):
             if np.issubdtype(vector.dtype, np.integer):
-                whole: RingVector = vector.astype(np.int64)
-                return whole
+                return vector.astype(np.int64)
             if np.issubdtype(vector.dtype, np.floating) and (np.abs(vector) < 2.0**62).all():
-                rounded: RingVector = np.rint(vector).astype(np.int64)
-                return rounded
+                return np.asarray(np.rint(vector).astype(np.int64))
         remedy = f"must give [{self.task.dimension}] finite numbers, in units of the last place"
         raise Misconfiguration(field, f"{vector.dtype}{list(vector.shape)}", remedy)
 

@@ -112,6 +112,11 @@ def simulate(
     first = next(iter(owners.values()))
     rehearse(module, loss, first.records, task, first.most)
     draws = playing.Draws(task, seed)
+    if isinstance(attack, str):
+        if attack not in playing.NAMED:
+            remedy = f"use one of {', '.join(playing.NAMED)}, or a function"
+            raise Misconfiguration("attack", attack, remedy)
+        attack = playing.NAMED[attack]
     bad = _bad(attack, attackers, tuple(owners))
     functions = {"sampler": sampler, "cohort": cohort, "noise": noise, "aggregate": aggregate}
     replaced = tuple(name for name, function in functions.items() if function is not None)
@@ -132,7 +137,7 @@ def simulate(
         owners=owners,
         draws=draws,
         honest=(Stacked(module, loss, task, owners) if stacked else PerClient(module, loss, task)),
-        attack=playing.attack_named(attack) if isinstance(attack, str) else attack,
+        attack=attack,
         bad=bad,
         absent=absent or (lambda _version, _drawn: ()),
         aggregate=aggregate,

@@ -41,10 +41,8 @@ class Owners(dict[str, Owner]):
     """All owners in the order of their names, who all sample with the task's p.
 
     ``data`` are each owner's records by its name, or in a list; or one data set, which is dealt out
-    to ``clients`` owners in equal parts by ``seed``.
-
-    Raises Misconfiguration: no owner, an owner without records, records that can't be used, or
-    owners whose records don't stack.
+    to ``clients`` owners in equal parts by ``seed``. Raises Misconfiguration: no owner, an owner
+    without records, records that can't be used, or owners whose records don't stack.
     """
 
     def __init__(self, data: Any, clients: int | None, task: Task, seed: int) -> None:
