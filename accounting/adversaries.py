@@ -91,8 +91,7 @@ def sensitivity_ratio(
     checks.positive("record_clip", record_clip, "the bound on a record's gradient")
     checks.count("dimension", dimension, 1)
     checks.count("fractional_bits", fractional_bits)
-    moved = effective_record_clip(record_clip, client_clip, dimension, fractional_bits)
-    return moved / client_clip
+    return effective_record_clip(record_clip, client_clip, dimension, fractional_bits) / client_clip
 
 
 def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
@@ -147,8 +146,7 @@ class Run:
             remedy = f"a client takes part at most {self.rounds} times"
             raise Misconfiguration("participations", taken, remedy)
         if self.basis is None:
-            basis = Basis.PLANNED if taken is None else Basis.COUNTED
-            object.__setattr__(self, "basis", basis)
+            object.__setattr__(self, "basis", Basis.PLANNED if taken is None else Basis.COUNTED)
 
     @classmethod
     def of(

@@ -132,8 +132,7 @@ class RenyiFilter(_Filter):
         return max(0.0, spent + _conversion(self.limit.order, self.limit.delta)) if spent else 0.0
 
     def _total(self, charged: Counter[SampledGaussian]) -> float:
-        order = self.limit.order
-        return math.fsum(n * _divergence(one, order) for one, n in charged.items() if n)
+        return math.fsum(n * _divergence(one, self.limit.order) for one, n in charged.items() if n)
 
     def _refusal(self, total: float) -> str:
         limit = self.limit

@@ -45,9 +45,8 @@ def delta_of_epsilon(mu: float, epsilon: float) -> float:
         return max(0.0, -math.expm1(epsilon))
     if math.isinf(mu):
         return 1.0
-    first = float(ndtr(-epsilon / mu + mu / 2))
     second = math.exp(epsilon + float(log_ndtr(-epsilon / mu - mu / 2)))
-    return max(0.0, first - second)
+    return max(0.0, float(ndtr(-epsilon / mu + mu / 2)) - second)
 
 
 def epsilon_of_delta(mu: float, delta: float) -> float:

@@ -140,6 +140,12 @@ class PrivacyStatement:
         return self.adversary.adjacency
 
     @property
+    def added_delta(self) -> float | None:
+        """Both that are added to δ; None where nobody knows how often ranges were tested."""
+        known = self.rejection_delta
+        return None if known is None else known + (self.advantage_delta or 0.0)
+
+    @property
     def against(self) -> str:
         """The adversary in words, for people."""
         return MALICIOUS_SERVER if self.malicious_server else self.adversary.description
@@ -233,14 +239,8 @@ def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
     privacy, rounds = task.privacy, task.training.rounds
     if privacy.epsilon_limit is None:
         return rounds
-    return most_participations(
-        record_rate=privacy.record_rate,
-        noise_multiplier=privacy.noise_multiplier,
-        delta=privacy.delta,
-        epsilon_limit=privacy.epsilon_limit,
-        ceiling=rounds,
-        again=again,
-    )
+    of = privacy.model_dump(include={"record_rate", "noise_multiplier", "delta", "epsilon_limit"})
+    return most_participations(**of, ceiling=rounds, again=again)
 
 
 def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:

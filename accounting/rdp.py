@@ -59,8 +59,7 @@ class RdpAccountant(Accountant):
         if not self.divergence.any():
             return 0.0
         log_delta = (self.orders - 1) * (self.divergence - epsilon) + self._gain()
-        delta = math.exp(min(0.0, float(log_delta.min())))
-        return min(delta, _total_variation(self.divergence))
+        return min(math.exp(min(0.0, float(log_delta.min()))), _total_variation(self.divergence))
 
     def _gain(self) -> NDArray[np.float64]:
         """G in ln δ = (α − 1)·(ρ − ε) + G, for each order."""

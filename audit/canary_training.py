@@ -68,9 +68,8 @@ def loud_canaries(
     """
     checks.count("canaries", count, 1)
     if not like.inputs.is_floating_point() or like.targets.is_floating_point():
-        types = f"{like.inputs.dtype}, {like.targets.dtype}"
         remedy = "canaries are made for inputs of real numbers with a label each"
-        raise Misconfiguration("data", types, remedy)
+        raise Misconfiguration("data", f"{like.inputs.dtype}, {like.targets.dtype}", remedy)
     generator = torch.Generator().manual_seed(seed)
     spread = float(like.inputs.std()) or 1.0
     shape = (count, *like.inputs.shape[1:])
@@ -203,7 +202,7 @@ def train(
         counts = coins_at(canaries.coins, version, rounds)
         return drawn[counts[drawn]] if client == AUDITED else drawn
 
-    def drawn_noise(server: Role, version: int, dimension: int) -> RingVector:
+    def noise(server: Role, version: int, dimension: int) -> RingVector:
         if server is Role.SERVER_B:
             own = draws.noise(server, version, dimension)
             known[version] += own
@@ -216,12 +215,7 @@ def train(
         return added
 
     simulate(
-        ran,
-        data,
-        seed=seed,
-        sampler=sample,
-        noise=drawn_noise,
-        on_round=lambda _, theta: models.append(theta),
+        ran, data, seed=seed, sampler=sample, noise=noise, on_round=lambda _, t: models.append(t)
     )
     return Audited(models, known, denominator(task, data))
 

@@ -118,8 +118,7 @@ class CertificateInputs(BaseModel):
     def mechanism(self, unit: Unit) -> SampledGaussian:
         """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
         run = self.run(self.rounds, self.rounds if unit is Unit.RECORD else None)
-        of_clients = unit is Unit.CLIENT
-        return run.event(Adversary.CLIENT_LEVEL if of_clients else Adversary.CLIENTS_ONLY)
+        return run.event(Adversary.CLIENT_LEVEL if unit is Unit.CLIENT else Adversary.CLIENTS_ONLY)
 
 
 _MOST_ATTEMPTS = 1000  # of one version: the most that a task allows
@@ -148,8 +147,7 @@ class FinishedRun:
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
         if not isinstance(given, dict):
             raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
-        remedies = {"missing": f"{path} lacks it; use a newer run"}
-        inputs = parsed(CertificateInputs, given, remedies)
+        inputs = parsed(CertificateInputs, given, {"missing": f"{path} lacks it; use a newer run"})
         predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
         if predictions is not None:
             if predictions.dtype.kind not in "iu":
@@ -185,8 +183,7 @@ class Ensemble:
             if folder in seen:
                 raise Misconfiguration("runs", str(run.folder), "a run votes once; give it once")
             seen.add(folder)
-            own = run.inputs
-            if differing := ", ".join(of for of in shared if getattr(own, of) != shared[of]):
+            if differing := ", ".join(of for of in shared if getattr(run.inputs, of) != shared[of]):
                 remedy = f"differs from {first.folder} in {differing}; use runs of one task"
                 raise Misconfiguration("runs", str(run.folder), remedy)
 

@@ -115,8 +115,7 @@ class HockeyStick:
 
     def delta(self, epsilon: float) -> float:
         """δ(ε), from the lines: at most interpolation above the true one; 1 left of the first."""
-        lines = np.exp(self.epsilons)
-        return float(np.interp(np.exp(epsilon), lines, self.deltas, left=1.0))
+        return float(np.interp(np.exp(epsilon), np.exp(self.epsilons), self.deltas, left=1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,8 +358,7 @@ def _divergences(
     if high - low > min(_MOST_POINTS, _MOST_WORK // near):
         return np.full(len(orders), np.inf)
     x = np.arange(low, high + 1, dtype=np.float64) * step
-    part = Shift(shift.sizes[:near], shift.log_weights[:near])
-    ratio, _ = log_ratio(x, part, noise)
+    ratio, _ = log_ratio(x, Shift(shift.sizes[:near], shift.log_weights[:near]), noise)
     density = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))
     log_moments = exponents[:, None] * ratio + density
     top = log_moments.max(axis=1)

@@ -105,12 +105,9 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
     wrong = np.flatnonzero(sums != expected)
     if len(wrong) or expected < 1:
         row = int(wrong[0]) if len(wrong) else 0
-        raise Misconfiguration(
-            "votes",
-            f"row {row} sums to {int(sums[row])}",
-            f"every point needs one vote of each of the {expected} models; give counts as "
-            "[points, classes], or labels as [points, models] and say so",
-        )
+        need = f"every point needs one vote of each of the {expected} models; give counts as"
+        remedy = f"{need} [points, classes], or labels as [points, models] and say so"
+        raise Misconfiguration("votes", f"row {row} sums to {int(sums[row])}", remedy)
     return array
 
 
@@ -132,12 +129,9 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     highest = int(array.max())
     total = max(highest + 1, 2) if classes is None else count("classes", classes, least=2)
     if total > _MOST_CLASSES or total * len(array) > _MOST_COUNTS:
-        raise Misconfiguration(
-            "labels",
-            highest if classes is None else classes,
-            f"{len(array)} points with {total} classes don't fit: at most {_MOST_CLASSES} classes, "
-            f"and {_MOST_COUNTS} counts in all",
-        )
+        most = f"at most {_MOST_CLASSES} classes, and {_MOST_COUNTS} counts in all"
+        remedy = f"{len(array)} points with {total} classes don't fit: {most}"
+        raise Misconfiguration("labels", highest if classes is None else classes, remedy)
     if array.min() < 0 or highest >= total:
         wrong = int(array.min()) if array.min() < 0 else highest
         raise Misconfiguration("labels", wrong, f"give 0 to {total - 1}")

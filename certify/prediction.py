@@ -140,8 +140,7 @@ def certify_predictions(
     p_a, p_b = probabilities("p_a", intervals.p_a), probabilities("p_b", intervals.p_b)
     certified = p_a > p_b
     # Few distinct pairs among many points: each is searched once.
-    known = np.stack([p_a, p_b], axis=1)[certified]
-    pairs, back = np.unique(known, axis=0, return_inverse=True)
+    pairs, back = np.unique(np.stack([p_a, p_b], axis=1)[certified], axis=0, return_inverse=True)
     radii = {direction: np.zeros(len(p_a), dtype=np.int64) for direction in directions}
     for direction, radius in radii.items():
 

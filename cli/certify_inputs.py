@@ -200,8 +200,7 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
         if len(sources) != 1:
             raise Misconfiguration("votes", len(sources), "give one file of votes or scores")
         # Votes are told from row numbers by their sums, which are all alike.
-        counted = request.form != "labels"
-        array = read_array("votes", sources[0], request.header, counted=counted)
+        array = read_array("votes", sources[0], request.header, counted=request.form != "labels")
         match request.form or ("scores" if array.ndim == 3 else "votes"):
             case "scores":
                 scores, bound = _stacked(array), intervals.ScoreBound(request.interval)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import click
 from rich.console import Group
@@ -97,7 +97,7 @@ MEANINGLESS = 100.0
 """An ε above it is shown as such: e^ε is no bound on anything."""
 
 
-class Display:
+class Display(Bar):
     """Progress of a run. On a terminal it redraws; elsewhere it prints a line now and then."""
 
     def __init__(self, out: TextIO, scenario: "Scenario") -> None:
@@ -105,41 +105,34 @@ class Display:
         self._recent: deque[RoundRow] = deque(maxlen=SHOWN_ROUNDS)
         self._doing = ""
         self._since = self._said = time.monotonic()
-        self._bar = Bar("round", self._rounds, out, beneath=self._beneath)
+        super().__init__("round", self._rounds, out, beneath=self._shown)
 
     def say(self, text: str) -> None:
         """A line that stays, above what is redrawn."""
-        say(self._bar.console, text)
+        say(self.console, text)
 
     def doing(self, text: str) -> None:
         """What happens now, with the seconds since it began; elsewhere a line now and then."""
         now = time.monotonic()
         if text.split(":", maxsplit=1)[0] != self._doing.split(":")[0]:
             self._since, self._said = now, now - PLAIN_S
-        if self._bar.disable and text != self._doing and now - self._said >= PLAIN_S:
+        if self.disable and text != self._doing and now - self._said >= PLAIN_S:
             self._said = now
             self.say(text)
         self._doing = text
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._bar.stop()
-
     def rounds_begin(self) -> None:
         """What the parts took to start is no measure of the time that is left."""
         self.doing("all have enrolled: the first round")
-        self._bar.count_from_now()
+        self.count_from_now()
 
     def round(self, row: "RoundRow") -> None:
         """Show a finished round."""
         self._recent.append(row)
         self._since = time.monotonic()
         self._doing = f"round {min(row.number + 1, self._rounds)}: owners train, servers add up"
-        self._bar.at(row.number)
-        if self._bar.disable and (row.number % PLAIN_EVERY == 0 or row.number == 1):
+        self.at(row.number)
+        if self.disable and (row.number % PLAIN_EVERY == 0 or row.number == 1):
             accepted = f"accepted {row.accepted} of {row.cohort}"
             counts = ", ".join([accepted, *_reasons(row.rejected)])
             self.say(
@@ -148,9 +141,8 @@ class Display:
                 f"{upper(row.epsilon_clients, 3)} (only clients look)"
             )
 
-    def _beneath(self) -> Group:
-        seconds = time.monotonic() - self._since
-        doing = plain(f"{self._doing} ({seconds:.0f} s)", "dim")
+    def _shown(self) -> Group:
+        doing = plain(f"{self._doing} ({time.monotonic() - self._since:.0f} s)", "dim")
         if not self._recent:
             return Group(doing)
         table = Table(">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients")

@@ -132,12 +132,11 @@ def _wait_until_serving(deployment: LocalDeployment) -> None:
 
 def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
     """Until all owners have enrolled, or server A has stopped waiting for them."""
-    owners = len(deployment.clients)
     while True:
         deployment.check_alive()
         status = deployment.operator(Role.SERVER_A).status()
         if status.phase not in _BEFORE_TRAINING:
             return
-        enrolled = f"{status.enrolled} of {owners}"
+        enrolled = f"{status.enrolled} of {len(deployment.clients)}"
         display.doing(f"owners load torch, try their records and enrol: {enrolled}")
         time.sleep(_LOOK_S)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch.nn.functional import cross_entropy
 
-from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import EXACT, guarantees
 from precad.certify import prediction
@@ -77,8 +77,7 @@ def make_scenario(request: DemoRequest) -> Scenario:
     most = max(parts, key=len)
     largest = data.train_x[most], data.train_y[most]
     deadlines["work"] = _wait_s(Task.parse(values), largest, clients)
-    width = len(str(clients))
-    names = [ClientId(f"owner-{number:0{width}d}") for number in range(1, clients + 1)]
+    names = [ClientId(f"owner-{number:0{len(str(clients))}d}") for number in range(1, clients + 1)]
     records = {n: (data.train_x[p], data.train_y[p]) for n, p in zip(names, parts, strict=True)}
     # The last ones: which clients are bad makes no difference to the protocol.
     bad = dict.fromkeys(names[clients - bad_count :], request.attack or "")
@@ -168,8 +167,8 @@ class Outcome:
         """Take in one round's report."""
         task, rounds = self.scenario.task, report.version + 1
         run = Run.of(task, rounds=rounds, participations=report.most_participations)
-        who = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-        server, clients = (s.epsilon for s in guarantees(run, task.privacy.delta, who, EXACT))
+        found = guarantees(run, task.privacy.delta, RECORD_LEVEL, EXACT)
+        server, clients = (each.epsilon for each in found)
         counts = report.cohort, report.accepted, dict(report.rejected)
         self.rows.append(RoundRow(rounds, accuracy, *counts, server, clients, report.seconds))
         return self.rows[-1]

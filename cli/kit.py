@@ -337,8 +337,7 @@ def setup(
     addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
     local.write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S)
     for name in servers:
-        part = name.removeprefix("server-")
-        click.echo(f"precad serve {part} --config {folder / name}.toml &")
+        click.echo(f"precad serve {name.removeprefix('server-')} --config {folder / name}.toml &")
     click.echo(f"precad doctor --config {folder / names[0]}.toml")
     configs = " ".join(f"--config {folder / name}.toml" for name in names)
     click.echo(f"precad join {configs}")

@@ -59,8 +59,7 @@ def show(state: State, client: Annotated[str | None, "A client alone."], as_json
     """
     from precad.aggregator.store import read_training  # noqa: PLC0415
 
-    view = read_training(_url(state))
-    document = _document(view, client)
+    document = _document(read_training(_url(state)), client)
     print_json(document, indent=2) if as_json else _show(document)
 
 

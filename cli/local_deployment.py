@@ -229,9 +229,8 @@ class LocalDeployment:
     def operator(self, role: Role) -> OperatorConnection:
         """An operator's connection to server A or B."""
         if role not in self._connections:
-            address = self.addresses[role.value]
             identity = Identity.load(self.folder / "keys" / "operator")
-            self._connections[role] = OperatorConnection(address, role, identity)
+            self._connections[role] = OperatorConnection(self.addresses[role.value], role, identity)
         return self._connections[role]
 
     def check_alive(self) -> None:
@@ -255,8 +254,7 @@ class LocalDeployment:
         deadline, statuses = time.monotonic() + timeout_s, {}
         for name in names:
             try:
-                remaining = max(0.0, deadline - time.monotonic())
-                statuses[name] = self.processes[name].wait(remaining)
+                statuses[name] = self.processes[name].wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 late = f"{name} didn't end within {timeout_s:g} s"
                 raise PeerUnavailable(f"{late}:\n{self.log_tail(name)}") from None

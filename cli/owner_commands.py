@@ -157,8 +157,7 @@ def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
     """
     path = folder / f"{settings.stem}.log"
     try:
-        private = partial(os.open, mode=PRIVATE_MODE)
-        return opened.enter_context(open(path, "ab", opener=private))
+        return opened.enter_context(open(path, "ab", opener=partial(os.open, mode=PRIVATE_MODE)))
     except OSError as error:
         remedy = f"can't be written ({error.strerror}); name another folder"
         raise Misconfiguration("--logs", str(path), remedy) from None
@@ -190,8 +189,7 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
         logging.getLogger("precad.rounds").setLevel(logging.WARNING)
         log.info("loading torch and the records")
 
-    settings = JoinSettings.load(config)
-    owner = settings.data_owner(raise_limit=raise_limit)
+    owner = JoinSettings.load(config).data_owner(raise_limit=raise_limit)
     doing(part=owner.client.name, task=owner.task.name)
     rounds, lasts = covered(owner.task, owner.budget)
     early = ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
@@ -204,17 +202,11 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
     if result.model_file is None and not limited:
         lost = "the training is over, but the model isn't written"
         raise StorageFailure(f"{lost}: mend the disk, and start again while the servers are there")
-    log.info(
-        "%s: %d submissions, %d counted, %s; exact record-level ε over all tasks = %s (one "
-        "server corrupted, δ = %g); final model %s",
-        result.ended,
-        result.submitted,
-        result.counted,
-        dict(result.rejected) or "none rejected",
-        upper(result.epsilon),
-        owner.task.privacy.delta,
-        result.model,
-    )
+    rejected = dict(result.rejected) or "none rejected"
+    became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
+    spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
+    at = f"one server corrupted, δ = {owner.task.privacy.delta:g}"
+    log.info("%s: %s; %s (%s); final model %s", result.ended, became, spent, at, result.model)
     log.info("the state folder has the model, %s, and the rounds, %s", MODEL_FILE, HISTORY_FILE)
     if not limited:
         return 0
@@ -289,8 +281,7 @@ def predict(
     found, module, settings = trained(of)
     recipe = found.task.data
     rows = read_inputs(data, recipe, None if settings is None else settings.columns)
-    applied = Applied(module, found.task.model.parameters)
-    said = applied.outputs(found.theta, as_inputs(rows))
+    said = Applied(module, found.task.model.parameters).outputs(found.theta, as_inputs(rows))
     if not raw:
         said = _probabilities(said)
     if out is not None and out.suffix == ".npy":
@@ -352,8 +343,7 @@ def evaluate(
         own = own_object("--loss", loss)
     applied = Applied(module, found.task.model.parameters, own or functional.cross_entropy)
     columns = None if settings is None else settings.columns
-    records = as_records(read_records(data, found.task.data, columns))
-    result = applied.evaluate(found.theta, records)
+    result = applied.evaluate(found.theta, as_records(read_records(data, found.task.data, columns)))
     if as_json:
         print_json({"model": str(found.digest), "version": found.version, **asdict(result)})
     else:

@@ -121,11 +121,10 @@ class Plan:
             f"{self.upload_bytes / 1e6:,.1f} MB of uploads.",
         )
         for each in self.statements:
-            what, more, why = "planned", each.rejection_delta or 0.0, "for honest rejection"
+            what, why = "planned", "for honest rejection"
             if each.malicious_server:
                 what, why = f"at {each.compositions:,} participations", f"({ASSUMED})"
-                more += each.advantage_delta or 0.0
-            added = f"; δ and {upper(more, 2)} more {why}"
+            added = f"; δ and {upper(each.added_delta or 0.0, 2)} more {why}"
             epsilon = f"ε = {upper(each.epsilon, 3)} ({each.adjacency})"
             say(sys.stdout, f"  {what}: {epsilon}, {each.against}{added}")
         found = self._robustness()

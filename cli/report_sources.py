@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from precad import __version__
-from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
 from precad.accounting.guarantees import EXACT, PrivacyStatement, cap_of, guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.summary import TrainingSummary, read_training
@@ -132,8 +132,7 @@ def gather(given: Sequence[str]) -> facts.Report:
         summary, accuracies = _summary(folder / SUMMARY), _history(folder / HISTORY)
         data = summary.get("dataset")
         inputs = _inputs(folder / SUMMARY, summary.get("robustness"))
-    released = course.versions[-1].version + 1
-    run = _run(course, course.most_participations, released)
+    run = _run(course, course.most_participations, course.versions[-1].version + 1)
     differences = None
     if len(ledgers) > 1:
         compared = compare_ledgers(*ledgers.values())
@@ -182,8 +181,7 @@ def _run(course: TrainingSummary, most: int, released: int) -> Run:
     A version that was charged and isn't released counts too: its share may have left.
     """
     run = Run.of(course.task, rounds=max(released, most), participations=most)
-    noise = run.noise_multiplier / math.sqrt(1 + course.most_repeats)
-    return replace(run, noise_multiplier=noise)
+    return replace(run, noise_multiplier=run.noise_multiplier / math.sqrt(1 + course.most_repeats))
 
 
 def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
@@ -199,11 +197,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
             against=said.against,
             epsilon=_finite(said),
             delta=said.delta,
-            added_delta=(
-                None
-                if said.rejection_delta is None
-                else said.rejection_delta + (said.advantage_delta or 0.0)
-            ),
+            added_delta=said.added_delta,
             participations=said.compositions,
             basis=said.basis.description,
             limit=limit if said.adversary is Adversary.ONE_SERVER else None,
@@ -228,14 +222,13 @@ def _found(run: Run, said: PrivacyStatement) -> float:
 
 def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.Round]:
     total, delta = len(course.versions), course.task.privacy.delta
-    step, who = max(1, total // POINTS), (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-    found = []
+    step, found = max(1, total // POINTS), []
     for number, version in enumerate(course.versions, start=1):
         server = models = None
         if number in (1, total) or number % step == 0:
             counts = course if number == total else version
             part = _run(course, counts.most_participations, version.version + 1)
-            server, models = map(_finite, guarantees(part, delta, who, EXACT))
+            server, models = map(_finite, guarantees(part, delta, RECORD_LEVEL, EXACT))
         found.append(
             facts.Round(
                 round=version.version + 1,
@@ -251,10 +244,9 @@ def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.R
 
 def _robustness(run: Run, error: float) -> list[facts.Robustness]:
     """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
-    everywhere = replace(run, participations=run.rounds)
     found = []
     for unit, (adversary, sizes) in ATTACKERS.items():
-        guarantee = ExactGroups(everywhere.event(adversary))
+        guarantee = ExactGroups(replace(run, participations=run.rounds).event(adversary))
         bounds: list[facts.Bound] = []
         silent: int | None = None
         for k in sizes:

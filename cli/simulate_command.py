@@ -279,8 +279,7 @@ def audit(
         precad audit
     """
     require_writable("--save", save)
-    from precad.audit.canary_training import audit as judged  # noqa: PLC0415
-    from precad.audit.canary_training import designed, planned, train  # noqa: PLC0415
+    from precad.audit import canary_training as auditing  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
     checks.count("canaries", canaries, 20)
@@ -289,8 +288,9 @@ def audit(
     first = checked_seed(seed)
     out = sys.stderr if as_json else sys.stdout
     say(out, f"seed {first}")
-    made = [designed(canaries, rounds, number) for number in range(first, first + repetitions)]
-    plans = planned(made[0], repetitions)
+    numbers = range(first, first + repetitions)
+    made = [auditing.designed(canaries, rounds, number) for number in numbers]
+    plans = auditing.planned(made[0], repetitions)
     for statement, power in plans.items():
         say(
             out,
@@ -299,14 +299,11 @@ def audit(
         )
     with Bar("trainings", repetitions, sys.stderr) as line:
         played = enumerate(line.track(made, task_id=line.task_ids[0]), first)
-        found = judged(plans, ((train(each, seed=number), each) for number, each in played))
+        trained = ((auditing.train(each, seed=number), each) for number, each in played)
+        found = auditing.audit(plans, trained)
     _show(out, found)
-    document = {
-        "seed": first,
-        "repetitions": repetitions,
-        "simulated": True,
-        "verdicts": [verdict.to_json() for verdict in found],
-    }
+    verdicts = [verdict.to_json() for verdict in found]
+    document = {"seed": first, "repetitions": repetitions, "simulated": True, "verdicts": verdicts}
     if save is not None:
         save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
     if as_json:
@@ -318,15 +315,10 @@ def audit(
 def _show(out: TextIO, verdicts: "Sequence[Verdict]") -> None:
     table = Table("who looks", ">coins", ">right guesses", ">ε at least", ">ε stated", "")
     for verdict in verdicts:
-        guesses = verdict.guesses
-        table.add(
-            verdict.statement.name,
-            str(guesses.canaries),
-            f"{guesses.correct} of {guesses.made}",
-            f"{verdict.by_family:.2f}",
-            f"{verdict.epsilon:.2f}",
-            "REFUTED" if verdict.refuted else "not refuted",
-        )
+        guesses, said = verdict.guesses, "REFUTED" if verdict.refuted else "not refuted"
+        right = f"{guesses.correct} of {guesses.made}"
+        bounds = f"{verdict.by_family:.2f}", f"{verdict.epsilon:.2f}"
+        table.add(verdict.statement.name, str(guesses.canaries), right, *bounds, said)
     table.show(out)
     for verdict in verdicts:
         if verdict.refuted:

@@ -283,8 +283,7 @@ def least_noise(epsilon: float, delta: float, record_rate: float, participations
     def event(sigma: float) -> SampledGaussian:
         return poisson_gaussian(rate=record_rate, noise_multiplier=sigma, count=participations)
 
-    least = guarantees.least_noise_multiplier(event, epsilon=epsilon, delta=delta)
-    return rounded(least, up=True)
+    return rounded(guarantees.least_noise_multiplier(event, epsilon=epsilon, delta=delta), up=True)
 
 
 def participations_of(client_rate: float, rounds: int) -> int:
@@ -338,8 +337,7 @@ def described(made: Task, wishes: Wishes) -> str:
 
 def written(made: Task, head: str) -> str:
     """The file's text with this comment as its head; ``Task.parse`` of it gives the task."""
-    blocks = [_comment(head), *_tables(Task, made.model_dump(mode="json"), "")]
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join([_comment(head), *_tables(Task, made.model_dump(mode="json"), "")]) + "\n"
 
 
 def meaning(field: FieldInfo) -> str:
@@ -422,11 +420,10 @@ def _against_a_cheating_server(at_cap: Sequence[guarantees.PrivacyStatement], ma
             "holds against one that follows the protocol."
         )
     (record,) = at_cap
-    # A task says how many attempts it has, so both terms are known.
-    added = (record.rejection_delta or 0.0) + (record.advantage_delta or 0.0)
+    added = upper(record.added_delta or 0.0, 2)
     return (
         f'For a record, against {record.against}, as validation = "{made.validation}": '
         f"ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations, the most that "
-        f"count, with δ and {upper(added, 2)} more ({guarantees.ASSUMED}); who is counted, "
+        f"count, with δ and {added} more ({guarantees.ASSUMED}); who is counted, "
         "availability, whole owners and robustness aren't claimed against it."
     )

@@ -48,8 +48,7 @@ class DataSet:
         if self.owners is not None and self.owners.shape != self.train_y.shape:
             field, remedy = f"{self.name}, owners", "one for each training record"
             raise Misconfiguration(field, self.owners.shape, remedy)
-        parts = ("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)
-        for part, x, y in parts:
+        for part, x, y in ("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y):
             field = f"{self.name}, {part}"
             if x.dtype != np.float32 or y.dtype != np.int64:
                 raise Misconfiguration(field, f"{x.dtype}, {y.dtype}", "must be float32, int64")

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,9 @@ class SimulatedTraining:
         if self.replaced:
             return None
         taken, privacy = self.rounds[number - 1].participations, self.task.privacy
+        spent = partial(record_epsilon, record_rate=privacy.record_rate, delta=privacy.delta)
         server, others = (
-            record_epsilon(
-                record_rate=privacy.record_rate,
-                noise_multiplier=times * privacy.noise_multiplier,
-                delta=privacy.delta,
-                participations=taken,
-            )
+            spent(noise_multiplier=times * privacy.noise_multiplier, participations=taken)
             for times in (1, math.sqrt(2))
         )
         return server, others

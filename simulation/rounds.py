@@ -310,8 +310,7 @@ class Rounds:
     def _view(self, version: int, theta: ModelVector, names: Sequence[str], others: Matrix) -> View:
         shown = theta.astype(np.float64)
         shown.flags.writeable = False
-        generator = self.draws.generator(version)
-        return View(self.task, version, shown, tuple(names), others, generator)
+        return View(self.task, version, shown, tuple(names), others, self.draws.generator(version))
 
     def _known(self, field: str, found: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
         """The names that a function gave, in the order of the clients, each once."""

@@ -178,8 +178,7 @@ def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
         torch.zeros(1, dtype=torch.float64, device=device)
         return copy.deepcopy(model).float().to(device)
     except (RuntimeError, TypeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        remedy = f"can't be used ({reason}): give cpu, or a GPU with float64"
+        remedy = f"can't be used ({str(error).splitlines()[0]}): give cpu, or a GPU with float64"
         raise Misconfiguration("device", str(device), remedy) from None
 
 

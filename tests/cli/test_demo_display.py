@@ -50,7 +50,7 @@ def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
     out = Terminal()
     display = Display(out, scenario)
     # As if the parts had taken ten minutes to start.
-    (steps,) = display._bar.tasks
+    (steps,) = display.tasks
     assert steps.start_time is not None
     steps.start_time -= 600
     with display:
