@@ -97,9 +97,9 @@ SURVIVORS = (
     ),
     Named(
         "the report's δ lacks its terms",
-        "cli/report_sources.py",
-        "else said.rejection_delta + (said.advantage_delta or 0.0)",
-        "else said.rejection_delta",
+        "accounting/guarantees.py",
+        "else known + (self.advantage_delta or 0.0)",
+        "else known",
         REPORT,
     ),
     Named(
