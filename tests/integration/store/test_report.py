@@ -223,7 +223,7 @@ def test_what_can_not_be_reported_is_said_with_its_remedy(
         "nothing": ((), "give a finished run's folder"),
         "folder": ((tmp_path,), "holds neither history.csv"),
         "twice": ((run, f"sqlite:///{a}/../server-a/state.db"), "give one database of each"),
-        "out": ((run, "--out", tmp_path / "no" / "x.html"), "can't be written"),
+        "out": ((run, "--out", tmp_path / "no" / "x.html"), "there is no such folder"),
         "empty": ((tmp_path / "new",), "no round was released yet"),
     }[what]
     done = invoke(*given)
