@@ -193,15 +193,13 @@ class _Window:
 
     def around(self, log_moments: Callable[[Floats], Floats]) -> tuple[float, float]:
         """(low, high) of what has these K: by Chernoff's bound, at several orders."""
-        bases = [self.order or 1 / self.scale, 1 / self.scale]
-        steps = np.unique(np.outer(bases, _MULTIPLES))
-        here = float(log_moments(np.array([self.order]))[0])
+        order = self.order
+        steps = np.unique(np.outer([order or 1 / self.scale, 1 / self.scale], _MULTIPLES))
+        here = float(log_moments(np.array([order]))[0])
         outside = math.log(OUTSIDE)
 
         def under_tilt(side: int) -> float:
-            return _least(
-                lambda s: (log_moments(self.order + side * s) - here - outside) / s, steps
-            )
+            return _least(lambda s: (log_moments(order + side * s) - here - outside) / s, steps)
 
         low, plain = -under_tilt(-1), _least(lambda s: (log_moments(s) - self.log_tail) / s, steps)
         return low, max(low, under_tilt(1), plain)

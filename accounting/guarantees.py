@@ -3,10 +3,6 @@
 Several runs on the same records cost what all their events together cost. That is the cost of a
 list that was fixed beforehand: where tasks are chosen as one goes, a limit holds through
 ``filter``, and this number stands beside it as what it is.
-
-Where one server is malicious, δ' has beside honest rejection "advantages against the PRG, the
-commitments and the signatures" (docs/cheating-server.md, "What is claimed"). Nobody can prove such
-a number: it is computed from an assumption about an adversary that works for so long.
 """
 
 import math
@@ -73,7 +69,8 @@ ASSUMED = (
 def advantages(epsilon: float, run: Run) -> float:
     """(1 + e^ε)·M·16·2^−80, at most 1: M submissions of one owner at most, over all attempts.
 
-    Infinite ε where there is none. Raises ValueError: the run doesn't say how many.
+    A malicious server's against PRG, commitments and signatures (docs/cheating-server.md, "What is
+    claimed"); assumed. ε is infinite where there is none. Raises ValueError: M isn't known.
     """
     if run.attempts is None:
         raise ValueError("how many attempts?")

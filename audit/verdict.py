@@ -256,9 +256,7 @@ class Statement:
         def refuted() -> bool:
             # As `judge` does: in two ways, which share the significance.
             runs = played(self.noise / less)
-            ways = [
-                pooled([guess(*run, made) for run in runs]) for made in (shares[best], canaries)
-            ]
+            ways = [pooled([guess(*run, r) for run in runs]) for r in (shares[best], canaries)]
             return any(refutes(stated, way, significance / len(ways)) for way in ways)
 
         def epsilon(mu: float) -> float:

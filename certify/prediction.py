@@ -61,12 +61,9 @@ class Abstained:
 Result: TypeAlias = Certified | Abstained
 
 
-def _results(reason: str, certified: Booleans, *columns: npt.NDArray[Any]) -> list[Result]:
+def _results(why: str, sure: Booleans, *columns: npt.NDArray[Any]) -> list[Result]:
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [
-        Certified(*row) if ok else Abstained(reason)
-        for row, ok in zip(rows, certified, strict=True)
-    ]
+    return [Certified(*row) if ok else Abstained(why) for row, ok in zip(rows, sure, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,7 @@ _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5,
 
 
 def answer(request: Request) -> None:
-    """Print the answer, as tables or as one JSON document, and draw the picture that is asked for.
-
-    Nothing but the document is on stdout then.
-    """
+    """Print the answer, as tables or as one JSON document, and draw the picture if it is wanted."""
     require_writable("--plot", request.plot)
     match request:
         case Prediction():

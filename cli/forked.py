@@ -82,12 +82,10 @@ def start(
 class Forked:
     """A forked process, with as much of ``subprocess.Popen`` as deployments and tests use."""
 
-    def __init__(
-        self, arguments: Sequence[str], log: Path | None, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path | None, env: Mapping[str, str]) -> None:
         self.args = list(arguments)
         make = multiprocessing.get_context("forkserver").Process
-        self._process = make(target=_become, args=(self.args, log, dict(environment)))
+        self._process = make(target=_become, args=(self.args, log, dict(env)))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid

@@ -199,10 +199,7 @@ _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".
 
 
 def require_writable(option: str, path: Path | None) -> None:
-    """Refuse a file that can't be written, before the work that it is to show; --plot's a picture.
-
-    A path of None is none that was asked for.
-    """
+    """Refuse a file that can't be written, before the work that it shows; --plot's is a picture."""
     if path is None:
         return
     if option == "--plot" and path.suffix.lower() not in _PICTURES:

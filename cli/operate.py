@@ -283,8 +283,7 @@ _SEEN = 2
 def follow(out: TextIO, ask: Callable[[], Facts], every: float, clock: Clock = CLOCK) -> None:
     """Show where a training stands until it is over; a server that is away is asked again.
 
-    A terminal is redrawn every so many seconds; anything else, a file or a container's log, gets
-    one line whenever something has changed. ``ask`` raises PeerUnavailable.
+    What can't be redrawn gets a line whenever something changed. ``ask`` raises PeerUnavailable.
     """
     facts: Facts | None = None
     seen: list[tuple[int, float]] = []

@@ -116,10 +116,7 @@ def join(
 
 
 def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | None) -> int:
-    """Run an owner's process for each settings file; return the status of one that failed, or 0.
-
-    Each one's output goes to a file in ``logs``, named like its settings file.
-    """
+    """Run an owner's process for each settings file; return the status of one that failed, or 0."""
     if sys.platform == "win32":
         remedy = "one owner a command here, and its output as it is"
         raise Misconfiguration("--config, --logs", len(settings), remedy)
@@ -151,10 +148,7 @@ def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | Non
 
 
 def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
-    """An owner's own, for its eyes alone: refusals quote cells.
-
-    Raises Misconfiguration: it can't be written.
-    """
+    """An owner's own, for its eyes alone: refusals quote cells. Raises Misconfiguration."""
     path = folder / f"{settings.stem}.log"
     try:
         return opened.enter_context(open(path, "ab", opener=partial(os.open, mode=PRIVATE_MODE)))

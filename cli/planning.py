@@ -1,8 +1,4 @@
-"""What `precad plan` answers: σ for an ε, C for a number of malicious owners.
-
-All of it is a plan: privacy over the 0.999 quantile of participations, C by the central limit
-theorem. What a run gave stands in its ledger; what a setting learns, `precad simulate` shows.
-"""
+"""What `precad plan` answers: σ for an ε, C for a number of malicious owners; all planned."""
 
 import math
 import sys
@@ -31,7 +27,7 @@ Change: TypeAlias = Literal["replacements", "additions"]
 _SHIFTS = {"replacements": 2, "additions": 1}
 """By how many μ one malicious owner shifts a score."""
 MOST_SEARCHED = 2**12
-"""No more attackers than that are looked for."""
+"""No more attackers than that are looked for: it means at least so many."""
 # With less noise than this over one unit's bound nothing is certified.
 _LEAST_NOISE = 0.01
 _NUMBERS = ("record_rate", "client_rate", "rounds", "delta", "record_clip", "dimension")
@@ -226,10 +222,7 @@ def client_mu(task: Task) -> float:
 
 
 def certified(task: Task, robustness: Robustness) -> dict[str, int]:
-    """Return how many attackers at most keep the loss tolerated, exactly, as in `precad certify`.
-
-    ``MOST_SEARCHED`` means at least so many.
-    """
+    """Return how many attackers at most keep the loss tolerated, exactly, as `precad certify`."""
     loss, bound = robustness.loss, robustness.loss_bound
 
     def most(guarantee: Guarantee, mechanism: SampledGaussian, of: tuple[Direction, ...]) -> int:

@@ -27,10 +27,7 @@ SUMMARY = "summary.json"
 
 
 def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
-    """The databases' URLs, and the folder of a finished run, if there is one.
-
-    Each that is given is a run's folder, a server's state folder, or a database's URL.
-    """
+    """The databases' URLs, and the folder of a finished run, if there is one."""
     urls: list[str] = []
     folders: list[Path] = []
     for name in given:

@@ -171,11 +171,10 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     if made.data is None and data.suffix in {".csv", ".parquet"}:
-        remedy = "the task has no [data] that says what a table's columns become: give a .npz file "
-        remedy += (
-            "with arrays x and y, or let precad doctor read it by the [columns] of the owner's"
-        )
-        raise Misconfiguration("data", str(data), f"{remedy} settings")
+        why = "the task has no [data] that says what a table's columns become"
+        own = "let precad doctor read it by the [columns] of the owner's settings"
+        remedy = f"{why}: give a .npz file with arrays x and y, or {own}"
+        raise Misconfiguration("data", str(data), remedy)
     notes: list[ColumnNotes] = []
     records = as_records(read_records(data, made.data, notes=notes))
     for each in looks.look_at_columns(notes):

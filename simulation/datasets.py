@@ -167,9 +167,7 @@ def _grey(name: str, root: Path) -> DataSet:
     theirs, published = _GREY[name]
     # Torchvision keeps them there inside a folder; they may lie in the folder itself as well.
     raw = root / theirs / "raw"
-    places = {
-        file: [of / end for of in (root, raw) for end in (file, f"{file}.gz")] for file in _IDX
-    }
+    places = {one: [of / end for of in (root, raw) for end in (one, f"{one}.gz")] for one in _IDX}
     found = {file: next(filter(Path.is_file, paths), None) for file, paths in places.items()}
     missing = [file for file in _IDX if found[file] is None]
     where = f"{published}, which torchvision.datasets.{theirs} downloads"

@@ -215,10 +215,8 @@ class Rounds:
         self.cap = cap_of(self.task)
         self.denominator = self.owners.roster(self.task).denominator(self.task.privacy.client_rate)
 
-    def play(
-        self, version: int, theta: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """θ_{t+1}, and what there is to say of the round."""
+    def play(self, version: int, theta: ModelVector) -> tuple[ModelVector, dict[str, Any]]:
+        """θ_{t+1}, ``[d] float32``, and what there is to say of the round."""
         task, privacy = self.task, self.task.privacy
         names = tuple(self.owners)
         drawn = self._known("cohort", self.cohort(version, names, privacy.client_rate), names)
@@ -227,15 +225,16 @@ class Rounds:
         present = [name for name in within if name not in away]
         rejected = Counter({Rejection.ABSENT.value: len(away)} if away else {})
         total = np.zeros(task.dimension, dtype=np.int64)
+        view = partial(self._view, version, theta)
         accepted: list[str] = []
         failed, records = self.honest.failed, 0
         for block in self._blocks(present):
             samples = [self._drawn(version, self.owners[name]) for name in block]
             records += sum(len(each.indices) for each in samples)
-            updates = self._attacked(self.honest.updates(theta, samples), block, version, theta)
+            updates = self._attacked(self.honest.updates(theta, samples), block, view)
             valid = [squared_norm(row) <= task.bound**2 for row in updates]
             counted = [name for name, good in zip(block, valid, strict=True) if good]
-            total += self._combined(updates[np.array(valid, bool)], counted, version, theta)
+            total += self._combined(updates[np.array(valid, bool)], counted, view)
             accepted += counted
         if over := len(present) - len(accepted):
             rejected[Rejection.NORM_EXCEEDED.value] = over
@@ -272,29 +271,24 @@ class Rounds:
             raise Misconfiguration("sampler", drawn, remedy)
         return Drawn(owner, indices.astype(np.int64), self.draws.copies(version, name))
 
-    def _attacked(
-        self, updates: Matrix, names: list[str], version: int, theta: ModelVector
-    ) -> Matrix:
+    def _attacked(self, updates: Matrix, names: list[str], view: Callable[..., View]) -> Matrix:
         """The cohort's updates with those of its bad clients replaced."""
         mine = np.array([name in self.bad for name in names], dtype=bool)
         if self.attack is None or not mine.any():
             return updates
         own = updates[mine]
         bad = [name for name in names if name in self.bad]
-        found = np.asarray(self.attack(own.copy(), self._view(version, theta, bad, updates[~mine])))
+        found = np.asarray(self.attack(own.copy(), view(bad, updates[~mine])))
         if found.shape != own.shape or found.dtype != np.int64:
             remedy = f"must give int64{list(own.shape)}, units of the last place: view.encode(real)"
             raise Misconfiguration("attack", f"{found.dtype}{list(found.shape)}", remedy)
         updates[mine] = found
         return updates
 
-    def _combined(
-        self, valid: Matrix, names: list[str], version: int, theta: ModelVector
-    ) -> RingVector:
+    def _combined(self, valid: Matrix, names: list[str], view: Callable[..., View]) -> RingVector:
         if self.aggregate is None:
             return np.asarray(valid.sum(axis=0, dtype=np.int64))
-        view = self._view(version, theta, names, valid[:0])
-        return self._vector("aggregate", self.aggregate(valid, view))
+        return self._vector("aggregate", self.aggregate(valid, view(names, valid[:0])))
 
     def _vector(self, field: str, found: Any) -> RingVector:
         """What a function gave, as ring elements; real numbers are rounded."""
