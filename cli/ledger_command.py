@@ -11,13 +11,8 @@ import click
 from precad.accounting.filter import RenyiLimit
 from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
-from precad.client.account_file import (
-    ACCOUNT_FILE,
-    AccountFile,
-    Charge,
-    RaisedLimit,
-    RaisedWholeLimit,
-)
+from precad.client import account_file
+from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge
 from precad.client.own_account import Account, exact_epsilon
 from precad.client.server_statements import KeptStatements, re_release_counts, read_kept_statements
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
@@ -45,6 +40,7 @@ def ledger() -> None:
     """
 
 
+_RAISED = account_file.RaisedLimit | account_file.RaisedWholeLimit
 _STATE = {"metavar": "STATE"}
 State = Annotated[str, "The server's state folder, or its database's URL.", ARGUMENT, _STATE]
 
@@ -288,7 +284,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "only_task": None if isinstance(limit, RenyiLimit) else str(limit.task),
             "filter_epsilon": None if spent is None else spent.epsilon(),
             "overdrawn": spent is None,
-            "raised": isinstance(limit, RaisedLimit | RaisedWholeLimit),
+            "raised": isinstance(limit, _RAISED),
             # Never for what was counted.
             "server": "malicious" if charges and all(proved) else "curious",
         },

@@ -233,12 +233,9 @@ def require_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
 
 
 def refuse_given(
-    given: Mapping[str, Any],
-    names: Iterable[str],
-    why: str = "the task says it",
-    by: str = "--task",
+    of: Mapping[str, Any], names: Iterable[str], why: str = "the task says it", by: str = "--task"
 ) -> None:
     """Refuse a number beside the task, or another option, that says it."""
     for name in names:
-        if (value := given[name]) is not None:
+        if (value := of[name]) is not None:
             raise Misconfiguration(name, value, f"{why}: leave {option_of(name)} out, or {by}")
