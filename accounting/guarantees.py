@@ -113,8 +113,7 @@ class PrivacyStatement:
     """The task's p; None of several runs, as the next two."""
     client_rate: float | None
     noise_multiplier: float | None
-    """Standard deviation of the noise that this adversary can't remove, over the sensitivity: σ,
-    √2·σ or √2·σ·R'/C."""
+    """Of the noise that this adversary can't remove, over the sensitivity: σ, √2·σ or √2·σ·R'/C."""
     compositions: int
     """Steps (participations) or rounds."""
     basis: Basis

@@ -166,8 +166,7 @@ def mixture_rdp(
 ) -> NDArray[np.float64]:
     """ρ(α) of a round that runs a step with ``probability``: ln(1 − q + q·e^{(α−1)ρ})/(α−1).
 
-    The coin is the same on both neighbours, so the Rényi moment is the average of the step's
-    and of 1.
+    The coin is the same on both neighbours, so its Rényi moment averages the step's and 1.
     """
     if probability in (0, 1):
         return step * probability

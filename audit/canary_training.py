@@ -97,8 +97,7 @@ class Designed:
     """What an audit needs."""
 
     task: Task
-    """σ = 1.4 at p = q = 1: each round is Gaussian, with μ = .71 against one server and .51 for who
-    sees the models."""
+    """σ = 1.4 at p = q = 1: a round is Gaussian, μ .71 against one server, .51 by the models."""
     shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
     """The other owners' records, of no meaning."""
     canaries: Canaries = field(repr=False)
@@ -186,8 +185,7 @@ def train(
 ) -> Audited:
     """Simulate the training with the canaries' owner, who has no other records, among the others.
 
-    A broken build plays the task ``ran``, or has a ``server_a_noise`` of its own. The rest is as in
-    ``simulate``.
+    A broken build plays the task ``ran``, or has a ``server_a_noise`` of its own.
     """
     task, canaries = made.task, made.canaries
     ran = task if ran is None else ran

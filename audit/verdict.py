@@ -294,8 +294,7 @@ class Verdict:
     """The largest ε of the same training with less noise that is refuted: the sharpest bound. It
     reaches the stated ε where the statement is refuted, and only there."""
     refuted: bool
-    """Whether fewer correct guesses would be expected of any adversary, with confidence
-    1 − significance."""
+    """Whether fewer right guesses are expected of anybody, with confidence 1 − significance."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""

@@ -3,8 +3,7 @@
 k added records shift each round's sum by Bin(k, q) clips, so P is a mixture of Gaussians and Q one
 Gaussian (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
 Gaussians mechanisms", 2024, Thm 3.1). For additions the poisoned side is P, for deletions Q. The
-exact guarantee composes the pair by its privacy loss; Rényi's is Liu eq. 8 and Lemma 12, and Xie
-Lemma 5, Thm 5 and 6.
+exact guarantee composes the pair by privacy loss; Rényi's: Liu eq. 8, L. 12, Xie L. 5, Thm 5, 6.
 """
 
 import math

@@ -1,8 +1,7 @@
 """What `precad certify` reads: how models were trained, votes, scores, losses and labels.
 
 In a file a line that is taken for a row, or a row for a header, changes a count of points, models
-or runs, and with it a bound. So whatever isn't plainly one of them is asked for, or refused by its
-line.
+or runs, and with it a bound. So whatever isn't plainly one of them is asked for or refused.
 """
 
 import re

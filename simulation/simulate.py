@@ -88,8 +88,7 @@ def simulate(
         device: where gradients are computed; one with float64.
         on_round: told each round as it ends.
         checkpoint: keeps the state, and gives it back to the same call, which goes on from there to
-            the same result, bit for bit, if the functions that it is given keep nothing from round
-            to round.
+            the same result, bit for bit, if the given functions keep nothing from round to round.
 
     Raises Misconfiguration: anything that a real run would refuse, a checkpoint without a seed, or
     one of the functions gave something else than its type says.

@@ -163,9 +163,8 @@ class PerClient:
 class Stacked:
     """The same by batches of records of many owners, with one copy of the parameters.
 
-    A gradient may differ from the real owner's in its last float32 bits, so that its encoding
-    differs by a unit or so in an element: docs/simulate.md, "Two paths". The model's device is
-    used.
+    A gradient may differ from the real owner's in its last float32 bits, so its encoding by a unit
+    or so in an element: docs/simulate.md, "Two paths". The model's device is used.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, task: Task, owners: Owners) -> None:
