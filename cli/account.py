@@ -294,8 +294,7 @@ def _rejection(cost: Cost) -> str:
     from precad.accounting.guarantees import ASSUMED  # noqa: PLC0415 -- SciPy
 
     exact = [row for row in (*cost.real, *cost.at_cap) if row.accountant is AccountantName.EXACT]
-    added = [row.rejection_delta for row in exact if row.rejection_delta is not None]
-    if len(added) < len(exact):
+    if any(row.rejection_delta is None for row in exact):
         return "Honest rejection isn't in δ: how often updates are tested is known with --task."
     most: dict[Adversary, float] = {}
     for row in exact:

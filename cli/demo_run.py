@@ -99,7 +99,7 @@ def _wait_for_owners(
 ) -> None:
     """Until the owners have ended; who takes long is stopped. The training is over by then."""
     try:
-        deployment.wait([client.name for client in scenario.honest], owners_s)
+        deployment.wait(scenario.honest, owners_s)
     except PeerUnavailable:
         for client in deployment.clients:
             # Each writes to its log what it is doing.

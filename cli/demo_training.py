@@ -59,9 +59,9 @@ class Scenario:
     bad: dict[ClientId, str]
 
     @property
-    def honest(self) -> tuple[ClientId, ...]:
-        """Clients that follow the protocol."""
-        return tuple(client for client in self.data if client not in self.bad)
+    def honest(self) -> list[str]:
+        """Clients that follow the protocol, by name."""
+        return [client.name for client in self.data if client not in self.bad]
 
 
 def make_scenario(request: DemoRequest) -> Scenario:
@@ -154,11 +154,6 @@ class Outcome:
     rows: list[RoundRow] = field(default_factory=list)
 
     @property
-    def accepted(self) -> int:
-        """Submissions that counted."""
-        return sum(row.accepted for row in self.rows)
-
-    @property
     def rejected(self) -> Counter[str]:
         """Submissions that didn't, by reason."""
         return sum((Counter(row.rejected) for row in self.rows), Counter[str]())
@@ -192,16 +187,6 @@ class Evaluation:
         return float((self.probabilities(theta).argmax(axis=1) == self._targets).mean())
 
 
-def _malicious_server(outcome: Outcome, rounds: int) -> dict[str, float]:
-    """Exact ε at the cap, of T participations, where the task's check allows the statement."""
-    task = outcome.scenario.task
-    run = Run.of(task, rounds=rounds).at_cap(rounds)
-    if not run.covers_a_malicious_server(Adversary.ONE_SERVER):
-        return {}
-    (statement,) = guarantees(run, task.privacy.delta, (Adversary.ONE_SERVER,), EXACT)
-    return {"epsilon_exact_malicious_server": statement.epsilon}
-
-
 def summary(
     outcome: Outcome, statuses: tuple[ServerStatus, ServerStatus], accuracy: float, seconds: float
 ) -> Found:
@@ -214,8 +199,12 @@ def summary(
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
     exact = {who: epsilon[AccountantName.EXACT, who] for who in Adversary}
     level = exact[Adversary.CLIENT_LEVEL]
-    honest = {client.name for client in scenario.honest}
-    rejected = sum(n for name, n in status_a.rejected_by_client.items() if name in honest)
+    # At the cap, of T participations, where the task's check allows the statement.
+    capped, at_cap = run.at_cap(status_a.version), {}
+    if capped.covers_a_malicious_server(Adversary.ONE_SERVER):
+        (statement,) = guarantees(capped, task.privacy.delta, (Adversary.ONE_SERVER,), EXACT)
+        at_cap["epsilon_exact_malicious_server"] = statement.epsilon
+    honest = status_a.rejected_by_client.keys() & scenario.honest
     return {
         "dataset": scenario.dataset.name,
         "model": scenario.model,
@@ -229,13 +218,13 @@ def summary(
         "epsilon_exact_server": exact[Adversary.ONE_SERVER],
         "epsilon_exact_clients": exact[Adversary.CLIENTS_ONLY],
         "epsilon_exact_client_level": level if math.isfinite(level) else None,
-        **_malicious_server(outcome, status_a.version),
+        **at_cap,
         "epsilon_clt_server": epsilon[AccountantName.GDP_CLT, Adversary.ONE_SERVER],
         "delta": task.privacy.delta,
         "participations": most,
-        "accepted": outcome.accepted,
+        "accepted": sum(row.accepted for row in outcome.rows),
         "rejected": dict(outcome.rejected),
-        "honest_rejected": rejected,
+        "honest_rejected": sum(status_a.rejected_by_client[name] for name in honest),
         "model_digest_a": status_a.model_digest.hex(),
         "model_digest_b": status_b.model_digest.hex(),
         "seconds": round(seconds, 2),

@@ -147,11 +147,6 @@ class Report(_Facts):
         return dict(sorted(total.items()))
 
     @property
-    def counted(self) -> int:
-        """All submissions that counted."""
-        return sum(each.counted for each in self.rounds)
-
-    @property
     def accuracy(self) -> float | None:
         """The newest that was measured."""
         measured = [each.accuracy for each in self.rounds if each.accuracy is not None]

@@ -13,7 +13,6 @@ import click
 from precad.cli.main import ARGUMENT, AsJson, command, json_of, print_json, require_writable
 from precad.cli.task_command import warn_of_clip
 from precad.client.owner_settings import own_model, own_object
-from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.terminal import Bar, Table, say, upper
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from precad.simulation import SimulatedRound, SimulatedTraining
 
 PLAIN_EVERY = 10
-_SOME = click.IntRange(min=1)
+_SOME, _TWENTY = click.IntRange(min=1), click.IntRange(min=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,9 +261,9 @@ REFUTED = 1
 @command()
 def audit(
     *,
-    canaries: Annotated[int, "m, 20 or more: records that count or not by a fair coin."] = 2000,
-    rounds: Annotated[int, "Each with coins of its own; more prove more."] = 4,
-    repetitions: Annotated[int, "Trainings, each with canaries of its own; more prove more."] = 1,
+    canaries: Annotated[int, "m: records that count or not by a fair coin.", _TWENTY] = 2000,
+    rounds: Annotated[int, "Each with coins of its own; more prove more.", _SOME] = 4,
+    repetitions: Annotated[int, "Trainings, each with own canaries; more prove more.", _SOME] = 1,
     seed: Annotated[int | None, "Repeats an audit."],
     save: Annotated[Path | None, "All that was found, as JSON."],
     as_json: AsJson,
@@ -282,9 +281,6 @@ def audit(
     from precad.audit import canary_training as auditing  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
-    checks.count("canaries", canaries, 20)
-    checks.count("repetitions", repetitions, 1)
-    checks.count("rounds", rounds, 1)
     first = checked_seed(seed)
     out = sys.stderr if as_json else sys.stdout
     say(out, f"seed {first}")
