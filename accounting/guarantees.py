@@ -131,11 +131,6 @@ class PrivacyStatement:
     """``advantages``, what is added to δ; None where no malicious server is meant."""
 
     @property
-    def adjacency(self) -> str:
-        """``zero-out-record`` or ``zero-out-client``: one's gradient or update is zero."""
-        return self.adversary.adjacency
-
-    @property
     def added_delta(self) -> float | None:
         """Both that are added to δ; None where nobody knows how often ranges were tested."""
         known = self.rejection_delta
@@ -150,7 +145,7 @@ class PrivacyStatement:
         """Return a JSON object; an infinite ε or μ is null."""
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in (asdict(self) | {"adjacency": self.adjacency}).items()
+            for name, value in (asdict(self) | {"adjacency": self.adversary.adjacency}).items()
         }
 
 

@@ -77,11 +77,6 @@ class Prediction(OfTrainings):
     classes: Annotated[int | None, "For labels and runs: how many classes."]
     labels: TrueLabels
 
-    @property
-    def kinds(self) -> list[GuaranteeKind]:
-        """Each guarantee asked for, once; the first one's certificates are the answer."""
-        return list(dict.fromkeys([self.guarantee, *self.also]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss(OfTrainings):

@@ -62,8 +62,13 @@ def answer(request: Request) -> None:
 def _prediction(request: Prediction) -> Document:
     trained = inputs.Trained.of(request)
     intervals, models, classes = inputs.vote_intervals(request, trained.runs)
-    correct, known = inputs.right(request, intervals.labels), request.labels is not None
-    guarantees = [trained.guarantee(kind, request) for kind in request.kinds]
+    known, correct = request.labels is not None, np.ones(len(intervals.labels), dtype=bool)
+    if request.labels is not None:
+        truth = inputs.true_labels(request.labels, len(correct), request.header)
+        correct = np.asarray(intervals.labels == truth)
+    # The first one's certificates are the answer.
+    kinds = dict.fromkeys([request.guarantee, *request.also])
+    guarantees = [trained.guarantee(kind, request) for kind in kinds]
     directions = inputs.DIRECTIONS[trained.change(request)]
     certificates = [prediction.certify_predictions(intervals, g, directions) for g in guarantees]
     points = _points(certificates[0].results())
@@ -241,7 +246,7 @@ def _show_prediction(request: Prediction, found: Document) -> Parts:
         f"{found['models']:,} models voted on {len(found['points']):,} points, {found['classes']} "
         f"classes; confidence {request.confidence:g} for {scope}. Radius: {_changed(found)}."
     )
-    if "gdp" in request.kinds:
+    if "gdp" in (request.guarantee, *request.also):
         yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
     units = Unit(found["unit"]).plural
     what = "Points certified" if request.labels is None else "Certified accuracy"

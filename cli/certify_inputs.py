@@ -20,7 +20,7 @@ from precad.certify import guarantee as guarantees
 from precad.certify import intervals
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import LARGEST_GROUP, Booleans, Integers
+from precad.certify.guarantee import LARGEST_GROUP, Integers
 from precad.certify.inefficacy import MeanInterval, expected_loss
 from precad.certify.intervals import ConfidenceBudget, Intervals
 from precad.cli import certify as asked
@@ -165,13 +165,6 @@ def group_size(field: str, size: int) -> int:
     if checks.count(field, size) > LARGEST_GROUP:
         raise Misconfiguration(field, size, f"give at most {LARGEST_GROUP:,}")
     return size
-
-
-def right(request: Prediction, labels: Integers) -> Booleans:
-    """[points] bool: which labels are the file's true ones; all count where none is given."""
-    if request.labels is None:
-        return np.ones(len(labels), dtype=bool)
-    return np.asarray(labels == true_labels(request.labels, len(labels), request.header))
 
 
 def true_labels(path: Path, points: int, header: asked.Header) -> Array:

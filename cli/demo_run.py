@@ -1,5 +1,6 @@
 """Run a planned demo: start every part, follow it round by round, sum it up."""
 
+import csv
 import shutil
 import signal
 import time
@@ -88,7 +89,11 @@ def _sum_up(
         display.doing("certifying the model against changed inputs")
         result["robustness"] = demo_training.robustness(scenario, theta, result, folder)
     shutil.copyfile(model, folder / "model.safetensors")
-    demo_training.write_history(folder / "history.csv", result["history"])
+    rows = result["history"]
+    with (folder / "history.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["round"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
     (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")
     demo_training.plot(outcome, folder / "training.png")
     return result

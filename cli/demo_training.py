@@ -1,6 +1,5 @@
 """A demo's training: what is decided before, its rounds, guarantees, plot and other files."""
 
-import csv
 import math
 import os
 import secrets
@@ -244,14 +243,6 @@ def summary(
             **task.privacy.model_dump(exclude={"epsilon_limit"}),
         ).model_dump(),
     }
-
-
-def write_history(path: Path, rows: list[Found]) -> None:
-    """The rounds as CSV, a line each."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["round"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def load_plot() -> None:

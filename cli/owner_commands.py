@@ -267,7 +267,6 @@ def predict(
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
     main.require_writable("--out", out)
-
     from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
@@ -276,7 +275,12 @@ def predict(
     rows = read_inputs(data, recipe, None if settings is None else settings.columns)
     said = Applied(module, found.task.model.parameters).outputs(found.theta, as_inputs(rows))
     if not raw:
-        said = _probabilities(said)
+        if said.ndim != 2 or said.shape[1] < 2:
+            remedy = f"the model gives {list(said.shape)}, no column a class: give --raw"
+            raise Misconfiguration("--raw", None, remedy)
+        from scipy.special import softmax  # noqa: PLC0415
+
+        said = softmax(said, axis=1)
     if out is not None and out.suffix == ".npy":
         np.save(out, said)
         return
@@ -286,17 +290,6 @@ def predict(
     else:
         with out.open("w", encoding="utf-8", newline="") as file:
             _write(file, said, levels, raw=raw)
-
-
-def _probabilities(outputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Softmax over columns, ``[n, classes] float32``. Raises Misconfiguration: there are none."""
-    from scipy.special import softmax  # noqa: PLC0415
-
-    if outputs.ndim != 2 or outputs.shape[1] < 2:
-        remedy = f"the model gives {list(outputs.shape)}, no column a class: give --raw"
-        raise Misconfiguration("--raw", None, remedy)
-    shares: NDArray[np.float32] = softmax(outputs, axis=1)
-    return shares
 
 
 def _write(file: TextIO, said: NDArray[np.float32], levels: Sequence[str], *, raw: bool) -> None:

@@ -90,13 +90,15 @@ class Plan:
 
     def _robustness(self) -> dict[str, Any]:
         asked, mu, n = self.asked, client_mu(self.task), self.owners
+        # √d/(n·μ) at least, if all gradients agreed, at every σ, q, p and T: "Planning" of
+        # docs/privacy-accounting.md.
         return {
             **asdict(asked),
             "client_mu": mu,
             "loss_replacements": asked.worst_loss(mu, "replacements"),
             "loss_additions": asked.worst_loss(mu, "additions"),
             "certified": certified(self.task, asked),
-            "noise_over_signal": n and asked.noise_over_signal(self.task.dimension, n),
+            "noise_over_signal": n and math.sqrt(self.task.dimension) / (n * asked.largest_mu()),
         }
 
     def show(self) -> None:
@@ -121,7 +123,7 @@ class Plan:
             if each.malicious_server:
                 what, why = f"at {each.compositions:,} participations", f"({ASSUMED})"
             added = f"; δ and {upper(each.added_delta or 0.0, 2)} more {why}"
-            epsilon = f"ε = {upper(each.epsilon, 3)} ({each.adjacency})"
+            epsilon = f"ε = {upper(each.epsilon, 3)} ({each.adversary.adjacency})"
             say(sys.stdout, f"  {what}: {epsilon}, {each.against}{added}")
         found = self._robustness()
         owners, some, costs = found["malicious"], found["certified"], found["noise_over_signal"]
@@ -206,13 +208,6 @@ class Robustness:
         ratio = gdp.largest_clip_ratio(self.largest_mu(), client_rate, rounds)
         sigma = max(noise_multiplier, rounded(1 / ratio, up=True))
         return max(record_clip, rounded(ratio * sigma * record_clip, up=False)), sigma
-
-    def noise_over_signal(self, dimension: int, owners: int) -> float:
-        """Return √d/(n·μ): a run's noise over its signal, if all gradients agreed, at least.
-
-        So much the bound costs at every σ, q, p and T (docs/privacy-accounting.md, "Planning").
-        """
-        return math.sqrt(dimension) / (owners * self.largest_mu())
 
 
 def client_mu(task: Task) -> float:
