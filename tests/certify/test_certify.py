@@ -4,6 +4,7 @@ import importlib
 import itertools
 import math
 import pkgutil
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, get_args
@@ -13,22 +14,8 @@ import pytest
 from research import printed as printed_in_papers
 from research.defences.ensembles import bagging_holds, bagging_radii, partition_radii
 from research.papers.general_groups import Iterated, RenyiDP
-from research.printed.printed_certificates import (
-    precad_theorem_2_printed,
-    theorem_8,
-    theorem_8_exact,
-    theorem_8_joint,
-    theorem_8_limit,
-    xie_theorem_6,
-    xie_theorem_6_reach,
-)
-from research.printed.printed_privacy import (
-    Reproduction,
-    precad_case_2_by_pld,
-    precad_theorem_1_case_2,
-    xie_proposition_1,
-    xie_table,
-)
+from research.printed import printed_certificates as certificates
+from research.printed import printed_privacy as privacy
 from tests.rig.certified import certify_prediction
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
@@ -40,7 +27,6 @@ from precad.certify.guarantee import (
     Direction,
     GaussianDP,
     Guarantee,
-    Integers,
     Replacements,
     ValidationAllowance,
     WithAbsent,
@@ -71,39 +57,23 @@ FIXED_SIZE = replace(
 )
 ONE = Intervals(np.array([0]), np.array([0.99]), np.array([0.01]))
 TWO_CLASSES = ConfidenceBudget(0.9, 2)
+ADDED = Direction.ADDITIONS
 
 
 # Results and their types
-
-
-def test_the_radius_is_the_last_that_separates_and_the_next_does_not() -> None:
-    guarantee = ExactGroups(MECHANISM)
-    result = certify_prediction(0.97, 0.02, 1, guarantee)
-    assert isinstance(result, Certified)
-    for direction, radius in (
-        (Direction.ADDITIONS, result.additions),
-        (Direction.DELETIONS, result.deletions),
-    ):
-        assert radius is not None
-        assert guarantee.curves(radius, direction).separates(0.97, 0.02)
-        assert not guarantee.curves(radius + 1, direction).separates(0.97, 0.02)
 
 
 def test_points_are_certified_alike_alone_and_together() -> None:
     generator = np.random.default_rng(5)
     p_a = generator.uniform(0.5, 1, 12)
     p_b = (1 - p_a) * generator.uniform(0, 1.2, 12)
-    labels = np.arange(12)
+    points = Intervals(np.arange(12), p_a, p_b)
     for guarantee in (ExactGroups(MECHANISM), RenyiGroups(MECHANISM), GaussianDP(0.05)):
-        together = certify_predictions(Intervals(labels, p_a, p_b), guarantee).results()
-        alone = [
-            certify_prediction(a, b, i, guarantee)
-            for i, (a, b) in enumerate(zip(p_a, p_b, strict=True))
-        ]
-        assert together == alone
+        alone = [certify_prediction(p_a[i], p_b[i], i, guarantee) for i in range(12)]
+        assert certify_predictions(points, guarantee).results() == alone
 
 
-def test_without_influence_every_group_is_certified() -> None:
+def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_none() -> None:
     for silent in (
         poisson_gaussian(rate=0.0, noise_multiplier=1.0, count=10),
         poisson_gaussian(rate=0.5, noise_multiplier=1.0, count=0),
@@ -111,24 +81,27 @@ def test_without_influence_every_group_is_certified() -> None:
     ):
         result = certify_prediction(0.6, 0.3, 0, ExactGroups(silent), limit=500)
         assert result == Certified(0, 500, 500, 500)
-
-
-def test_hardly_any_noise_certifies_nothing_but_the_clean_prediction() -> None:
     loud = poisson_gaussian(rate=0.9, noise_multiplier=0.05, count=200)
     for guarantee in (ExactGroups(loud), RenyiGroups(loud), ExactGroups(loud).as_approximate()):
         assert certify_prediction(0.9999, 1e-4, 0, guarantee) == Certified(0, 0, 0, 0)
 
 
+def test_replacements_cost_about_twice_as_much() -> None:
+    guarantee = GaussianDP(0.1)
+    assert certify_prediction(0.9, 0.05, 0, guarantee) == Certified(0, 14, 14, 14)
+    assert certify_prediction(0.9, 0.05, 0, Replacements(guarantee)) == Certified(0, 7, 7, 7)
+
+
 def test_validation_adds_malicious_submissions_times_its_soundness_error() -> None:
     base = GaussianDP(0.1)
     widened = ValidationAllowance(base, attempts=60, soundness_bits=10)
+    before, after = (guarantee.curves(3, ADDED) for guarantee in (base, widened))
     for p in (0.2, 0.7):
-        added = base.curves(3, Direction.ADDITIONS)
-        got = widened.curves(3, Direction.ADDITIONS)
-        assert float(got.upper(p)) == pytest.approx(float(added.upper(p)) + 3 * 60 / 1024)
-        assert float(got.lower(p)) == pytest.approx(max(0, float(added.lower(p)) - 3 * 60 / 1024))
-        same = widened.curves(3, Direction.DELETIONS)
-        assert same.upper(p) == base.curves(3, Direction.DELETIONS).upper(p)
+        assert float(after.upper(p)) == pytest.approx(float(before.upper(p)) + 3 * 60 / 1024)
+        least = max(0, float(before.lower(p)) - 3 * 60 / 1024)
+        assert float(after.lower(p)) == pytest.approx(least)
+        deleted = (each.curves(3, Direction.DELETIONS).upper(p) for each in (base, widened))
+        assert len({float(upper) for upper in deleted}) == 1
 
 
 def test_with_proofs_hashes_count_once_and_submissions_by_their_points() -> None:
@@ -140,28 +113,26 @@ def test_with_proofs_hashes_count_once_and_submissions_by_their_points() -> None
         exact += submissions * Fraction(2 * 1024, p - 2 * 1024)
         assert chance(submissions, 100, 1024) == pytest.approx(float(exact), rel=1e-12, abs=0)
     # 2^−40 and Q·2^−53.
-    assert math.log2(chance(0, 100, 1024)) == pytest.approx(-40, abs=0.001)
-    assert math.log2(chance(10**6, 100, 1024) - chance(0, 100, 1024)) == pytest.approx(
-        math.log2(10**6) - 53, abs=0.001
-    )
-    base, added = GaussianDP(0.1), Direction.ADDITIONS
-    shift = widened.curves(3, added).upper(0.2) - base.curves(3, added).upper(0.2)
+    hashes, in_all = (chance(submissions, 100, 1024) for submissions in (0, 10**6))
+    logs = [math.log2(hashes), math.log2(in_all - hashes)]
+    assert logs == pytest.approx([-40, math.log2(10**6) - 53], abs=0.001)
+    shift = widened.curves(3, ADDED).upper(0.2) - GaussianDP(0.1).curves(3, ADDED).upper(0.2)
     assert float(shift) == pytest.approx(chance(180, 100, 1024), rel=1e-3, abs=0)
 
 
 STEPS: dict[str, float] = {"record_rate": 0.1, "client_rate": 0.3, "noise_multiplier": 2.0}
-REPRODUCTIONS: list[Reproduction[Any]] = [
-    theorem_8(0.99, 0.01, MECHANISM),
-    theorem_8_joint(0.99, 0.01, MECHANISM),
-    theorem_8_exact(0.99, 0.01, MECHANISM),
-    theorem_8_limit(0.99, 0.01, MECHANISM),
-    xie_theorem_6(0.9, 0.05, np.array([16.0]), np.array([0.1])),
-    xie_theorem_6_reach(0.9, 0.05, 16.0, 2),
-    precad_theorem_2_printed(0.9, 1.0, 1, 0.3),
-    precad_theorem_1_case_2(**STEPS, rounds=3, delta=1e-5),
-    precad_case_2_by_pld(**STEPS, rounds=3, delta=1e-5),
-    xie_table(rate=0.1, noise_multiplier=0.5, steps=3, delta=0.0029),
-    xie_proposition_1(
+REPRODUCTIONS: list[privacy.Reproduction[Any]] = [
+    certificates.theorem_8(0.99, 0.01, MECHANISM),
+    certificates.theorem_8_joint(0.99, 0.01, MECHANISM),
+    certificates.theorem_8_exact(0.99, 0.01, MECHANISM),
+    certificates.theorem_8_limit(0.99, 0.01, MECHANISM),
+    certificates.xie_theorem_6(0.9, 0.05, np.array([16.0]), np.array([0.1])),
+    certificates.xie_theorem_6_reach(0.9, 0.05, 16.0, 2),
+    certificates.precad_theorem_2_printed(0.9, 1.0, 1, 0.3),
+    privacy.precad_theorem_1_case_2(**STEPS, rounds=3, delta=1e-5),
+    privacy.precad_case_2_by_pld(**STEPS, rounds=3, delta=1e-5),
+    privacy.xie_table(rate=0.1, noise_multiplier=0.5, steps=3, delta=0.0029),
+    privacy.xie_proposition_1(
         batch_rate=0.1,
         user_rate=0.3,
         noise_multiplier=2.0,
@@ -173,18 +144,34 @@ REPRODUCTIONS: list[Reproduction[Any]] = [
 
 
 @pytest.mark.parametrize("printed", REPRODUCTIONS, ids=lambda printed: printed.source)
-def test_a_reproduction_never_becomes_a_certificate(printed: Reproduction[Any]) -> None:
+def test_a_reproduction_never_becomes_a_certificate(printed: Any) -> None:
     assert printed.flaw
     assert not isinstance(printed, Guarantee | Certified | PrivacyStatement)
     assert not hasattr(printed, "curves")
-    with pytest.raises(Misconfiguration, match="guarantee"):
-        certify_predictions(ONE, printed)  # type: ignore[arg-type]
-    with pytest.raises(Misconfiguration, match="guarantee"):
-        certify_prediction(0.99, 0.01, 0, printed)  # type: ignore[arg-type]
-    with pytest.raises(Misconfiguration, match="guarantee"):
-        attack_bounds(0.5, 1.0, printed, 1)  # type: ignore[arg-type]
-    with pytest.raises(Misconfiguration, match="guarantee"):
-        fewest_attackers(0.5, 1.0, 2.0, printed)  # type: ignore[arg-type]
+    for certify in (
+        lambda: certify_predictions(ONE, printed),
+        lambda: certify_prediction(0.99, 0.01, 0, printed),
+        lambda: attack_bounds(0.5, 1.0, printed, 1),
+        lambda: fewest_attackers(0.5, 1.0, 2.0, printed),
+    ):
+        with pytest.raises(Misconfiguration, match="guarantee"):
+            certify()
+
+
+def test_nothing_published_issues_a_certificate() -> None:
+    issued = (Certified, Curves, Guarantee, PredictionCertificates, PrivacyStatement,
+              SmoothingCertificates)  # fmt: skip
+    defined = 0
+    for found in pkgutil.iter_modules(printed_in_papers.__path__):
+        module = importlib.import_module(f"{printed_in_papers.__name__}.{found.name}")
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) != module.__name__:
+                continue
+            defined += 1
+            assert not (isinstance(value, type) and issubclass(value, issued)), name
+            returned = getattr(value, "__annotations__", {}).get("return")
+            assert {returned, *get_args(returned)}.isdisjoint(issued), name
+    assert defined > 20
 
 
 # Intervals
@@ -269,27 +256,24 @@ def test_bagging_agrees_with_exact_fractions_over_all_sizes() -> None:
 
 
 def test_partitions_agree_with_moving_votes() -> None:
-    generator = np.random.default_rng(11)
-    counts = generator.multinomial(11, [0.5, 0.3, 0.2], 60)
+    counts = np.random.default_rng(11).multinomial(11, [0.5, 0.3, 0.2], 60)
     found = partition_radii(counts)
+
+    def flips(row: list[int], label: int, changed: int) -> bool:
+        """Whether so many votes less for the label and more for one rival make another winner."""
+        winners = set()
+        for rival in {0, 1, 2} - {label}:
+            moved = list(row)
+            step = min(changed, moved[label])
+            moved[label] -= step
+            moved[rival] += step
+            winners.add(int(np.argmax(moved)))
+        return winners != {label}
+
     for row, label, radius in zip(counts, found.labels, found.radius, strict=True):
-
-        def winner(votes: list[int]) -> int:
-            return int(np.argmax(votes))
-
-        def flips(changed: int, row: Integers = row, label: int = int(label)) -> bool:
-            for rival in range(3):
-                if rival != label:
-                    moved = row.tolist()
-                    step = min(changed, moved[label])
-                    moved[label] -= step
-                    moved[rival] += step
-                    if winner(moved) != label:
-                        return True
-            return False
-
-        assert not flips(int(radius))
-        assert flips(int(radius) + 1)
+        votes, own = row.tolist(), int(label)
+        assert not flips(votes, own, int(radius))
+        assert flips(votes, own, int(radius) + 1)
 
 
 # Bad input
@@ -302,9 +286,9 @@ def test_partitions_agree_with_moving_votes() -> None:
         ("sampling", lambda: RenyiGroups(FIXED_SIZE)),
         ("sampling", lambda: ExactGroups(replace(FIXED_SIZE, sampling=Sampling.POISSON))),
         ("delta", lambda: ExactGroups(MECHANISM).as_approximate(1.0)),
-        ("k", lambda: ExactGroups(MECHANISM).curves(-1, Direction.ADDITIONS)),
-        ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(1.5)),
-        ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(math.nan)),
+        ("k", lambda: ExactGroups(MECHANISM).curves(-1, ADDED)),
+        ("score", lambda: GaussianDP(1).curves(1, ADDED).upper(1.5)),
+        ("score", lambda: GaussianDP(1).curves(1, ADDED).upper(math.nan)),
         ("mu", lambda: GaussianDP(-1)),
         ("epsilon", lambda: ApproximateDP.single(-0.1, 0.0)),
         ("delta", lambda: ApproximateDP.single(0.1, 1.0)),
@@ -331,22 +315,17 @@ def test_partitions_agree_with_moving_votes() -> None:
         ("selection", lambda: certify_smoothing([[9, 1]], 1.0, TWO_CLASSES, [[1, 0, 0]])),
         ("training_size", lambda: bagging_radii(ONE, 0, 5)),
         ("directions", lambda: certify_predictions(ONE, GaussianDP(1), ())),
-        ("k", lambda: Iterated(GaussianDP(1)).curves(-2, Direction.ADDITIONS)),
+        ("k", lambda: Iterated(GaussianDP(1)).curves(-2, ADDED)),
+        ("epsilons", lambda: ApproximateDP((), ())),
+        ("epsilons", lambda: ApproximateDP((1.0,), ())),
+        ("epsilons", lambda: ApproximateDP((1.0, 2.0), (1e-5,))),
     ],
 )
-def test_bad_input_names_field_and_remedy(field: str, make: object) -> None:
+def test_bad_input_names_field_and_remedy(field: str, make: Callable[[], object]) -> None:
     with pytest.raises(Misconfiguration) as caught:
-        make()  # type: ignore[operator]
+        make()
     assert caught.value.field == field
     assert caught.value.remedy
-
-
-@pytest.mark.parametrize(("epsilons", "deltas"), [((), ()), ((1.0,), ()), ((1.0, 2.0), (1e-5,))])
-def test_an_epsilon_without_its_delta_is_refused(
-    epsilons: tuple[float, ...], deltas: tuple[float, ...]
-) -> None:
-    with pytest.raises(Misconfiguration, match="give as many as deltas"):
-        ApproximateDP(epsilons, deltas)
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -365,30 +344,3 @@ def test_absent_honest_clients_are_deleted_whatever_the_attackers_do(direction: 
         assert (chosen.upper(scores) == both.upper(scores)).all()
     nobody = WithAbsent(base, 3).curves(0, direction)
     assert (nobody.upper(scores) == scores).all()
-
-
-def test_replacements_cost_about_twice_as_much() -> None:
-    guarantee = GaussianDP(0.1)
-    single = certify_prediction(0.9, 0.05, 0, guarantee)
-    replaced = certify_prediction(0.9, 0.05, 0, Replacements(guarantee))
-    assert isinstance(single, Certified)
-    assert isinstance(replaced, Certified)
-    assert single.radius == 14
-    assert replaced.radius == 7
-
-
-def test_nothing_published_issues_a_certificate() -> None:
-    certificates = (Certified, Curves, Guarantee, PredictionCertificates, PrivacyStatement,
-                    SmoothingCertificates)  # fmt: skip
-    defined = 0
-    for found in pkgutil.iter_modules(printed_in_papers.__path__):
-        module = importlib.import_module(f"{printed_in_papers.__name__}.{found.name}")
-        for name, value in vars(module).items():
-            if getattr(value, "__module__", None) != module.__name__:
-                continue
-            defined += 1
-            assert not (isinstance(value, type) and issubclass(value, certificates)), name
-            returned = getattr(value, "__annotations__", {}).get("return")
-            types = {returned, *get_args(returned)}
-            assert types.isdisjoint(certificates), name
-    assert defined > 20
