@@ -19,29 +19,19 @@ DEMO: dict[str, Any] = {
     "client_rate": 1.0,
     "noise_multiplier": 2.0,
     "rounds": 60,
-    "delta": 1e-5,
 }
-PAPER: dict[str, Any] = {
-    "record_rate": 0.05,
-    "client_rate": 0.1,
-    "noise_multiplier": 1.0,
-    "rounds": 5000,
-    "delta": 1e-5,
-}
+PAPER = DEMO | {"record_rate": 0.05, "client_rate": 0.1, "noise_multiplier": 1.0, "rounds": 5000}
+STEP: dict[str, Any] = {"record_rate": 0.05, "noise_multiplier": 1.0, "delta": 1e-5}
 
 
-def one(
-    adversary: Adversary, accountant: AccountantName = AccountantName.EXACT, **values: Any
-) -> PrivacyStatement:
-    delta = values.pop("delta")
-    (statement,) = guarantees(Run(**values), delta, [adversary], [accountant])
+def one(adversary: Adversary, **values: Any) -> PrivacyStatement:
+    """By the exact accountant."""
+    (statement,) = guarantees(Run(**values), 1e-5, [adversary], [AccountantName.EXACT])
     return statement
 
 
-def stated(values: dict[str, Any], **more: Any) -> tuple[PrivacyStatement, ...]:
-    run = {**values, **more}
-    delta = run.pop("delta")
-    return guarantees(Run(**run), delta)
+def stated(**values: Any) -> tuple[PrivacyStatement, ...]:
+    return guarantees(Run(**values), 1e-5)
 
 
 def test_planning_takes_a_high_quantile_of_participations_not_the_mean() -> None:
@@ -61,13 +51,13 @@ def test_clients_only_is_an_atom_mixture_before_a_run_and_real_participations_af
 
 
 def test_without_clips_the_client_level_is_left_out_and_refused_when_asked_for() -> None:
-    assert {s.adversary for s in stated(DEMO)} == {Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY}
+    assert {s.adversary for s in stated(**DEMO)} == {Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY}
     with pytest.raises(Misconfiguration, match="sensitivity_ratio"):
         one(Adversary.CLIENT_LEVEL, **DEMO)
 
 
 def test_json_has_the_agreed_keys_and_no_infinity() -> None:
-    statements = stated(DEMO, sensitivity_ratio=0.01)
+    statements = stated(**DEMO, sensitivity_ratio=0.01)
     assert any(s.mu == math.inf for s in statements)
     for statement in statements:
         document = json.loads(json.dumps(statement.to_json(), allow_nan=False))
@@ -77,13 +67,12 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
             *("mu", "malicious_server", "advantage_delta"),
         }
         assert document["record_rate"] == 0.2
-        if statement.accountant is not AccountantName.GDP_CLT:
-            assert document["mu"] is None
+        assert document["mu"] is None or statement.accountant is AccountantName.GDP_CLT
 
 
 @pytest.mark.parametrize(("limit", "ceiling"), [(4.0, 1000), (4.0, 50), (0.5, 1000), (0.0, 10)])
 def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> None:
-    step: dict[str, Any] = {"record_rate": 0.2, "noise_multiplier": 2.0, "delta": 1e-5}
+    step = STEP | {"record_rate": 0.2, "noise_multiplier": 2.0}
     most = most_participations(**step, epsilon_limit=limit, ceiling=ceiling)
     assert 0 <= most <= ceiling
     assert record_epsilon(**step, participations=most) <= limit
@@ -92,14 +81,11 @@ def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> 
 
 
 def test_an_unhidden_coin_is_an_atom_and_amplifies_nothing() -> None:
-    seen = one(Adversary.CLIENT_LEVEL, **DEMO | {"client_rate": 0.1}, sensitivity_ratio=2.0)
-    hidden = one(
-        Adversary.CLIENT_LEVEL,
-        **DEMO | {"client_rate": 0.1},
-        sensitivity_ratio=2.0,
-        cover_uploads=True,
+    seldom = DEMO | {"client_rate": 0.1}
+    seen, hidden, always = (
+        one(Adversary.CLIENT_LEVEL, **values, sensitivity_ratio=2.0)
+        for values in (seldom, seldom | {"cover_uploads": True}, DEMO)
     )
-    always = one(Adversary.CLIENT_LEVEL, **DEMO, sensitivity_ratio=2.0)
     assert hidden.epsilon < seen.epsilon / 2
     assert seen.epsilon < always.epsilon
     sigma = math.sqrt(2) * 2 * 2
@@ -110,17 +96,15 @@ def test_an_unhidden_coin_is_an_atom_and_amplifies_nothing() -> None:
 
 
 def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() -> None:
-    step: dict[str, Any] = {"record_rate": 0.05, "noise_multiplier": 1.0, "delta": 1e-5}
-    twice = record_epsilon(**step, counts={1: 50})
-    halved = record_epsilon(**step | {"noise_multiplier": 1 / math.sqrt(2)}, participations=50)
-    assert twice == halved
-    assert round(twice, 2) == 5.98
-    assert round(record_epsilon(**step, participations=100), 2) == 3.50
-    mixed = record_epsilon(**step, counts={0: 50, 1: 2, 5: 0})
-    assert (
-        record_epsilon(**step, participations=52) < mixed < record_epsilon(**step, counts={1: 52})
-    )
-    assert record_epsilon(**step, counts={0: 50}) == record_epsilon(**step, participations=50)
+    twice = record_epsilon(**STEP, counts={1: 50})
+    halved = STEP | {"noise_multiplier": 1 / math.sqrt(2)}
+    assert twice == record_epsilon(**halved, participations=50)
+    further = record_epsilon(**STEP, participations=100)
+    assert (round(twice, 2), round(further, 2)) == (5.98, 3.50)
+    mixed = record_epsilon(**STEP, counts={0: 50, 1: 2, 5: 0})
+    least, most = {"participations": 52}, {"counts": {1: 52}}
+    assert record_epsilon(**STEP, **least) < mixed < record_epsilon(**STEP, **most)
+    assert record_epsilon(**STEP, counts={0: 50}) == record_epsilon(**STEP, participations=50)
 
 
 @pytest.mark.parametrize(
@@ -128,26 +112,25 @@ def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() 
 )
 def test_participations_or_counts_and_both_in_range(given: dict[str, Any]) -> None:
     with pytest.raises(Misconfiguration):
-        record_epsilon(record_rate=0.05, noise_multiplier=1.0, delta=1e-5, **given)
+        record_epsilon(**STEP, **given)
 
 
 def test_a_run_takes_counts_by_m_at_every_level() -> None:
     values = DEMO | {"client_rate": 0.5, "sensitivity_ratio": 2.0}
-    plain = stated(values, participations=30)
-    again = stated(values, counts={0: 25, 2: 5})
+    plain = stated(**values, participations=30)
+    again = stated(**values, counts={0: 25, 2: 5})
     for once, more in zip(plain, again, strict=True):
         assert once.compositions == more.compositions
         assert once.epsilon < more.epsilon
     with pytest.raises(Misconfiguration, match="participations"):
-        stated(values, participations=29, counts={0: 25, 2: 5})
+        stated(**values, participations=29, counts={0: 25, 2: 5})
     with pytest.raises(Misconfiguration, match="at most 60"):
-        stated(values, counts={0: 60, 1: 1})
+        stated(**values, counts={0: 60, 1: 1})
 
 
 def test_every_statement_says_what_its_participations_are() -> None:
-    values = {name: value for name, value in DEMO.items() if name != "delta"}
-    assert Run(**values).basis is Basis.PLANNED
-    counted = Run(**values, counts={0: 20, 1: 4})
+    assert Run(**DEMO).basis is Basis.PLANNED
+    counted = Run(**DEMO, counts={0: 20, 1: 4})
     assert counted.basis is Basis.COUNTED
     capped = counted.at_cap(40)
     assert (capped.basis, capped.participations, capped.counts) == (Basis.CAP, 40, {0: 36, 1: 4})
@@ -157,7 +140,7 @@ def test_every_statement_says_what_its_participations_are() -> None:
     )
     assert real.epsilon < cap.epsilon
     assert cap.to_json()["basis"] == "cap"
-    assert Run(**values).at_cap(1000).participations == 60
+    assert Run(**DEMO).at_cap(1000).participations == 60
     beyond = counted.at_cap(20)
     # Only T was fixed before it came to that.
     assert (beyond.participations, beyond.counts) == (60, {0: 56, 1: 4})
@@ -165,8 +148,7 @@ def test_every_statement_says_what_its_participations_are() -> None:
 
 def often(attempts: int, projections: int = 40, *, proved: bool = False) -> Run:
     """A run of so many tests of one owner's updates."""
-    run = Run(**{name: value for name, value in DEMO.items() if name != "delta"})
-    return replace(run, attempts=attempts, projections=projections, malicious_server=proved)
+    return Run(**DEMO, attempts=attempts, projections=projections, malicious_server=proved)
 
 
 def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
@@ -203,16 +185,14 @@ def test_only_proofs_and_only_at_the_cap_a_statement_covers_a_malicious_server(
         for each in (run, replace(run, participations=3, basis=None)):
             assert not any(s.malicious_server for s in guarantees(each, 1e-5))
         for statement in guarantees(run.at_cap(run.rounds), 1e-5):
-            one = statement.adversary is Adversary.ONE_SERVER
-            assert statement.malicious_server == (covers and one)
-            assert ("malicious" in statement.against) == statement.malicious_server
-            assert statement.to_json()["malicious_server"] == statement.malicious_server
-            assert statement.rejection_delta is not None
-            assert statement.rejection_delta > 0
-            if statement.malicious_server:
-                assert statement.advantage_delta == advantages(statement.epsilon, run)
-            else:
-                assert statement.advantage_delta is None
+            one_server = statement.adversary is Adversary.ONE_SERVER
+            covered = statement.malicious_server
+            assert covered == (covers and one_server)
+            assert ("malicious" in statement.against) == covered
+            assert statement.to_json()["malicious_server"] == covered
+            assert (statement.rejection_delta or 0) > 0
+            advantage = advantages(statement.epsilon, run) if covered else None
+            assert statement.advantage_delta == advantage
         joint = guarantees([run.at_cap(3), Run.of(make_task(8)).at_cap(3)], 1e-5)
         assert not any(each.malicious_server for each in joint)
         joint = guarantees([run.at_cap(3)] * 2, 1e-5)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import save_file
+from tests.rig.commands import precad
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.local_deployment import to_toml
@@ -21,7 +21,7 @@ from precad.client.owner_settings import JoinSettings
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.authority import make_request, to_pem
-from precad.common.identity.credentials import Identity, accept, create_request
+from precad.common.identity.credentials import accept, create_request
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal, private_key
 from precad.common.model import initial_vector
@@ -40,13 +40,8 @@ dealer = "dealer.example:7303"
 owners = { data = "ward.csv", model = "nets:Net" }
 """
 WITHOUT_DEALER = re.sub("dealer = .*\n", "", CONSORTIUM)
-PARTIES: dict[str, tuple[str, ...]] = {
-    "server-a": ("server-a",),
-    "server-b": ("server-b",),
-    "dealer": ("dealer",),
-    "ward-3": ("client", "ward-3"),
-    "operator": ("operator",),
-}
+PARTIES = {name: (name,) for name in ("server-a", "server-b", "dealer", "operator")}
+PARTIES["ward-3"] = ("client", "ward-3")
 SETTINGS: dict[str, type[Settings]] = {
     "server-a": ServerASettings,
     "server-b": ServerBSettings,
@@ -55,23 +50,19 @@ SETTINGS: dict[str, type[Settings]] = {
 }
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [*map(str, arguments)])
-
-
 @pytest.fixture
 def agreed(tmp_path: Path) -> Path:
     """A folder with task, consortium and root."""
     shutil.copy(CHECKOUT / "deploy" / "task.toml", tmp_path)
     (tmp_path / "consortium.toml").write_text(CONSORTIUM)
-    assert run("keys", "init", tmp_path / "root", "--root-only").exit_code == 0
+    assert precad("keys", "init", tmp_path / "root", "--root-only").exit_code == 0
     return tmp_path
 
 
 def kit(agreed: Path, *party: str, out: str = "") -> Any:
     given = ("--consortium", agreed / "consortium.toml", "--root", agreed / "root")
     (agreed / out).mkdir(exist_ok=True)
-    return run("kit", *party, *given, "--out", agreed / out)
+    return precad("kit", *party, *given, "--out", agreed / out)
 
 
 def unpacked(agreed: Path, name: str) -> Path:
@@ -82,21 +73,21 @@ def unpacked(agreed: Path, name: str) -> Path:
     return agreed / name
 
 
+def texts_of(folder: Path) -> dict[Path, str]:
+    return {path: path.read_text("latin-1") for path in folder.rglob("*") if path.is_file()}
+
+
 def without_dealer(agreed: Path) -> None:
     """The owners prove their norms: two servers are all there is."""
-    task = agreed / "task.toml"
-    task.write_text((CHECKOUT / "deploy" / "proof" / "task.toml").read_text())
-    (agreed / "consortium.toml").write_text(
-        re.sub("^dealer.*\n", "", CONSORTIUM, flags=re.MULTILINE)
-    )
+    shutil.copy(CHECKOUT / "deploy" / "proof" / "task.toml", agreed)
+    (agreed / "consortium.toml").write_text(WITHOUT_DEALER)
 
 
 @pytest.mark.parametrize("name", sorted(PARTIES.keys() - {"dealer"}))
 def test_without_a_dealer_no_kit_speaks_of_one(name: str, agreed: Path) -> None:
     without_dealer(agreed)
     folder = unpacked(agreed, name)
-    texts = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
-    assert [file for file, text in texts.items() if "dealer" in text.lower()] == []
+    assert not [path for path, text in texts_of(folder).items() if "dealer" in text.lower()]
     if name in SETTINGS:
         assert "dealer" not in SETTINGS[name].load(folder / "settings.toml").model_fields_set
 
@@ -118,9 +109,9 @@ def test_a_kit_has_what_its_party_needs_and_no_key(name: str, agreed: Path) -> N
     assert (folder / "keys").stat().st_mode & 0o777 == 0o700
     # A token goes into the settings.
     assert {each.stat().st_mode & 0o77 for each in folder.glob("settings.toml")} <= {0}
-    texts = [path.read_text() for path in folder.rglob("*") if path.is_file()]
-    assert not [text for text in texts if "PRIVATE KEY" in text]
-    steps = (folder / "NEXT.txt").read_text()
+    texts = texts_of(folder)
+    assert not [path for path, text in texts.items() if "PRIVATE KEY" in text]
+    steps = texts[folder / "NEXT.txt"]
     assert f"precad keys request {name}/keys {' '.join(PARTIES[name])}\n" in steps
     if name in SETTINGS:
         settings = SETTINGS[name].load(folder / "settings.toml")
@@ -132,29 +123,26 @@ def test_a_kit_has_what_its_party_needs_and_no_key(name: str, agreed: Path) -> N
 
 def test_settings_say_where_the_others_are(agreed: Path) -> None:
     a = ServerASettings.load(unpacked(agreed, "server-a") / "settings.toml")
-    assert (a.listen, a.server_b) == ("0.0.0.0:7301", "b.example:7302")
-    assert a.dealer == "dealer.example:7303"
+    assert (a.listen, a.server_b, a.dealer) == ("0.0.0.0:7301", B, "dealer.example:7303")
     owner = JoinSettings.load(unpacked(agreed, "ward-3") / "settings.toml")
     assert (owner.client, owner.server_a, owner.server_b) == ("ward-3", A, B)
-    assert (owner.data.name, owner.model) == ("ward.csv", "nets:Net")
-    assert owner.epsilon_limit is None
+    assert (owner.data.name, owner.model, owner.epsilon_limit) == ("ward.csv", "nets:Net", None)
 
 
 def test_columns_of_any_name_reach_an_owners_settings(agreed: Path) -> None:
     names = {"blood pressure": "RR.sys", "a.b": 'quoted "x"', "😀": "naïve", "": "#"}
-    consortium = {"task": "task.toml", "server_a": A, "server_b": B, "dealer": "d.example:7303"}
     owners = {"data": "ward.csv", "columns": {"rename": names}}
+    consortium = {"task": "task.toml", "server_a": A, "server_b": B, "dealer": "d.example:7303"}
     (agreed / "consortium.toml").write_text(to_toml(consortium | {"owners": owners}), "utf-8")
     settings = JoinSettings.load(unpacked(agreed, "ward-3") / "settings.toml")
     assert settings.columns.rename == names
 
 
 def test_what_is_read_out_is_the_archive_and_the_same_for_whoever_packs_it(agreed: Path) -> None:
-    first = kit(agreed, "server-a", out="one").stdout
-    second = kit(agreed, "server-a", out="two").stdout
-    one, two = (agreed / name / "server-a-kit.tar.gz" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
-    assert hashlib.sha256(one.read_bytes()).hexdigest() in first
+    first, second = (kit(agreed, "server-a", out=out).stdout for out in ("one", "two"))
+    one, two = ((agreed / out / "server-a-kit.tar.gz").read_bytes() for out in ("one", "two"))
+    assert one == two
+    assert hashlib.sha256(one).hexdigest() in first
     assert first.splitlines()[1:] == second.splitlines()[1:]
 
 
@@ -170,8 +158,7 @@ def test_what_is_read_out_is_the_archive_and_the_same_for_whoever_packs_it(agree
 def test_a_wrong_consortium_is_refused(before: str, after: str, said: str, agreed: Path) -> None:
     (agreed / "consortium.toml").write_text(CONSORTIUM.replace(before, after))
     result = kit(agreed, "server-a")
-    assert result.exit_code == 2
-    assert said in result.stderr
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
     assert not list(agreed.glob("*-kit.tar.gz"))
 
 
@@ -182,18 +169,16 @@ def further(agreed: Path, name: str, task: str = "clinics") -> Any:
     ports = CONSORTIUM.replace("task.toml", "further.toml").replace(":73", ":74")
     (agreed / "further-consortium.toml").write_text(ports)
     agreed_on = ("--consortium", agreed / "further-consortium.toml", "--out", agreed)
-    return run("kit", *PARTIES[name], "--further", task, *agreed_on)
-
-
-def type_in(agreed: Path, *commands: str) -> None:
-    for command in commands:
-        subprocess.run(command, cwd=agreed, shell=True, check=True)
+    return precad("kit", *PARTIES[name], "--further", task, *agreed_on)
 
 
 def further_unpacked(agreed: Path, name: str) -> Path:
     """Beside the first task's kit."""
-    assert further(agreed, name).exit_code == 0
-    type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
+    result = further(agreed, name)
+    archive = agreed / f"{name}-clinics-kit.tar.gz"
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() in result.stdout
+    assert str(Task.load(agreed / "further.toml").digest) in result.stdout
+    subprocess.run(["tar", "-xzf", archive.name], cwd=agreed, check=True)
     return agreed / name / "clinics"
 
 
@@ -206,17 +191,16 @@ def next_steps(folder: Path) -> list[str]:
 @pytest.mark.parametrize("name", ["server-a", "dealer"])
 def test_a_further_task_s_kit_leaves_the_first_as_it_was(name: str, agreed: Path) -> None:
     folder = unpacked(agreed, name)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    kind = SETTINGS[name]
-    mode = (folder / "keys").stat().st_mode
-    further_unpacked(agreed, name)
-    assert {path: path.read_bytes() for path in before} == before
+    before, mode = texts_of(folder), (folder / "keys").stat().st_mode
+    more = further_unpacked(agreed, name)
+    assert texts_of(folder).items() >= before.items()
     assert (folder / "keys").stat().st_mode == mode
     unit = f"precad-{name}-clinics.service"
-    files = {path.name for path in (folder / "clinics").iterdir()}
+    files = {path.name for path in more.iterdir()}
     assert files == {"task.toml", "settings.toml", "compose.yml", unit, "NEXT.txt"}
-    assert "--config clinics/settings.toml\n" in (folder / "clinics" / unit).read_text()
-    first, own = (kind.load(place / "settings.toml") for place in (folder, folder / "clinics"))
+    assert "--config clinics/settings.toml\n" in (more / unit).read_text()
+    kind = SETTINGS[name]
+    first, own = (kind.load(place / "settings.toml") for place in (folder, more))
     assert own.identity.resolve() == first.identity.resolve()
     differ = {"task", "listen", "server_b", "dealer", "state", "journal"} & set(kind.model_fields)
     assert all(getattr(first, field) != getattr(own, field) for field in differ)
@@ -226,34 +210,27 @@ def test_a_further_task_s_kit_leaves_the_first_as_it_was(name: str, agreed: Path
 
 def test_an_owner_s_further_task_has_the_first_one_s_records_and_account(agreed: Path) -> None:
     folder = unpacked(agreed, "ward-3")
-    further_unpacked(agreed, "ward-3")
-    first = JoinSettings.load(folder / "settings.toml")
-    own = JoinSettings.load(folder / "clinics" / "settings.toml")
-
-    def place(path: Path | None) -> Path | None:
-        return None if path is None else path.resolve()
-
-    assert place(own.data) == place(first.data)
-    assert place(own.identity) == place(first.identity)
-    assert place(own.account) == place(first.state) != place(own.state)
+    more = further_unpacked(agreed, "ward-3")
+    first, own = (JoinSettings.load(place / "settings.toml") for place in (folder, more))
+    assert own.account is not None
+    places = (own.data, own.identity, own.account)
+    assert [place.resolve() for place in places] == [
+        place.resolve() for place in (first.data, first.identity, first.state)
+    ]
+    assert own.account.resolve() != own.state.resolve()
     assert (own.client, own.server_a) == ("ward-3", "a.example:7401")
-    assert "precad join --config ward-3/clinics/settings.toml" in next_steps(folder / "clinics")
+    assert "precad join --config ward-3/clinics/settings.toml" in next_steps(more)
 
 
 @pytest.mark.parametrize("name", PARTIES)
-def test_a_further_task_s_kit_holds_no_key_and_names_what_is_read_out(
+def test_a_further_task_s_kit_holds_no_key_and_its_steps_are_commands(
     name: str, agreed: Path
 ) -> None:
-    result = further(agreed, name)
-    archive = agreed / f"{name}-clinics-kit.tar.gz"
+    folder = further_unpacked(agreed, name)
+    assert not [path for path, text in texts_of(folder).items() if "PRIVATE KEY" in text]
     digest = str(Task.load(agreed / "further.toml").digest)
-    assert hashlib.sha256(archive.read_bytes()).hexdigest() in result.stdout
-    assert digest in result.stdout
-    type_in(agreed, f"tar -xzf {archive.name}")
-    texts = [path.read_text() for path in (agreed / name).rglob("*") if path.is_file()]
-    assert not [text for text in texts if "PRIVATE KEY" in text]
-    assert digest in (agreed / name / "clinics" / "NEXT.txt").read_text()
-    for step in next_steps(agreed / name / "clinics"):
+    assert digest in (folder / "NEXT.txt").read_text()
+    for step in next_steps(folder):
         if step.startswith("precad "):
             words = shlex.split(step)[1:]
             inner, context = ANY_APP, None
@@ -274,9 +251,8 @@ def test_a_further_task_s_piece_of_the_compose_file_goes_with_the_first(
     name: str, agreed: Path
 ) -> None:
     folder = unpacked(agreed, name)
-    further_unpacked(agreed, name)
+    more = (further_unpacked(agreed, name) / "compose.yml").read_text()
     whole = (folder / "compose.yml").read_text()
-    more = (folder / "clinics" / "compose.yml").read_text()
     mounts = [line.split(":") for line in re.findall(r"^      - (\S+:/\S+)$", more, re.MULTILINE)]
     # What is mounted from this machine comes with the kits, or is the owner's own.
     own = {"./keys", "./records.csv"}
@@ -302,11 +278,12 @@ def test_weights_travel_with_the_task_to_whom_starts_from_them(name: str, agreed
     wishes = ("--features", "4", "--classes", "2", "--records", "3x600", "--epsilon", "3")
     start = ("--from", agreed / "start.safetensors")
     (agreed / "task.toml").unlink()
-    made = run("task", "new", agreed / "task.toml", "--architecture", "logistic", *wishes, *start)
+    made = precad(
+        "task", "new", agreed / "task.toml", "--architecture", "logistic", *wishes, *start
+    )
     assert made.exit_code == 0, made.output
     folder = unpacked(agreed, name)
-    further_unpacked(agreed, name)
-    for place, within in ((folder, ""), (folder / "clinics", "clinics/")):
+    for place, within in ((folder, ""), (further_unpacked(agreed, name), "clinics/")):
         if name == "dealer":
             assert not (place / "start.safetensors").exists()
             continue
@@ -318,8 +295,7 @@ def test_weights_travel_with_the_task_to_whom_starts_from_them(name: str, agreed
     (agreed / "start.safetensors").rename(agreed / "far" / "start.safetensors")
     (agreed / "task.toml").write_text(text.replace('"start.saf', '"far/start.saf'))
     refused = kit(agreed, *PARTIES["server-a"])
-    assert refused.exit_code == 2
-    assert "must lie beside" in refused.stderr
+    assert (refused.exit_code, "must lie beside" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -346,18 +322,10 @@ def offered(agreed: Path, principal: Principal, request: Path, name: str = "offe
     return Deployment.open(agreed / "root").issue(principal, out=agreed / name, request=request)
 
 
-def test_a_certificate_of_the_own_key_is_accepted(agreed: Path) -> None:
-    keys = unpacked(agreed, "server-a") / "keys"
-    party = Principal.service(Role.SERVER_A)
-    result = run("keys", "accept", keys, offered(agreed, party, create_request(keys, party)))
-    assert (result.exit_code, result.stdout) == (0, "server-a.precad: complete\n")
-    assert Identity.load(keys).principal == party
-
-
 def test_what_is_read_out_of_a_request_is_its_keys(agreed: Path) -> None:
     party = Principal.client("ward-3")
     shown = [
-        run("keys", "show", create_request(agreed / name, party)).stdout for name in ("x", "y")
+        precad("keys", "show", create_request(agreed / name, party)).stdout for name in ("x", "y")
     ]
     assert all(text.startswith("ward-3.client.precad: asks for a certificate\n") for text in shown)
     assert shown[0] != shown[1]
@@ -367,7 +335,7 @@ def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> N
     keys = unpacked(agreed, "server-a") / "keys"
     a, b = (Principal.service(role) for role in (Role.SERVER_A, Role.SERVER_B))
     request = create_request(keys, a)
-    before = {path.name: path.read_bytes() for path in keys.iterdir()}
+    before = texts_of(keys)
     another_key = offered(agreed, a, create_request(agreed / "elsewhere", a), "another-key")
     with pytest.raises(Misconfiguration, match="belongs to another certificate"):
         accept(keys, another_key)
@@ -380,4 +348,4 @@ def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> N
     talked.write_bytes(to_pem(make_request(private_key(Secret(key.read_bytes()), "x"), b)))
     with pytest.raises(Misconfiguration, match=r"is for server-a\.precad, not server-b"):
         accept(keys, offered(agreed, b, talked, "another-party"))
-    assert {path.name: path.read_bytes() for path in keys.iterdir()} == before
+    assert texts_of(keys) == before

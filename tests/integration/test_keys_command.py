@@ -278,7 +278,7 @@ def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(renew
     assert {*found} == {"ca.pem", "coin.key", "key.pem", "request.pem"}
     assert modes(new / "coin.key", new / "key.pem") == {0o600}
     # Whole once its certificate has come.
-    keys("accept", new, came)
+    assert keys("accept", new, came) == "server-a.precad: complete\n"
     assert Identity.load(new).principal == Principal.service(Role.SERVER_A)
 
 

@@ -58,10 +58,9 @@ def test_every_private_method_has_the_same_noise_and_a_federation_the_same_epsil
         task = task_of(how, load("digits"), cell["clients"])
         assert (task.privacy.noise_multiplier, task.objective) == (noise, how.objective)
     results = measured("dpcert-table2", cells, tmp_path)
-    trained = {result.settings["trained"] for result in results}
-    assert trained == {"centrally", "federated"}
-    for result in results:
-        assert result.values["epsilon"] == pytest.approx(3.0, abs=0.02)
+    assert {each.settings["trained"] for each in results} == {"centrally", "federated"}
+    epsilons = [each.values["epsilon"] for each in results]
+    assert epsilons == pytest.approx([3.0] * len(results), abs=0.02)
 
 
 def test_a_metric_that_falls_with_the_radius_correlates_with_it() -> None:

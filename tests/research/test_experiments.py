@@ -2,7 +2,6 @@
 
 import errno
 import json
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,42 +22,38 @@ from precad.common.errors import Misconfiguration
 NAMES = tuple(EXPERIMENTS)
 
 
-def counted(settings: Settings, around: Surroundings) -> dict[str, Any]:
-    if settings["number"] == settings["breaks"]:
-        raise KeyboardInterrupt
-    for step in range(10):
-        around.progress(step + 1, 10)
-    return {"square": settings["number"] ** 2}
-
-
-def table(results: Sequence[Result]) -> Table:
-    return Table(["square"], [[str(result.values["square"])] for result in results])
-
-
 def squares(breaks: int | None = None) -> Experiment:
+    def measure(settings: Settings, _around: Surroundings) -> dict[str, Any]:
+        if settings["number"] == breaks:
+            raise KeyboardInterrupt
+        return {"square": settings["number"] ** 2}
+
     return Experiment(
         paper="none",
         figure="none",
         claim="Squares are squares.",
         does="Squares.",
-        settings={scale: {"breaks": None} for scale in Scale},
+        settings={scale: {"data": None} for scale in Scale},
         cells=lambda _: [{"number": n} for n in range(4)],
-        measure=lambda s, around: counted({**s, "breaks": breaks}, around),
-        table=table,
-        plot=lambda results, figure: figure.subplots().plot([r.values["square"] for r in results]),
+        measure=measure,
+        table=lambda _: Table([], []),
+        plot=lambda _results, _figure: None,
     )
 
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Puts an experiment of the test's own among the registered ones."""
-    assert NAMES
 
     def put(one: Experiment) -> str:
         monkeypatch.setitem(EXPERIMENTS._parts, "squares", one)
         return "squares"
 
     return put
+
+
+def squared(results: list[Result]) -> list[int]:
+    return [result.values["square"] for result in results]
 
 
 def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, named: Any) -> None:
@@ -71,8 +66,17 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, named: A
         tmp_path,
         on_cell=lambda result, _done, _all: seen.append(result.settings["number"]),
     )
-    assert (seen, [result.values["square"] for result in found]) == ([2, 3], [0, 1, 4, 9])
+    assert (seen, squared(found)) == ([2, 3], [0, 1, 4, 9])
     assert run("squares", Scale.SMALL, tmp_path) == found
+    # The file says what it was measured with, and another experiment's is refused.
+    document = json.loads((tmp_path / "squares-small.json").read_text())
+    (environment,) = document["environments"]
+    assert environment["versions"]["torch"]
+    assert environment["device"]
+    assert {cell["environment"] for cell in document["cells"]} == {0}
+    (tmp_path / "squares-small.json").rename(tmp_path / "other-small.json")
+    with pytest.raises(Misconfiguration, match="move it away"):
+        Kept(tmp_path, "other", Scale.SMALL)
 
 
 def test_a_cell_whose_result_cannot_be_written_goes_on_from_its_last_state(
@@ -103,46 +107,39 @@ def test_a_cell_whose_result_cannot_be_written_goes_on_from_its_last_state(
     assert not list((tmp_path / PARTIAL).iterdir())
 
 
-def test_runs_of_other_cells_at_the_same_time_keep_each_others_results(
-    tmp_path: Path, named: Any
-) -> None:
-    name, places = named(squares()), ("here", "elsewhere")
-    mine, others = (Kept(tmp_path, name, Scale.SMALL) for _ in places)
-    for number, kept, place in ((0, mine, "here"), (1, others, "elsewhere"), (2, mine, "here")):
-        settings = {"breaks": None, "number": number}
-        kept.add(Result(settings, {"square": number**2}, 0.1), {"device": place})
-    cells = EXPERIMENTS[name].all_cells(Scale.SMALL)
-    assert [result.values["square"] for result in mine.of(cells)] == [0, 1, 4]
-    document = json.loads(mine.path.read_text())
-    devices = [document["environments"][row["environment"]] for row in document["cells"]]
-    assert [each["device"] for each in devices] == ["here", "elsewhere", "here"]
-
-
 def test_runs_that_write_at_the_same_moment_lose_nothing(tmp_path: Path) -> None:
     """In threads, which the file's lock keeps apart as it does processes."""
+    places = {0: "here", 100: "elsewhere", 200: "here"}
 
     def write(first: int) -> None:
         kept = Kept(tmp_path, "squares", Scale.SMALL)
-        for number in range(20):
-            kept.add(Result({"number": first + number}, {"square": 1}, 0.1), {})
+        for number in range(first, first + 20):
+            result = Result({"number": number}, {"square": number**2}, 0.1)
+            kept.add(result, {"device": places[first]})
 
     with ThreadPoolExecutor(3) as threads:
-        list(threads.map(write, (0, 100, 200)))
-    cells: list[Settings] = [{"number": first + n} for first in (0, 100, 200) for n in range(20)]
-    assert len(Kept(tmp_path, "squares", Scale.SMALL).of(cells)) == len(cells)
+        list(threads.map(write, places))
+    kept = Kept(tmp_path, "squares", Scale.SMALL)
+    numbers = [first + n for first in places for n in range(20)]
+    found = kept.of([{"number": number} for number in numbers])
+    assert squared(found) == [number**2 for number in numbers]
+    document = json.loads(kept.path.read_text())
+    devices = [each["device"] for each in document["environments"]]
+    assert sorted(devices) == ["elsewhere", "here"]
+    for row in document["cells"]:
+        place = places[row["settings"]["number"] // 100 * 100]
+        assert devices[row["environment"]] == place
 
 
 def test_chosen_cells_are_measured_alone_and_counted(tmp_path: Path, named: Any) -> None:
     name = named(squares())
     assert Estimate(name, Scale.SMALL, tmp_path).missing == 4
     assert Estimate(name, Scale.SMALL, tmp_path, only={"number": 3}).missing == 1
-    (one,) = run(name, Scale.SMALL, tmp_path, only={"number": 3, "breaks": None})
-    assert one.values["square"] == 9
-    found = run(name, Scale.SMALL, tmp_path, only={"number": 1})
-    assert [result.values["square"] for result in found] == [1, 9]
+    for chosen, there in (({"number": 3, "data": None}, [9]), ({"number": 1}, [1, 9])):
+        assert squared(run(name, Scale.SMALL, tmp_path, only=chosen)) == there
     run(name, Scale.SMALL, tmp_path)
-    there = Estimate(name, Scale.SMALL, tmp_path)
-    assert (there.missing, there.hours) == (0, 0.0)
+    done = Estimate(name, Scale.SMALL, tmp_path)
+    assert (done.missing, done.hours) == (0, 0.0)
     for nothing in ({"number": 4}, {"squared": 1}):
         with pytest.raises(Misconfiguration, match="no cell of squares"):
             run(name, Scale.SMALL, tmp_path, only=nothing)
@@ -158,20 +155,6 @@ def test_half_a_cell_of_another_processor_is_begun_anew(tmp_path: Path) -> None:
     for other in others:
         assert at.checkpoint("squares", cell, {**here, **other}) != file
     assert at.checkpoint("squares", cell, {**here, "cores": 1}) == file
-
-
-def test_a_file_says_what_it_was_measured_with_and_another_experiments_is_refused(
-    tmp_path: Path, named: Any
-) -> None:
-    run(named(squares()), Scale.SMALL, tmp_path)
-    document = json.loads((tmp_path / "squares-small.json").read_text())
-    (found,) = document["environments"]
-    assert found["versions"]["torch"]
-    assert found["device"]
-    assert {cell["environment"] for cell in document["cells"]} == {0}
-    (tmp_path / "squares-small.json").rename(tmp_path / "other-small.json")
-    with pytest.raises(Misconfiguration, match="move it away"):
-        Kept(tmp_path, "other", Scale.SMALL)
 
 
 def test_two_parts_of_one_name_and_an_unknown_one_are_refused(tmp_path: Path) -> None:
@@ -215,15 +198,9 @@ def parts(results: list[Result]) -> list[list[Result]]:
     return [[results[i] for i in part] for part in sorted(found, key=len)[:SOME]]
 
 
-def drawn(name: str, results: list[Result]) -> Figure:
-    figure = Figure()
-    EXPERIMENTS[name].plot(results, figure)
-    return figure
-
-
 @pytest.mark.parametrize("name", MEASURED)
 def test_any_part_of_an_experiment_has_a_table_and_a_picture(name: str) -> None:
     for part in parts(kept(name)):
         table = EXPERIMENTS[name].table(part)
         assert all(len(row) == len(table.headings) for row in table.rows)
-        drawn(name, part)
+        EXPERIMENTS[name].plot(part, Figure())

@@ -42,23 +42,17 @@ def test_the_sound_bound_pays_for_what_is_not_known_and_ends_the_fewest() -> Non
         assert sound_bound(few, USERS, k) < sound_bound(many, USERS, k) < 2.1
     fewest = sound_fewest(many, USERS, 2.0)
     assert fewest is not None
-    start = sound_bound(many, USERS, 0)
-    assert sound_bound(many, USERS, fewest) <= start / 2 < sound_bound(many, USERS, fewest - 1)
+    start, before, there = (sound_bound(many, USERS, k) for k in (0, fewest - 1, fewest))
+    assert there <= start / 2 < before
 
 
 def test_an_attack_by_many_lowers_the_measured_loss_and_stays_above_the_bound() -> None:
     figure = EXPERIMENTS["xie-fig4"]
-    cell = {
-        **figure.all_cells(Scale.SMALL)[0],
-        "models": 20,
-        "bad_share": 1.0,
-        "noise_multiplier": 0.5,
-    }
-    found = {
-        k: Result(c, figure.measure(c, Surroundings()), 1.0)
-        for k in (0, 60)
-        if (c := {**cell, "bad": k})
-    }
+    small = {"models": 20, "bad_share": 1.0, "noise_multiplier": 0.5}
+    found = {}
+    for k in (0, 60):
+        cell = {**figure.all_cells(Scale.SMALL)[0], **small, "bad": k}
+        found[k] = Result(cell, figure.measure(cell, Surroundings()), 1.0)
     losses = {k: float(np.mean(r.values["losses"])) for k, r in found.items()}
     assert losses[60] < 0.9 * losses[0]
     assert sound_bound(found[0], USERS, 60) < losses[60]

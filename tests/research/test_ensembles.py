@@ -1,0 +1,304 @@
+"""UserDP-FedAvg, InsDP-FedAvg, InsDP-FedSGD and Dopamine, stacked: each model is what it is alone,
+clips bound what a user or a record moves, and what an ε of theirs stands for."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from research.algorithms import ALGORITHMS, Problem, instance_level, user_level
+from research.algorithms.ins_dp_fedsgd import PRINTED
+from research.algorithms.instance_level import InstanceLevel, exact_epsilon
+from research.algorithms.learner import Learner
+from research.algorithms.user_level import CLIPPINGS, PARTS_OF_A_ROUND, Adversary, UserLevel, Users
+from research.checkpoint import Checkpoint
+from research.datasets.partition import iid
+from research.defences import DEFENCES
+from research.models import MODELS
+from research.poisoning import ATTACKS
+
+from precad.common.errors import Misconfiguration
+from precad.simulation.datasets import load
+
+DIGITS = load("digits")
+USER: dict[str, Any] = {
+    "user_rate": 0.3,
+    "rounds": 2,
+    "noise_multiplier": 0.5,
+    "clip": 0.7,
+    "clipping": "flat",
+    "local_steps": 3,
+    "local_rate": 0.1,
+}
+RECORD: dict[str, Any] = {
+    "users_per_round": 4,
+    "rounds": 3,
+    "noise_multiplier": 1.0,
+    "clip": 0.7,
+    "batch_rate": 0.2,
+    "local_rate": 0.5,
+}
+USERS = 8
+PROBLEM = Problem(data=DIGITS, shares=iid(200, USERS, seed=0), model="logistic", seed=1)
+Ensemble = Callable[..., torch.Tensor]
+
+
+def some_users(*parts: Any) -> Users:
+    return Users.of([(DIGITS.train_x[part], DIGITS.train_y[part]) for part in parts])
+
+
+def by_user(
+    seeds: list[int], others: dict[str, Any] | None = None, users: Users | None = None, **more: Any
+) -> torch.Tensor:
+    learner = Learner(MODELS["logistic"](DIGITS))
+    users = users or some_users(*(slice(n, n + 3 + n % 3) for n in range(20)))
+    chosen, start = UserLevel(**{**USER, **more}), torch.zeros(learner.dimension)
+    return user_level.train(learner, users, start, chosen, seeds, **(others or {}))
+
+
+def by_record(
+    seeds: list[int], others: dict[str, Any] | None = None, users: Users | None = None, **more: Any
+) -> torch.Tensor:
+    learner = Learner(MODELS["logistic"](DIGITS))
+    users = users or some_users(*PROBLEM.shares)
+    chosen = InstanceLevel(**{**RECORD, "local_steps": 3, **more})
+    start = torch.zeros(learner.dimension)
+    return instance_level.train(learner, users, start, chosen, seeds, **(others or {}))[0]
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "batches"),
+    [(by_user, {}), (by_user, {"batch_size": 2}), (by_record, {})],
+    ids=["users", "users in batches", "records"],
+)
+def test_a_model_is_the_same_alone_and_among_others(
+    ensemble: Ensemble, batches: dict[str, int]
+) -> None:
+    together, alone = (ensemble(seeds, **batches) for seeds in ([1, 2, 3], [2]))
+    torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(together[0], together[1], atol=1e-3)
+    assert torch.equal(together, ensemble([1, 2, 3], **batches))
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "quiet", "sgd"),
+    [
+        # Xie et al. Sec. 6.1.2.
+        (by_user, {"user_rate": 1.0, "clip": 1e5}, {"momentum": 0.9, "weight_decay": 0.0005}),
+        (
+            by_record,
+            {"clip": 1e6, "batch_rate": 1.0, "users_per_round": 1, "local_rate": 0.1},
+            {"momentum": 0.8, "weight_decay": 0.01},
+        ),
+    ],
+    ids=["users", "records"],
+)
+def test_momentum_and_decay_are_torchs_and_a_round_begins_without_any(
+    ensemble: Ensemble, quiet: dict[str, Any], sgd: dict[str, float]
+) -> None:
+    """One user, who always takes part with all records; no clip and no noise that counts."""
+    users, learner = some_users(slice(0, 25)), Learner(MODELS["logistic"](DIGITS))
+    own = sgd if ensemble is by_record else {}
+    quiet = {**quiet, **own, "noise_multiplier": 1e-12, "rounds": 2, "local_steps": 4}
+    found = ensemble([1], users=users, **quiet)
+    expected = torch.zeros(1, learner.dimension)
+    for _ in range(2):
+        optimizer = torch.optim.SGD([expected], lr=0.1, **sgd)
+        for _ in range(4):
+            expected.grad = learner.gradients(expected, users.x, users.y, users.weights)
+            optimizer.step()
+    torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-4)
+
+
+# What a user moves
+
+
+@pytest.mark.parametrize("name", CLIPPINGS)
+def test_no_user_moves_the_sum_by_more_than_the_sensitivity(name: str) -> None:
+    rows = torch.from_numpy(np.random.default_rng(1).normal(0, 3, (9, 12))).float()
+    clipped, sensitivity = CLIPPINGS[name](rows, 0.7, (slice(0, 8), slice(8, 12)))
+    longest = float(torch.linalg.vector_norm(clipped, dim=1).max())
+    assert 0.6 * sensitivity < longest <= sensitivity * (1 + 1e-6)
+    assert sensitivity == 0.7 or "median" in name
+
+
+QUIET: dict[str, Any] = {"user_rate": 1.0, "noise_multiplier": 1e-9, "rounds": 1}
+
+
+class Watched(Learner):
+    """Remembers what each user's steps are on: of each record its place and its weight."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self.steps: list[list[dict[int, float]]] = []
+
+    def gradients(
+        self, thetas: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        self.steps.append(
+            [
+                {int(r[0]): float(w) for r, w in zip(mine, own, strict=True) if w}
+                for mine, own in zip(x, weights, strict=True)
+            ]
+        )
+        return super().gradients(thetas, x, y, weights)
+
+
+def test_an_epoch_in_batches_takes_each_record_once_in_an_order_of_its_own() -> None:
+    # Xie et al. Algorithm 1, "for batch b in local dataset"; Table 2's batch sizes.
+    counts, epochs, at_once = [7, 2, 3], 4, 3
+    shares = [
+        (np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 64), np.float32), np.zeros(n, int))
+        for n in counts
+    ]
+    learner = Watched(MODELS["logistic"](DIGITS))
+    chosen = UserLevel(**{**USER, **QUIET, "local_steps": epochs, "batch_size": at_once})
+    user_level.train(learner, Users.of(shares), torch.zeros(learner.dimension), chosen, [1])
+
+    of_user: list[list[dict[int, float]]] = [[], [], []]
+    for step, users in enumerate(learner.steps):
+        # Who has had its whole epoch rests: only the first user has more than one batch.
+        assert len(users) == (3 if step % 3 == 0 else 1)
+        for user, seen in enumerate(users):
+            of_user[user].append(seen)
+    orders = []
+    for count, mine, sizes in zip(counts, of_user, ([3, 3, 1], [2], [3]), strict=True):
+        each = math.ceil(count / at_once)
+        assert len(mine) == each * epochs
+        for epoch in range(epochs):
+            batches = mine[epoch * each : (epoch + 1) * each]
+            assert sorted(record for batch in batches for record in batch) == list(range(count))
+            assert [len(batch) for batch in batches] == sizes
+            assert all({*batch.values()} == {np.float32(1 / len(batch))} for batch in batches)
+            if count == 7:
+                orders.append([sorted(batch) for batch in batches])
+    assert any(order != orders[0] for order in orders)
+
+
+def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
+    honest = by_user([4], **QUIET)
+    bad = {"adversary": Adversary(ATTACKS["scaled-label-flipping"](gamma=1e6), 3)}
+    moved = float((by_user([4], bad, **QUIET) - honest).norm())
+    assert 0 < moved <= 3 * 2 * USER["clip"] / 20 + 1e-4
+    # Without a clip they take it where they want; a robust aggregation in the mean's place holds.
+    for name, moved_far in (("mean", True), ("krum", False)):
+        free = by_user([4], {**bad, "defence": DEFENCES[name]}, **QUIET)
+        assert (float((free - honest).norm()) > 1000) is moved_far
+
+
+def test_a_broken_off_ensemble_of_users_goes_on_to_the_same_models(tmp_path: Path) -> None:
+    kept = {"checkpoint": Checkpoint(tmp_path / "cell.npz")}
+    whole = by_user([1, 2], rounds=4)
+    played: list[int] = []
+
+    def stop(done: int, of: int) -> None:
+        assert of == 4 * PARTS_OF_A_ROUND
+        if done > 2.5 * PARTS_OF_A_ROUND:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        by_user([1, 2], {**kept, "progress": stop}, rounds=4)
+    resumed = by_user([1, 2], {**kept, "progress": lambda done, _: played.append(done)}, rounds=4)
+    assert 2 * PARTS_OF_A_ROUND < played[0] < 2.5 * PARTS_OF_A_ROUND
+    assert played[-1] == 4 * PARTS_OF_A_ROUND
+    assert torch.equal(whole, resumed)
+    # Another cell's file, and a damaged one, are played anew.
+    assert torch.equal(by_user([1], rounds=1), by_user([1], kept, rounds=1))
+    kept["checkpoint"].path.write_bytes(b"PK\x03\x04 cut short")
+    assert torch.equal(whole, by_user([1, 2], kept, rounds=4))
+
+
+# What a record moves
+
+
+def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
+    # FedAvg's users have no noise but their own, Dopamine the sum's; FedSGD counts draws too.
+    names = ("ins-dp-fedavg", "dopamine", "ins-dp-fedsgd")
+    found = [ALGORITHMS[name](PROBLEM, RECORD).epsilon for name in names]
+    assert found[0]["record"] > found[1]["record"] > found[2]["record"] > found[2][PRINTED]
+    # At the paper's setting they are those of the accounting page.
+    paper = {"noise_multiplier": 3.0, "batch_rate": 0.4, "users_per_round": 10, "rounds": 200}
+    chosen = InstanceLevel.of({**RECORD, **paper})
+    epsilons = [exact_epsilon(each, 1e-5) for each in (chosen.summed(1 / 3), chosen.summed())]
+    assert epsilons == pytest.approx([1.36, 2.45], abs=0.01)
+
+
+def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_own() -> None:
+    # One step of all users at p = 1, noise off: the mean of the records' clipped gradients.
+    one = {"rounds": 1, "local_steps": 1}
+    settings = {**one, "noise_multiplier": 1e-12, "batch_rate": 1.0, "clip": 1e-3}
+    moved = by_record([1], users_per_round=USERS, **settings)
+    assert 0 < float(moved.norm()) <= RECORD["local_rate"] * 1e-3 * (1 + 1e-5)
+    loud = {**one, "clip": 1e-6, "batch_rate": 0.5, "noise_multiplier": 1e6}
+    models = by_record(list(range(8)), users_per_round=4, **loud)
+    # σ·S = 1 over L = p·25 records, averaged over four users.
+    expected = RECORD["local_rate"] / (0.5 * 25) / np.sqrt(4)
+    assert float(models.std()) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_adams_first_step_moves_every_weight_by_the_rate_and_a_round_begins_anew(
+    rounds: int,
+) -> None:
+    """A step that forgets all before it moves each weight by η, up or down."""
+    one = {"optimizer": "adam", "local_rate": 0.01, "users_per_round": 1, "local_steps": 1}
+    moved = by_record([1], **one, rounds=rounds).numpy()
+    steps = np.round(moved / 0.01)
+    np.testing.assert_allclose(moved, steps * 0.01, atol=1e-6)
+    assert {*np.unique(steps % 2)} == {rounds % 2}
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"users_per_round": 9}, "at most 8"),
+        ({"batch_rate": 1.5}, "batch_rate"),
+        ({"optimizer": "rmsprop"}, "must be one of sgd, adam"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"momentum": -0.1}, "momentum"),
+        ({"weight_decay": 1.5}, "weight_decay"),
+        ({"optimizer": "adam", "momentum": 0.9}, "only sgd has it"),
+    ],
+)
+def test_impossible_settings_are_refused(changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(Misconfiguration, match=field):
+        by_record([1], **changed)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"}]
+)
+@pytest.mark.parametrize("stops", [1, 4, 5])
+def test_a_broken_off_ensemble_goes_on_to_the_same_models(
+    tmp_path: Path, stops: int, optimizer: dict[str, Any]
+) -> None:
+    """Also within a round, with the users that were drawn for it."""
+    learner = Learner(MODELS["logistic"](DIGITS))
+    chosen = InstanceLevel(**{**RECORD, "local_steps": 2, **optimizer})
+    told: list[tuple[int, int]] = []
+
+    def stop(done: int, _all: int) -> None:
+        if done == stops:
+            raise KeyboardInterrupt
+
+    def train(**more: Any) -> tuple[torch.Tensor, Any]:
+        start, users = torch.zeros(learner.dimension), some_users(*PROBLEM.shares)
+        return instance_level.train(learner, users, start, chosen, [3, 4], **more)
+
+    whole, drawn = train()
+    kept = Checkpoint(tmp_path / "cell.npz")
+    with pytest.raises(KeyboardInterrupt):
+        train(checkpoint=kept, on_step=stop)
+    resumed, drawn_again = train(checkpoint=kept, on_step=lambda *step: told.append(step))
+    assert told == [(done, 6) for done in range(stops, 7)]
+    assert torch.equal(whole, resumed)
+    assert (drawn == drawn_again).all()
+
+
+def test_a_long_model_takes_the_same_steps_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered = by_record([1, 2, 3])
+    monkeypatch.setattr(instance_level, "LONG", 0)
+    torch.testing.assert_close(by_record([1, 2, 3]), gathered, atol=1e-6, rtol=1e-4)
