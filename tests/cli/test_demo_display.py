@@ -12,17 +12,12 @@ from precad.common.terminal import redraws, say
 
 RESULT = {
     "accuracy": 0.5,
-    "accepted": 10,
     "delta": 1e-5,
-    "epsilon_clt_server": 1.0,
-    "epsilon_exact_clients": 1.0,
-    "epsilon_exact_server": 1.5,
-    "honest_rejected": 0,
-    "model_digest_a": "00",
-    "model_digest_b": "00",
     "rejected": {},
-    "seconds": 1.0,
     "version": 5,
+    **dict.fromkeys(("model_digest_a", "model_digest_b"), "00"),
+    **dict.fromkeys(("accepted", "honest_rejected", "seconds"), 1),
+    **dict.fromkeys(("epsilon_clt_server", "epsilon_exact_clients", "epsilon_exact_server"), 1.0),
 }
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from click import unstyle
-from click.testing import CliRunner
 from tests.rig.clock import LeapingClock
+from tests.rig.commands import refused
 from tests.rig.terminal import Terminal
 
-from precad.cli.main import app
 from precad.cli.operate import facts_of, follow
 from precad.common.errors import PeerUnavailable
 from precad.common.wire.calls import ServerStatus
@@ -47,22 +46,14 @@ def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO | None 
     return unstyle(out.getvalue())
 
 
-def test_it_follows_the_rounds_says_how_long_is_left_and_ends_with_the_training() -> None:
-    shown = watched(
-        reply(0, "enrolling"), reply(1, "training"), reply(2, "training"), reply(4, "done")
-    )
-    assert "enrolling: round 0 of 4" in shown
-    assert "training: round 2 of 4, 5 s each, about 10 s left" in shown
-    assert "done: round 4 of 4" in shown
-    assert "nothing rejected" in shown
-
-
-def test_a_server_that_does_not_answer_is_asked_again() -> None:
+def test_it_follows_the_rounds_through_an_absence_and_ends_with_the_training() -> None:
     gone = PeerUnavailable("refused")
-    shown = watched(gone, reply(1, "training", error="server-b is away"), gone, reply(1, "stopped"))
+    away = reply(1, "training", error="server-b is away")
+    shown = watched(gone, reply(0, "enrolling"), away, gone, reply(2, "training"), reply(4, "done"))
     assert shown.count("no answer (refused); asking again every 5 s") >= 2
-    assert "server-b is away" in shown
-    assert "stopped: round 1 of 4" in shown
+    for words in ("enrolling: round 0 of 4", "server-b is away", "done: round 4 of 4"):
+        assert words in shown
+    assert "stopped: round 1 of 4" in watched(reply(1, "stopped"))
 
 
 def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -> None:
@@ -120,8 +111,5 @@ def test_what_a_server_says_moves_no_cursor() -> None:
 
 
 def test_a_live_screen_is_no_document(tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["status", "127.0.0.1:1", "--identity", str(tmp_path), "--watch", "--json"]
-    )
-    assert done.exit_code == 2
-    assert "choose one of them" in done.output
+    watch = ("status", "127.0.0.1:1", "--identity", tmp_path, "--watch", "--json")
+    assert "choose one of them" in refused(*watch)

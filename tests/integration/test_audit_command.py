@@ -22,40 +22,38 @@ CANARIES, ROUNDS = 400, 4
 SEED = 5
 
 
-def verdicts(made: Designed, trained: Audited, build: Build) -> dict[str, bool]:
-    plans = planned(made, 1, less=less_noise(build))
-    found = audit(plans, [(trained, made)])
-    return {verdict.statement.name: verdict.refuted for verdict in found}
+def verdicts(made: Designed, trained: Audited, build: Build) -> tuple[bool, ...]:
+    """Whether who sees the models, and whether one server, refutes what is stated."""
+    found = audit(planned(made, 1, less=less_noise(build)), [(trained, made)])
+    by_view = {verdict.statement.name: verdict.refuted for verdict in found}
+    assert len(by_view) == 2
+    return by_view["models"], by_view["one server"]
 
 
 @pytest.mark.parametrize(
-    ("build", "rounds", "models", "one_server"),
+    ("build", "rounds", "refuted"),
     [
-        (Build.SOUND, ROUNDS, False, False),
+        (Build.SOUND, ROUNDS, (False, False)),
         # The other server alone finds that one has no noise.
-        (Build.OTHER_SILENT, ROUNDS, False, True),
+        (Build.OTHER_SILENT, ROUNDS, (False, True)),
         # Whoever sees the models finds records that aren't clipped.
-        (Build.UNCLIPPED, ROUNDS, True, True),
+        (Build.UNCLIPPED, ROUNDS, (True, True)),
         # The server that looks again finds noise that is drawn anew.
-        (Build.REDRAWN, 10, False, True),
+        (Build.REDRAWN, 10, (False, True)),
     ],
 )
 def test_a_fault_is_found_by_whom_it_concerns(
-    build: Build,
-    rounds: int,
-    models: bool,  # noqa: FBT001 -- a column
-    one_server: bool,  # noqa: FBT001
+    build: Build, rounds: int, refuted: tuple[bool, bool]
 ) -> None:
     made = designed(CANARIES, rounds, SEED)
-    trained = builds.train(made, build, SEED)
-    assert verdicts(made, trained, build) == {"models": models, "one server": one_server}
+    assert verdicts(made, builds.train(made, build, SEED), build) == refuted
 
 
 def test_a_fault_of_real_processes_is_found_too() -> None:
     """One round; every fault and more rounds: tests/soak/test_audit_processes.py."""
     made = designed(CANARIES, 1, SEED)
     trained = deployed.train(made, build_of=Build.OTHER_SILENT, popen=forked)
-    assert verdicts(made, trained, Build.OTHER_SILENT) == {"models": False, "one server": True}
+    assert verdicts(made, trained, Build.OTHER_SILENT) == (False, True)
 
 
 def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails(
@@ -74,9 +72,9 @@ def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails(
     done = precad("audit", *arguments, "--json")
     assert done.exit_code == REFUTED, done.output
     document = json.loads(done.stdout)
-    by_view = {verdict["view"]: verdict for verdict in document["verdicts"]}
-    assert by_view["one server"]["refuted"]
-    assert by_view["one server"]["epsilon_at_least"] >= by_view["one server"]["epsilon_stated"]
+    (one,) = (each for each in document["verdicts"] if each["view"] == "one server")
+    assert one["refuted"]
+    assert one["epsilon_at_least"] >= one["epsilon_stated"]
     assert "half the noise" in done.stderr
     assert document["simulated"]
 

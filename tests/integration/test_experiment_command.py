@@ -6,6 +6,7 @@ In processes that are killed: tests/soak/test_experiments.py.
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,33 +122,22 @@ def test_the_pages_parts_take_part(tmp_path: Path) -> None:
     assert not np.array_equal(moved, stood)
 
 
-CELLS_OF_A_SECOND = "xie-fig9"
-"""Accounting alone."""
 DASKS_ADDRESS = "DASK_SCHEDULER_ADDRESS"
 
 
-def values(folder: Path, **how: Any) -> list[Mapping[str, Any]]:
-    return [each.values for each in run(CELLS_OF_A_SECOND, Scale.SMALL, folder, **how)]
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_dask_gives_what_one_process_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+def test_a_cluster_that_is_not_there_or_has_several_threads_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one process; with nodes that are lost: tests/soak/test_experiments.py."""
-    how: dict[str, Any] = {"backend": "dask", "workers": 2}
+    """What a cluster of both kinds computes: tests/soak/test_experiments.py."""
+    started = partial(run, "xie-fig9", Scale.SMALL, tmp_path, backend="dask", workers=2)
     monkeypatch.delenv(DASKS_ADDRESS, raising=False)
     with pytest.raises(Misconfiguration, match=DASKS_ADDRESS):
-        values(tmp_path, **how)
-    with LocalCluster(
-        n_workers=2, threads_per_worker=threads, processes=False, dashboard_address="127.0.0.1:0"
-    ) as cluster:
+        started()
+    local = {"processes": False, "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=2, threads_per_worker=2, **local) as cluster:
         monkeypatch.setenv(DASKS_ADDRESS, cluster.scheduler_address)
-        if threads == 1:
-            assert values(tmp_path, **how) == values(tmp_path / "alone")
-        else:
-            with pytest.raises(Misconfiguration, match="workers there of one thread each"):
-                values(tmp_path, **how)
+        with pytest.raises(Misconfiguration, match="workers there of one thread each"):
+            started()
 
 
 TRAINING = {
@@ -184,14 +174,11 @@ def test_a_cell_that_is_broken_off_goes_on_to_the_same_values(tmp_path: Path, na
         if done == stops:
             raise KeyboardInterrupt
 
-    def progress(done: int, _all: int) -> None:
-        told.append(done)
-
-    def around(told: Callable[[int, int], object]) -> Surroundings:
-        return Surroundings(progress=told, checkpoint=Checkpoint(tmp_path / "cell.npz"))
+    def around(progress: Callable[[int, int], object]) -> Surroundings:
+        return Surroundings(progress=progress, checkpoint=Checkpoint(tmp_path / "cell.npz"))
 
     whole = measure(settings, Surroundings())
     with pytest.raises(KeyboardInterrupt):
         measure(settings, around(stop))
-    assert measure(settings, around(progress)) == whole
+    assert measure(settings, around(lambda done, _all: told.append(done))) == whole
     assert 1 < told[0] <= stops

@@ -34,16 +34,15 @@ def start(log: Path, *arguments: str, **environment: str) -> Any:
         )
 
 
-def test_output_and_status_are_a_processes_own(tmp_path: Path) -> None:
+def test_output_and_status_are_a_processes_own_and_one_that_is_killed_says_so(
+    tmp_path: Path,
+) -> None:
     process = start(tmp_path / "log", "precad", "no-such-command")
     assert isinstance(process, Forked)
     assert process.wait(60) == 2
     assert "no-such-command" in (tmp_path / "log").read_text()
     # Who has ended can't be signalled, and nobody minds.
     process.terminate()
-
-
-def test_a_process_that_is_killed_says_so(tmp_path: Path) -> None:
     process = start(tmp_path / "log", "http.server", "--bind", "127.0.0.1", "0")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)

@@ -63,16 +63,14 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
 ) -> None:
     """Each server's part has σ·R'·2^f, R' with the rounding in it; both together √2 of that."""
     random = np.random.default_rng(8)
-    names = [ClientId("a"), ClientId("b")]
-    updates = {
-        name: random.integers(-(2**15), 2**15, task.dimension, dtype=np.int64) for name in names
-    }
+    names = (ClientId("a"), ClientId("b"))
+    updates = {name: random.integers(-(2**15), 2**15, task.dimension) for name in names}
 
     def noise(role: Role) -> Any:
         return sampler(task.noise_units, 1 + (role is A)) if role in noisy else NoNoise()
 
     finished, _ = play_round(task, updates, noise=noise)
-    assert finished.valid == tuple(names)
+    assert finished.valid == names
     residual = finished.noisy_sum - sum(updates.values())
     clip = task.privacy.client_clip
     stated = 2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20 + clip * 2.0**-18) * 2**20

@@ -24,9 +24,11 @@ LOOSE = [*PLAN, "--client-clip", "10"]
 ROBUST = [*PLAN, "--malicious", "2"]
 
 
-@pytest.fixture(scope="module")
-def robust() -> Any:
-    return document(*ROBUST)
+@pytest.fixture
+def large_task(tmp_path: Path) -> str:
+    path = tmp_path / "task.toml"
+    path.write_text(LARGE)
+    return str(path)
 
 
 def test_the_section_is_of_a_task_that_servers_take_with_the_least_noise_for_the_epsilon() -> None:
@@ -45,6 +47,12 @@ def test_the_section_is_of_a_task_that_servers_take_with_the_least_noise_for_the
         }
     )
     sigma = privacy["noise_multiplier"]
+    # The noise gives its ε again, and all is called planned.
+    noise = ["--noise-multiplier", str(document(*LOOSE)["task"]["privacy"]["noise_multiplier"])]
+    found = document("plan", *SCHEDULE, *MODEL, *noise, "--client-clip", "10")
+    assert (found["status"], found["participations"]) == ("planned", 34)
+    assert 1.99 < found["statements"][0]["epsilon"] <= 2
+    assert [each["basis"] for each in found["statements"]] == ["planned"] * 3
 
     def epsilon(noise: float) -> float:
         accountant = ExactAccountant()
@@ -54,18 +62,8 @@ def test_the_section_is_of_a_task_that_servers_take_with_the_least_noise_for_the
     assert epsilon(sigma) <= 2 < epsilon(0.998 * sigma)
 
 
-def test_a_noise_multiplier_gives_its_epsilon_and_all_is_called_planned() -> None:
-    sigma = str(document(*LOOSE)["task"]["privacy"]["noise_multiplier"])
-    arguments = [*SCHEDULE, *MODEL, "--noise-multiplier", sigma, "--client-clip", "10"]
-    found = document("plan", *arguments)
-    assert (found["status"], found["participations"]) == ("planned", 34)
-    assert 1.99 < found["statements"][0]["epsilon"] <= 2
-    assert [each["basis"] for each in found["statements"]] == ["planned"] * 3
-
-
-def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
-    robust: Any,
-) -> None:
+def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified() -> None:
+    robust = document(*ROBUST)
     asked, privacy = robust["robustness"], robust["task"]["privacy"]
     assert 0.2 < asked["loss_additions"] < asked["loss_replacements"] <= 0.5 + 1e-9
     most = asked["certified"]["clients_replaced"]
@@ -97,19 +95,13 @@ def test_the_worked_example_of_the_documents() -> None:
     assert five.clip_and_noise(1.0, 0.5, 0.01, 1000) == pytest.approx((1.0, 1 / 0.706), rel=1e-3)
 
 
-@pytest.fixture
-def large_task(tmp_path: Path) -> str:
-    path = tmp_path / "task.toml"
-    path.write_text(LARGE)
-    return str(path)
-
-
 def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(large_task: str) -> None:
-    as_it_is = document("plan", "--task", large_task)
-    assert as_it_is["task"]["privacy"]["noise_multiplier"] == 2
-    other = document("plan", "--task", large_task, "--epsilon", "1")
-    assert other["task"]["privacy"]["noise_multiplier"] == least_noise(1.0, 1e-5, 0.1, 34)
-    assert other["task"]["privacy"]["client_clip"] == 2
+    as_it_is, other = (
+        document("plan", "--task", large_task, *wish) for wish in ((), ("--epsilon", "1"))
+    )
+    found, wanted = (each["task"]["privacy"] for each in (as_it_is, other))
+    assert (found["noise_multiplier"], wanted["client_clip"]) == (2, 2)
+    assert wanted["noise_multiplier"] == least_noise(1.0, 1e-5, 0.1, 34)
     assert other["statements"][0]["epsilon"] <= 1 < as_it_is["statements"][0]["epsilon"]
 
 
@@ -176,6 +168,4 @@ def test_a_wrong_value_exits_2_and_names_the_field_and_the_remedy(
     arguments: list[str], field: str, remedy: str
 ) -> None:
     told = refused(*PLAN, *arguments, "--json")
-    assert told.count("\n") == 1
-    assert field in told
-    assert remedy in told
+    assert (told.count("\n"), field in told, remedy in told) == (1, True, True), told

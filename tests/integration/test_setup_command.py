@@ -60,8 +60,6 @@ def test_every_party_gets_settings_that_load_and_keys_of_its_own(place: Path) ->
 def test_a_mistake_makes_nothing(arguments: list[str], remedy: str, place: Path) -> None:
     assert remedy in commands.refused(*SETUP, *arguments)
     assert not (place / "run").exists()
-
-
-def test_a_folder_that_is_there_is_kept(place: Path) -> None:
+    # Nor is a folder written to that is there.
     (place / "run").mkdir()
     assert "exists already" in commands.refused(*SETUP, *BOTH)

@@ -40,9 +40,8 @@ def test_a_thousand_clients_are_simulated_shown_saved_and_plotted(
     task: Path, tmp_path: Path
 ) -> None:
     plot, save = tmp_path / "run.png", tmp_path / "run.json"
-    result = run(
-        *(task, "--clients", 1000, "--rounds", 3, "--seed", 7), *("--plot", plot, "--save", save)
-    )
+    out = ("--plot", plot, "--save", save)
+    result = run(task, "--clients", 1000, "--rounds", 3, "--seed", 7, *out)
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     for words in (
@@ -50,6 +49,10 @@ def test_a_thousand_clients_are_simulated_shown_saved_and_plotted(
         *("a real run would have spent ε =", "seed 7, stacked path"),
     ):
         assert words in said
+    # A clip that no owner reaches is warned of.
+    warning = "client_clip = 20 arms attackers alone: an owner of 2 records can sample 2"
+    assert warning in result.stderr
+    assert "arms attackers" not in run(task, "--clients", 10, "--rounds", 1).stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
     saved = json.loads(save.read_text())
     assert saved["simulated"] is True
@@ -68,13 +71,13 @@ def test_json_is_the_summary_alone_and_repeats_with_its_seed(task: Path) -> None
 def test_an_attack_by_name_or_of_ones_own_and_a_real_owners_code(
     task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = document(task, "--rounds", 2, "--attack", "wraparound")
+    named = document(task, "--rounds", 2, "--attack", "wraparound", "--per-client")
     assert [row["norm-exceeded"] for row in named["history"]] == [1, 1]
+    assert named["path"] == "per-client"
     (tmp_path / "mine_to_try.py").write_text(ATTACK)
     monkeypatch.chdir(tmp_path)
     own = document(task, "--rounds", 2, "--attack", "mine_to_try:minus", "--attackers", 3)
     assert own["attackers"] == 3
-    assert document(task, "--rounds", 1, "--per-client")["path"] == "per-client"
 
 
 @pytest.mark.parametrize(
@@ -185,12 +188,6 @@ def test_settings_are_compared_on_public_records_alone(hospital: Path) -> None:
         assert words in shown
 
 
-def test_a_clip_that_no_owner_reaches_is_warned_of(task: Path) -> None:
-    said = run(task, "--clients", 1000, "--rounds", 1).stderr
-    assert "client_clip = 20 arms attackers alone: an owner of 2 records can sample 2" in said
-    assert "arms attackers" not in run(task, "--clients", 10, "--rounds", 1).stderr
-
-
 def test_the_pages_code_runs_and_shows_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,8 +200,7 @@ def test_the_pages_code_runs_and_shows_what_it_says(
         exec(compile(block, str(PAGE), "exec"), names)
     training, attacked, compared = (names[n] for n in ("training", "attacked", "compared"))
     for found in (training, attacked, compared):
-        assert isinstance(found, SimulatedTraining)
-        assert len(found.rounds) == 10
+        assert (type(found), len(found.rounds)) == (SimulatedTraining, 10)
     # The attack stays within the bound, counts, and costs accuracy.
     assert not any(each.rejected for each in attacked.rounds)
     assert attacked.accuracy < training.accuracy - 0.05
@@ -212,7 +208,8 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     assert "simulated training of digits-logistic: 20 clients, 10 rounds" in said
     assert "with three bad clients" in said
     assert (tmp_path / "training.png").stat().st_size > 10_000
-    assert (tmp_path / "training.json").read_text().startswith('{\n "format": "precad-simulation')
+    saved = json.loads((tmp_path / "training.json").read_text())
+    assert saved["format"].startswith("precad-simulation")
 
 
 CLIENTS = 10
@@ -227,13 +224,4 @@ def test_the_demos_settings_train(name: str, model: str, least: float) -> None:
     parts = shards(data.train_y, CLIENTS, 4, seed=1)
     owners = [(data.train_x[part], data.train_y[part]) for part in parts]
     found = precad.simulate(task, owners, seed=0, test=(data.test_x, data.test_y))
-    assert found.accuracy is not None
-    assert found.accuracy >= least
-
-
-@pytest.mark.parametrize("clients", [1, 7, 1000])
-def test_any_number_of_clients_gives_a_valid_task(clients: int) -> None:
-    for model in ("logistic", "mlp"):
-        task = Task.parse(demo_task(load("digits"), model, clients, rounds=3, client_rate=0.5))
-        assert (task.enrolment.clients, task.training.rounds) == (clients, 3)
-        assert task.enrolment.max_expected_records >= 0.2 * 1438 / clients
+    assert (found.accuracy or 0) >= least

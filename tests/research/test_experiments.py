@@ -178,29 +178,20 @@ def test_every_cell_is_told_from_all_others_and_can_be_kept(name: str) -> None:
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/papers"
 MEASURED = [name for name in EXPERIMENTS if (RESULTS / f"{name}-small.json").exists()]
-SOME = 3
-"""Parts of each experiment that are looked at."""
-
-
-def kept(name: str) -> list[Result]:
-    """The committed ones of the small scale."""
-    return Kept(RESULTS, name, Scale.SMALL).of(EXPERIMENTS[name].all_cells(Scale.SMALL))
-
-
-def parts(results: list[Result]) -> list[list[Result]]:
-    """One cell, or all that have a setting's first value, or its last: the smallest such parts."""
-    last = len(results) - 1
-    found: set[tuple[int, ...]] = {(0,), (last,)}
-    for setting in {name for result in results for name in result.settings}:
-        values = [json.dumps(result.settings.get(setting)) for result in results]
-        for end in (0, last):
-            found.add(tuple(i for i, value in enumerate(values) if value == values[end]))
-    return [[results[i] for i in part] for part in sorted(found, key=len)[:SOME]]
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_any_part_of_an_experiment_has_a_table_and_a_picture(name: str) -> None:
-    for part in parts(kept(name)):
-        table = EXPERIMENTS[name].table(part)
+    """One cell, or all that have the value of a setting of the first or of the last."""
+    one = EXPERIMENTS[name]
+    results = Kept(RESULTS, name, Scale.SMALL).of(one.all_cells(Scale.SMALL))
+    parts: set[tuple[int, ...]] = {(0,), (len(results) - 1,)}
+    for setting in {name for result in results for name in result.settings}:
+        values = [json.dumps(result.settings.get(setting)) for result in results]
+        for end in (values[0], values[-1]):
+            parts.add(tuple(i for i, value in enumerate(values) if value == end))
+    for part in sorted(parts, key=len)[:3]:
+        some = [results[i] for i in part]
+        table = one.table(some)
         assert all(len(row) == len(table.headings) for row in table.rows)
-        EXPERIMENTS[name].plot(part, Figure())
+        one.plot(some, Figure())

@@ -1,11 +1,9 @@
 """What bad clients submit really is bad; what registered attacks and defences do."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from research.algorithms import ALGORITHMS, Problem
 from research.defences import DEFENCES
 from research.poisoning import ATTACKS, Scene
@@ -27,8 +25,7 @@ UPDATE = np.random.default_rng(2).integers(-(2**15), 2**15, TASK.dimension)
 @pytest.mark.parametrize("honest", [UPDATE, np.zeros_like(UPDATE)])
 def test_every_forgery_is_longer_than_beta(kind: Forgery, honest: ring.RingVector) -> None:
     forged = forged_update(kind, TASK, honest)
-    assert forged.shape == honest.shape
-    assert forged.dtype == np.int64
+    assert (forged.shape, forged.dtype) == (honest.shape, np.int64)
     assert squared_norm(forged) > TASK.bound**2
 
 
@@ -48,61 +45,56 @@ def test_the_oversize_keeps_its_direction_and_fits_the_range_test() -> None:
 
 # --- attacks and defences ------------------------------------------------------------------------
 
-Reals = NDArray[np.float64]
 HONEST = np.random.default_rng(1).normal(1.0, 0.1, (10, 6))
 
 
-def scene(learn: Callable[[int, float, int], Reals] | None = None) -> Scene:
-    return Scene(
-        theta=np.zeros(6),
-        others=HONEST,
-        step=0.5,
-        bound=10.0,
-        learn=learn or (lambda _number, _rate, _steps: np.ones(6)),
-        numbers=(0, 1),
-        generator=np.random.default_rng(2),
-    )
+SCENE = Scene(
+    theta=np.zeros(6),
+    others=HONEST,
+    step=0.5,
+    bound=10.0,
+    learn=lambda _number, _rate, _steps: np.ones(6),
+    numbers=(0, 1),
+    generator=np.random.default_rng(2),
+)
 
 
 def test_model_replacement_puts_its_model_in_the_models_place() -> None:
-    view = scene()
-    submitted = ATTACKS["pixel-backdoor"]().submit(HONEST[:2], view)
+    submitted = ATTACKS["pixel-backdoor"]().submit(HONEST[:2], SCENE)
     assert submitted.shape == (2, 6)
-    np.testing.assert_allclose(view.theta + view.step * submitted.sum(axis=0), np.ones(6))
+    np.testing.assert_allclose(SCENE.step * submitted.sum(axis=0), np.ones(6))
 
 
 def test_a_backdoors_records_are_there_with_and_without_the_pattern() -> None:
     x, y = np.zeros((2, 64), np.float32), np.array([3, 0])
     attack = ATTACKS["pixel-backdoor"]()
     poisoned, labels = attack.poison(x, y, 0, 10)
-    assert labels.tolist() == [3, 0, 0, 0]
-    assert not poisoned[:2].any()
+    assert (labels.tolist(), poisoned[:2].any()) == ([3, 0, 0, 0], False)
     assert np.flatnonzero(poisoned[2]).tolist() == [54, 55, 62, 63]
-    aimed = attack.goal(x, y, 10)
     # A zero is a zero without any backdoor.
+    aimed = attack.goal(x, y, 10)
     assert aimed is not None
     assert (aimed[0].shape, aimed[1].tolist()) == ((1, 64), [0])
-
-
-def test_parts_of_a_distributed_pattern_make_the_whole() -> None:
-    x, y = np.zeros((1, 1, 28, 28), np.float32), np.array([3])
-    attack = ATTACKS["distributed-backdoor"]()
-    parts = [attack.poison(x, y, number, 10)[0][1] for number in (0, 1)]
-    whole = ATTACKS["pixel-backdoor"]().poison(x, y, 0, 10)[0][1]
-    assert not (parts[0] * parts[1]).any()
-    np.testing.assert_array_equal(parts[0] + parts[1], whole)
+    # Parts of a distributed pattern make the whole.
+    image, label = np.zeros((1, 1, 28, 28), np.float32), np.array([3])
+    one, other, whole = (
+        ATTACKS[name]().poison(image, label, number, 10)[0][1]
+        for name, number in (*(("distributed-backdoor", n) for n in (0, 1)), ("pixel-backdoor", 0))
+    )
+    assert not (one * other).any()
+    np.testing.assert_array_equal(one + other, whole)
 
 
 def test_labels_are_flipped_and_updates_scaled() -> None:
     x, y = np.zeros((2, 64), np.float32), np.array([3, 9])
     assert ATTACKS["label-flipping"]().poison(x, y, 0, 10)[1].tolist() == [4, 0]
-    scaled = ATTACKS["scaled-label-flipping"](gamma=7.0).submit(HONEST[:2], scene())
+    scaled = ATTACKS["scaled-label-flipping"](gamma=7.0).submit(HONEST[:2], SCENE)
     np.testing.assert_allclose(scaled, 7 * HONEST[:2])
 
 
 @pytest.mark.parametrize(("name", "of"), [("min-max", np.max), ("min-sum", np.sum)])
 def test_stat_opt_goes_as_far_as_honest_updates_lie_apart(name: str, of: Any) -> None:
-    (one, other) = ATTACKS[name]().submit(HONEST[:2], scene())
+    (one, other) = ATTACKS[name]().submit(HONEST[:2], SCENE)
     np.testing.assert_array_equal(one, other)
     known = np.concatenate([HONEST, HONEST[:2]])
     among = ((known[:, None] - known) ** 2).sum(axis=2)
@@ -146,22 +138,15 @@ SETTINGS = {
     "record_rate": 0.3,
     "client_rate": 1.0,
 }
-
-INSTANCE_LEVEL = {"users_per_round": 4, "clip": 0.7, "batch_rate": 0.5, "local_rate": 0.5}
-"""What users need besides who noise their own gradients."""
+# What users need besides who noise their own gradients.
+SETTINGS |= {"users_per_round": 4, "clip": 0.7, "batch_rate": 0.5, "local_rate": 0.5}
 
 
 def play(name: str, attackers: int, seed: int = 3) -> Any:
     data = load("digits")
-    problem = Problem(
-        data=data,
-        shares=shards(data.train_y, 6, 4, 0),
-        model="logistic",
-        seed=seed,
-        attack=ATTACKS["pixel-backdoor"](),
-        attackers=attackers,
-    )
-    return ALGORITHMS[name](problem, SETTINGS | INSTANCE_LEVEL)
+    shares, attack = shards(data.train_y, 6, 4, 0), ATTACKS["pixel-backdoor"]()
+    given = Problem(data, shares, "logistic", seed, attack=attack, attackers=attackers)
+    return ALGORITHMS[name](given, SETTINGS)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
