@@ -97,9 +97,7 @@ def test_least_noise(name: AccountantName, epsilon: float) -> None:
     assert spent(with_noise(sigma * (1 - 5 * PRECISION)), name) > epsilon
 
 
-def test_a_target_that_everything_meets_gives_the_end_of_the_range_and_one_beyond_an_error() -> (
-    None
-):
+def test_a_target_that_everything_meets_gives_the_end_of_the_range() -> None:
     sigma = least_noise_multiplier(with_noise, epsilon=1e6, delta=DELTA)
     assert sigma == pytest.approx(0.02)
     always = poisson_gaussian(rate=1.0, noise_multiplier=1.0)

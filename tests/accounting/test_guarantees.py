@@ -176,9 +176,7 @@ def test_breaking_the_cryptography_adds_what_the_assumption_says() -> None:
     assert advantages(math.inf, often(0)) == 0
 
 
-def test_only_proofs_and_only_at_the_cap_a_statement_covers_a_malicious_server(
-    make_task: TaskMaker,
-) -> None:
+def test_only_proofs_at_the_cap_cover_a_malicious_server(make_task: TaskMaker) -> None:
     """A server that cheats decides when a client takes part, so what was counted says nothing."""
     for check, covers in (("crypten", False), ("proof", True)):
         run = Run.of(make_task(8, {"validation": check}))

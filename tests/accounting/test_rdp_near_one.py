@@ -62,7 +62,7 @@ def test_a_divergence_is_the_closed_form_and_never_below(rate: float) -> None:
     ("rate", "sigma"), [(1e-9, 1e6), (1e-6, 3.0), (1e-3, 0.3), (0.1, 1.0), (0.9, 100.0)]
 )
 @pytest.mark.parametrize("order", [ORDERS[0], 1.05, 3.7, ORDERS[89]])
-def test_a_fractional_orders_divergence_is_the_integral_and_never_below(
+def test_a_fractional_orders_divergence_is_the_integral(
     rate: float, sigma: float, order: float
 ) -> None:
     with mp.workdps(DIGITS):

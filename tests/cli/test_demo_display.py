@@ -75,9 +75,7 @@ def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Sc
 
 
 @pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"])
-def test_no_variable_makes_a_file_a_terminal(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_variable_makes_a_terminal(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log has other readers than the owner at a terminal."""
     monkeypatch.setenv(variable, "1")
     out = io.StringIO()

@@ -223,9 +223,7 @@ def test_an_owner_s_further_task_has_the_first_one_s_records_and_account(agreed:
 
 
 @pytest.mark.parametrize("name", PARTIES)
-def test_a_further_task_s_kit_holds_no_key_and_its_steps_are_commands(
-    name: str, agreed: Path
-) -> None:
+def test_a_further_kit_holds_no_key_and_its_steps_are_commands(name: str, agreed: Path) -> None:
     folder = further_unpacked(agreed, name)
     assert not [path for path, text in texts_of(folder).items() if "PRIVATE KEY" in text]
     digest = str(Task.load(agreed / "further.toml").digest)
@@ -247,9 +245,7 @@ def test_a_further_task_is_called_by_a_name_that_is_free(task: str, agreed: Path
 
 
 @pytest.mark.parametrize("name", ["server-a", "dealer", "ward-3"])
-def test_a_further_task_s_piece_of_the_compose_file_goes_with_the_first(
-    name: str, agreed: Path
-) -> None:
+def test_a_further_compose_file_goes_with_the_first(name: str, agreed: Path) -> None:
     folder = unpacked(agreed, name)
     more = (further_unpacked(agreed, name) / "compose.yml").read_text()
     whole = (folder / "compose.yml").read_text()

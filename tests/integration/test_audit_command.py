@@ -56,7 +56,7 @@ def test_a_fault_of_real_processes_is_found_too() -> None:
     assert verdicts(made, trained, Build.OTHER_SILENT) == (False, True)
 
 
-def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails(
+def test_the_command_says_what_is_stated_and_learnt_and_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sound = canary_training.train

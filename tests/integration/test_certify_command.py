@@ -118,7 +118,7 @@ LOSSES = "0.1\n0.2\n0.15\n"
         ("votes", "a,b\n", "it is empty"),
     ],
 )
-def test_a_table_whose_rows_could_be_counted_wrongly_is_refused(
+def test_a_table_whose_rows_may_be_miscounted_is_refused(
     tmp_path: Path, what: str, text: str, said: str
 ) -> None:
     path, votes = tmp_path / "table.csv", tmp_path / "votes.npy"
@@ -379,9 +379,7 @@ def test_every_redrawn_coin_counts_as_the_attackers_choice(tmp_path: Path) -> No
     assert of_run(folders[2], "--unit", "record", loss=0.05)["redrawn_coins"] == 0
 
 
-def test_an_owners_presence_is_hidden_by_the_coin_only_where_uploads_are_covered(
-    tmp_path: Path,
-) -> None:
+def test_the_coin_hides_an_owners_presence_only_where_uploads_are_covered(tmp_path: Path) -> None:
     seen, hidden = (
         of_run(finished(tmp_path / str(cover), cover_uploads=cover)) for cover in (False, True)
     )
@@ -419,9 +417,7 @@ def trained(tmp_path: Path) -> list[str]:
     ]
 
 
-def test_a_trained_model_is_certified_at_its_objectives_noise(
-    trained: list[str], tmp_path: Path
-) -> None:
+def test_a_model_is_certified_at_its_objectives_noise(trained: list[str], tmp_path: Path) -> None:
     found = document("smoothing", *trained)
     assert (found["sigma"], found["abstained"]) == (0.5, 1)
     assert [point.get("label") for point in found["points"]] == [0, 1, 0, None]

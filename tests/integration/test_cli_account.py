@@ -82,9 +82,7 @@ def test_json_is_one_document_with_nine_statements() -> None:
     assert found["client-level", "exact"]["noise_multiplier"] == pytest.approx(expected)
 
 
-def test_of_several_tasks_each_has_its_own_repeats_and_of_many_the_sum_alone_is_computed(
-    large_task: str,
-) -> None:
+def test_of_several_tasks_each_has_its_own_repeats_and_many_have_a_sum(large_task: str) -> None:
     two = ["--task", large_task, "--task", large_task]
     two += ["--participations", "30", "--participations", "20"]
     before, after = document(*two), document(*two, "--again", "none", "--again", "1:4")
@@ -194,7 +192,7 @@ AGAIN = ("--participations", "20", "--again")
         ((*AGAIN, "1:3", "--again", "2:1"), "again", "give one for each of 1"),
     ],
 )
-def test_a_wrong_value_exits_2_and_names_the_field_and_the_remedy(
+def test_a_wrong_value_names_the_field_and_the_remedy(
     wrong: tuple[str, ...], field: str, remedy: str
 ) -> None:
     told = refused(*ACCOUNT, *wrong, "--json")

@@ -72,7 +72,7 @@ def test_help_shows_a_settings_file_that_is_one() -> None:
         *((line, 2, "Usage:") for line in ("", "serve", "keys")),
     ],
 )
-def test_the_version_is_said_whatever_follows_and_no_command_shows_the_help(
+def test_the_version_is_said_and_no_command_shows_the_help(
     line: str, status: int, said: str
 ) -> None:
     result = run(*line.split())

@@ -29,9 +29,7 @@ def redeemed(state: Path, made: str) -> None:
         ByToken(state).redeem(made, TWO)
 
 
-def test_a_token_works_at_both_servers_and_the_other_operator_needs_its_digest_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_token_works_at_both_servers_of_which_one_needs_its_digest_alone(tmp_path: Path) -> None:
     """Which a pipe gets too: on stderr it was lost in one."""
     a, b, c, d = (tmp_path / name for name in "abcd")
     made, word, digest = token(a, "--state", str(b))

@@ -34,9 +34,7 @@ def start(log: Path, *arguments: str, **environment: str) -> Any:
         )
 
 
-def test_output_and_status_are_a_processes_own_and_one_that_is_killed_says_so(
-    tmp_path: Path,
-) -> None:
+def test_output_and_status_are_a_processes_own_also_when_killed(tmp_path: Path) -> None:
     process = start(tmp_path / "log", "precad", "no-such-command")
     assert isinstance(process, Forked)
     assert process.wait(60) == 2
@@ -73,9 +71,7 @@ signal.pause()
 
 
 @pytest.mark.parametrize(("whom", "number"), [("alone", signal.SIGKILL), ("group", signal.SIGTERM)])
-def test_whoever_starts_parts_is_ended_and_leaves_none_behind(
-    tmp_path: Path, whom: str, number: int
-) -> None:
+def test_whoever_starts_parts_leaves_none_behind(tmp_path: Path, whom: str, number: int) -> None:
     """As `timeout 100 precad demo` ends a group."""
     done = python("-c", LEADER, tmp_path / "log", whom, start_new_session=True)
     assert done.returncode == -number, done.stderr

@@ -162,9 +162,7 @@ def test_revocation_ends_a_connection_that_is_already_open(own: Path, serve: Ser
 
 
 @pytest.mark.parametrize("damage", ["deleted", "nonsense", "another root's", "an older list"])
-def test_damage_to_the_list_brings_no_revoked_certificate_back(
-    own: Path, serve: Serve, damage: str
-) -> None:
+def test_damage_to_the_list_revives_no_certificate(own: Path, serve: Serve, damage: str) -> None:
     server_a, listed = Identity.load(own / "server-a"), own / "server-a" / "crl.pem"
     yesterday = datetime.now(UTC) - timedelta(days=1)
     root = Deployment.open(own)._authority
@@ -184,7 +182,7 @@ def test_damage_to_the_list_brings_no_revoked_certificate_back(
     assert ask(open_channel(address, ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
 
 
-def test_a_certificate_that_ends_during_a_connection_is_refused(
+def test_a_certificate_that_ends_in_a_connection_is_refused(
     keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity = Identity.load(keys / "server-b")

@@ -138,9 +138,7 @@ def test_a_consortium_is_set_up_and_no_private_key_is_ever_in_two_folders(tmp_pa
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_what_goes_back_to_a_party_may_be_carried_by_anybody_and_edited_on_the_way(
-    made: Path, tmp_path: Path
-) -> None:
+def test_what_goes_back_to_a_party_may_be_edited_on_the_way(made: Path, tmp_path: Path) -> None:
     """Nothing in it is secret; editors and mail leave marks and other ends of lines."""
 
     def edited(folder: Path) -> None:
@@ -169,9 +167,7 @@ def test_what_goes_back_to_a_party_may_be_carried_by_anybody_and_edited_on_the_w
         Identity.load(own)
 
 
-def test_a_certificate_is_never_put_beside_a_key_that_is_not_its_own(
-    made: Path, tmp_path: Path
-) -> None:
+def test_a_certificate_is_never_put_beside_another_key(made: Path, tmp_path: Path) -> None:
     """ward-3 has a folder with a key there, and now asks with a key of its own making."""
     own, out = tmp_path / "at-the-client", tmp_path / "out"
     keys("request", own, *WARD)

@@ -58,7 +58,7 @@ def task(make_task: Callable[..., Task]) -> Task:
 
 
 @pytest.mark.parametrize("noisy", [{A}, {B}, {A, B}], ids=["a", "b", "both"])
-def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
+def test_a_rounds_residual_is_gaussian_at_the_stated_deviation(
     task: Task, noisy: set[Role]
 ) -> None:
     """Each server's part has σ·R'·2^f, R' with the rounding in it; both together √2 of that."""

@@ -65,7 +65,7 @@ def restate(folder: Path, role: Role, **changes: Any) -> None:
     path.write_bytes(sign_body(pen, role, body).SerializeToString())
 
 
-def test_the_sum_over_five_tasks_is_that_of_an_independent_composition(
+def test_the_sum_over_five_tasks_is_an_independent_compositions(
     make_task: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "participations.log"
@@ -126,7 +126,7 @@ def test_mine_says_what_each_task_cost(played: Played, tmp_path: Path) -> None:
     assert (code, "nothing was shared yet" in text) == (0, True)
 
 
-def test_only_a_limit_is_said_to_hold_against_a_malicious_server(
+def test_only_a_limit_is_said_to_hold_against_a_malicious_one(
     make_task: Any, tmp_path: Path
 ) -> None:
     proved = make_task(8, {"validation": "proof"})
@@ -154,7 +154,7 @@ def test_only_a_limit_is_said_to_hold_against_a_malicious_server(
 
 
 @pytest.mark.parametrize("check", ["neither", "", "FSS"])
-def test_a_check_of_norms_that_there_is_not_is_refused(
+def test_a_check_of_norms_that_is_none_is_refused(
     make_task: Any, tmp_path: Path, check: str
 ) -> None:
     path = tmp_path / "participations.log"
@@ -165,9 +165,7 @@ def test_a_check_of_norms_that_there_is_not_is_refused(
     assert (code, "can't be read" in said) == (2, True)
 
 
-def test_receipts_that_agree_are_sound_and_another_model_under_one_version_is_found(
-    played: Played,
-) -> None:
+def test_receipts_that_agree_are_sound_and_another_model_is_found(played: Played) -> None:
     one = played()
     code, text = run("receipts", one.folder)
     assert (code, text.endswith("sound\n")) == (0, True), text

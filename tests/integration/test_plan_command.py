@@ -105,7 +105,7 @@ def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(large_t
     assert other["statements"][0]["epsilon"] <= 1 < as_it_is["statements"][0]["epsilon"]
 
 
-def test_a_task_with_proofs_is_planned_against_a_server_that_cheats_too(
+def test_with_proofs_a_task_is_planned_against_a_cheating_server(
     tmp_path: Path, large_task: str
 ) -> None:
     path = tmp_path / "proofs.toml"
@@ -119,7 +119,7 @@ def test_a_task_with_proofs_is_planned_against_a_server_that_cheats_too(
     assert capped["epsilon"] >= same[0]["epsilon"]
 
 
-def test_where_norms_are_proved_a_plan_allows_for_hashes_that_attackers_try(
+def test_where_norms_are_proved_a_plan_allows_for_hashes(
     monkeypatch: pytest.MonkeyPatch, make_task: Any
 ) -> None:
     """As a certificate does: with so many that a row is found, no owner's update is bounded."""
@@ -164,7 +164,7 @@ def test_a_number_beside_the_task_that_gives_it_is_refused(twice: str, large_tas
         (["--client-clip", "9", "--record-rate", "2"], "rate", "0 to 1"),
     ],
 )
-def test_a_wrong_value_exits_2_and_names_the_field_and_the_remedy(
+def test_a_wrong_value_names_the_field_and_the_remedy(
     arguments: list[str], field: str, remedy: str
 ) -> None:
     told = refused(*PLAN, *arguments, "--json")

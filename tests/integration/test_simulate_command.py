@@ -36,9 +36,7 @@ def task(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_thousand_clients_are_simulated_shown_saved_and_plotted(
-    task: Path, tmp_path: Path
-) -> None:
+def test_a_thousand_clients_are_simulated_saved_and_plotted(task: Path, tmp_path: Path) -> None:
     plot, save = tmp_path / "run.png", tmp_path / "run.json"
     out = ("--plot", plot, "--save", save)
     result = run(task, "--clients", 1000, "--rounds", 3, "--seed", 7, *out)

@@ -110,7 +110,7 @@ def test_a_model_of_ones_own_gives_its_parameters(hospital: Path) -> None:
         ("odd", [], ""),
     ],
 )
-def test_a_model_that_cannot_train_is_refused_with_its_line(
+def test_a_model_that_cannot_train_is_refused(
     name: str, more: list[str], said: str, hospital: Path
 ) -> None:
     result = new(hospital / "own.toml", "--model", f"nets_of_ours:{name}", *WISHES, *more)
@@ -156,7 +156,7 @@ def test_the_limit_that_show_prints_lasts_to_the_end(made: Path, tmp_path: Path,
         assert (own.rounds_left(50) >= own.planned(), own.whole_task()) == (True, whole)
 
 
-def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
+def test_the_check_of_norms_decides_what_is_said_of_a_cheating_server(
     made: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "proof.toml"
@@ -180,9 +180,7 @@ def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
 
 
 @pytest.mark.parametrize("rounds", [50, 53, 60, 70])
-def test_what_is_said_to_be_added_to_delta_is_no_less_than_what_is(
-    tmp_path: Path, rounds: int
-) -> None:
+def test_what_is_said_to_be_added_to_delta_is_no_less(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / "proof.toml"
     wishes = [*WISHES[:-1], str(rounds), "--validation", "proof"]
     assert new(path, *NET, *wishes).exit_code == 0
@@ -227,9 +225,7 @@ def test_what_is_said_to_be_added_to_delta_is_no_less_than_what_is(
         (["--recipe", "bad.toml", *WISHES, *NET[:2]], "unknown key in bad.toml"),
     ],
 )
-def test_a_wrong_wish_names_the_remedy_and_writes_nothing(
-    arguments: list[str], remedy: str, hospital: Path
-) -> None:
+def test_a_wrong_wish_names_the_remedy(arguments: list[str], remedy: str, hospital: Path) -> None:
     (hospital / "bad.toml").write_text(RECIPE.replace("centre", "center"))
     assert remedy in refused("task", "new", hospital / "task.toml", *arguments)
     assert not (hospital / "task.toml").exists()
@@ -310,7 +306,7 @@ def test_an_owners_clip_is_what_it_can_sample_at_most_and_more_is_warned_of(
         ("9x200", ["--client-clip", "20"], 0.05, ""),
     ],
 )
-def test_an_owner_samples_a_record_a_round_unless_asked_and_what_a_bad_one_weighs_is_warned_of(
+def test_an_owner_samples_a_record_a_round_and_bad_ones_weigh(
     tmp_path: Path, records: str, more: list[str], rate: float, warned: str
 ) -> None:
     made = new(tmp_path / "task.toml", *NET, "--records", records, *more, "--epsilon", "3")
@@ -330,9 +326,7 @@ def test_an_owner_samples_a_record_a_round_unless_asked_and_what_a_bad_one_weigh
         ["--records", "5x9", "--epsilon", "8", *NET, "--architecture", "mlp"],
     ],
 )
-def test_plan_and_new_take_the_same_words_and_give_the_same_numbers(
-    tmp_path: Path, wishes: list[str]
-) -> None:
+def test_plan_and_new_give_the_same_numbers(tmp_path: Path, wishes: list[str]) -> None:
     path = tmp_path / "same.toml"
     assert new(path, *wishes).exit_code == 0
     planned, task = document("plan", *wishes)["task"], Task.load(path)
@@ -482,9 +476,7 @@ def test_records_that_cannot_be_used_are_named(
         assert word not in found.stderr
 
 
-def test_a_model_or_a_loss_that_does_not_fit_the_records_is_named(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_model_or_a_loss_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -> None:
     pictures, days = tmp_path / "ward.npz", tmp_path / "ward.parquet"
     arrays(x=inputs(2, 4, 1))(pictures)
     DAYS(days)

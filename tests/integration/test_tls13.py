@@ -46,9 +46,7 @@ def speak(port: int, folder: Path, version: ssl.TLSVersion) -> bytes:
         return tls.recv(9)
 
 
-def test_a_tls13_client_is_served_and_a_tls12_client_gets_no_handshake(
-    port: int, keys: Path
-) -> None:
+def test_a_tls13_client_is_served_and_a_tls12_client_is_not(port: int, keys: Path) -> None:
     # An HTTP/2 server begins with a SETTINGS frame, type 4.
     assert speak(port, keys / "server-a", ssl.TLSVersion.TLSv1_3)[3] == 4
     with pytest.raises((ssl.SSLError, ConnectionError)):

@@ -81,7 +81,7 @@ def test_another_authority_is_told_apart(serve: Serve) -> None:
     assert re.search(r"a certificate of another authority than those in .*ca\.pem", str(found))
 
 
-def test_a_silent_port_and_one_that_speaks_something_else(
+def test_a_silent_port_and_one_that_speaks_otherwise(
     listening: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mutual_tls, "TIMEOUT_S", 0.2)
@@ -125,9 +125,7 @@ def proxies(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("proxies")
-def test_the_environments_proxy_is_not_asked_and_is_named_where_nothing_else_helps(
-    serve: Serve,
-) -> None:
+def test_the_environments_proxy_is_not_asked_and_is_named(serve: Serve) -> None:
     address = serve(identity(Principal.service(A)))
     assert answers(address)
     assert why_unreachable(address, OWNER, A) is None
@@ -162,9 +160,7 @@ def test_the_settings_proxy_leads_gRPC_and_whoever_looks(serve: Serve) -> None: 
         (None, "doesn't answer (no answer in time); check proxy in the settings"),
     ],
 )
-def test_what_a_proxy_says_is_said(
-    answer: str | None, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_is_quoted(answer: str | None, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutual_tls, "TIMEOUT_S", 0.2 if answer is None else DEADLINE_S)
     with ConnectProxy(1, answer) as proxy:
         said = str(why_unreachable(by_proxy(NOWHERE, f"http://{proxy.address}"), OWNER, A))

@@ -36,9 +36,7 @@ GENERATED = np.random.default_rng(0).integers(0, 256, (6, 2, 3072), np.uint8)
 NAMES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 
-def test_cifar_images_are_read_from_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar_is_read_from_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "cifar-10-batches-py"
     place.mkdir()
     contents = {
@@ -62,7 +60,7 @@ def test_cifar_images_are_read_from_batches(
     np.testing.assert_array_equal(np.rint(data.test_x * 255), GENERATED[5].reshape(2, 3, 32, 32))
 
 
-def test_cifar_images_are_read_from_the_binary_archive(tmp_path: Path) -> None:
+def test_cifar_is_read_from_the_binary_archive(tmp_path: Path) -> None:
     place = tmp_path / "cifar-10-batches-bin"
     place.mkdir()
     for i, name in enumerate(NAMES[:-1]):
@@ -81,7 +79,7 @@ def test_cifar_images_are_read_from_the_binary_archive(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.rint(data.test_x[0] * 255).ravel(), GENERATED[5, 0])
 
 
-def test_cifar_images_are_read_from_jpegs(tmp_path: Path) -> None:
+def test_cifar_is_read_from_jpegs(tmp_path: Path) -> None:
     for part in ("train", "test"):
         for name in CLASSES:
             folder = tmp_path / "cifar10-jpeg" / part / name
@@ -179,7 +177,7 @@ def test_tweets_in_another_form_are_refused(tmp_path: Path) -> None:
         ("movie-words", "rt-polarity.neg", "Pang and Lee"),
     ],
 )
-def test_missing_files_are_named_with_who_publishes_them(
+def test_missing_files_and_publishers_are_named(
     tmp_path: Path, name: str, file: str, published: str
 ) -> None:
     with pytest.raises(Misconfiguration, match=file) as refused:

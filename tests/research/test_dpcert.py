@@ -48,9 +48,7 @@ def test_a_small_cell_of_each_gives_a_table_and_the_same_again(name: str, tmp_pa
         assert measured(name, cells[:1], keep)[0].values == results[0].values
 
 
-def test_every_private_method_has_the_same_noise_and_a_federation_the_same_epsilon(
-    tmp_path: Path,
-) -> None:
+def test_every_private_method_has_the_same_noise_and_epsilon(tmp_path: Path) -> None:
     cells = [c for c in some_cells("dpcert-table2") if c["method"] != "regular"]
     (noise,) = {training_of(cell).noise_multiplier for cell in cells}
     for cell in cells:

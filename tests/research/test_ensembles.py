@@ -74,9 +74,7 @@ def by_record(
     [(by_user, {}), (by_user, {"batch_size": 2}), (by_record, {})],
     ids=["users", "users in batches", "records"],
 )
-def test_a_model_is_the_same_alone_and_among_others(
-    ensemble: Ensemble, batches: dict[str, int]
-) -> None:
+def test_a_model_is_the_same_among_others(ensemble: Ensemble, batches: dict[str, int]) -> None:
     together, alone = (ensemble(seeds, **batches) for seeds in ([1, 2, 3], [2]))
     torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
     assert not torch.allclose(together[0], together[1], atol=1e-3)
@@ -189,7 +187,7 @@ def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
         assert (float((free - honest).norm()) > 1000) is moved_far
 
 
-def test_a_broken_off_ensemble_of_users_goes_on_to_the_same_models(tmp_path: Path) -> None:
+def test_a_broken_off_ensemble_of_users_goes_on(tmp_path: Path) -> None:
     kept = {"checkpoint": Checkpoint(tmp_path / "cell.npz")}
     whole = by_user([1, 2], rounds=4)
     played: list[int] = []
@@ -240,9 +238,7 @@ def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_ow
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_adams_first_step_moves_every_weight_by_the_rate_and_a_round_begins_anew(
-    rounds: int,
-) -> None:
+def test_adams_first_step_moves_every_weight_by_the_rate(rounds: int) -> None:
     """A step that forgets all before it moves each weight by η, up or down."""
     one = {"optimizer": "adam", "local_rate": 0.01, "users_per_round": 1, "local_steps": 1}
     moved = by_record([1], **one, rounds=rounds).numpy()
@@ -272,7 +268,7 @@ def test_impossible_settings_are_refused(changed: dict[str, Any], field: str) ->
     "optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"}]
 )
 @pytest.mark.parametrize("stops", [1, 4, 5])
-def test_a_broken_off_ensemble_goes_on_to_the_same_models(
+def test_a_broken_off_ensemble_goes_on(
     tmp_path: Path, stops: int, optimizer: dict[str, Any]
 ) -> None:
     """Also within a round, with the users that were drawn for it."""

@@ -125,9 +125,7 @@ def test_the_rounds_of_fig_2_are_those_that_give_the_printed_budget() -> None:
         ("xie-table9", (0, 7, 9, 17, -1)),
     ],
 )
-def test_what_is_measured_is_what_its_table_and_its_picture_show(
-    name: str, places: tuple[int, ...]
-) -> None:
+def test_what_is_measured_has_a_table_and_a_picture(name: str, places: tuple[int, ...]) -> None:
     one = EXPERIMENTS[name]
     cells = [one.all_cells(Scale.SMALL)[place] for place in places]
     small = {"models": 3, "rounds": 1, "data": "digits", "model": "logistic"}

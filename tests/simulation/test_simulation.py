@@ -119,9 +119,7 @@ def without_seconds(found: SimulatedTraining) -> tuple[list[SimulatedRound], byt
     return [replace(each, seconds=0.0) for each in found.rounds], found.theta.tobytes()
 
 
-def test_a_simulation_that_is_broken_off_goes_on_to_the_same_bits(
-    data: Data, tmp_path: Path
-) -> None:
+def test_a_broken_off_simulation_goes_on_to_the_same_bits(data: Data, tmp_path: Path) -> None:
     # Beyond the limit a client isn't drawn: what was counted before the break counts.
     task = small({"privacy.epsilon_limit": 6.0, "training.rounds": 45})
     kept = Checkpoint(tmp_path / "c")
@@ -152,7 +150,7 @@ def test_a_simulation_that_is_broken_off_goes_on_to_the_same_bits(
         precad.simulate(task, data, checkpoint=kept)
 
 
-def test_paths_blocks_of_clients_and_chunks_of_records_change_nothing_that_counts(
+def test_paths_blocks_and_chunks_change_nothing_that_counts(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def both() -> list[SimulatedTraining]:
@@ -273,9 +271,7 @@ class Poisoned(nn.Module):
 
 
 @pytest.mark.parametrize("path", ["stacked", "per-client"])
-def test_a_record_without_a_gradient_and_a_sample_beyond_the_padding_count_as_zero(
-    data: Data, path: str
-) -> None:
+def test_a_bad_record_and_a_sample_beyond_the_padding_count_as_zero(data: Data, path: str) -> None:
     task = small({"privacy.record_rate": 0.01, "enrolment.max_expected_records": 5.0})
     assert most_records(20, 0.01) < 20
     quiet = {"sampler": every_record, "noise": no_noise}
@@ -288,9 +284,7 @@ def test_a_record_without_a_gradient_and_a_sample_beyond_the_padding_count_as_ze
     assert np.isfinite(found.theta).all()
 
 
-def test_a_result_says_that_it_is_simulated_and_passes_for_no_real_model(
-    data: Data, tmp_path: Path
-) -> None:
+def test_a_result_says_that_it_is_simulated(data: Data, tmp_path: Path) -> None:
     found = precad.simulate(small(), data, seed=0, test=data)
     for text in (repr(found), str(found), SimulatedTraining.__name__, SimulatedRound.__name__):
         assert "simulated" in text.lower()
@@ -342,9 +336,7 @@ def test_data_are_dealt_out_whole(data: Data) -> None:
         ({"absent": lambda *_: ["nobody"]}, "absent"),
     ],
 )
-def test_what_can_not_be_simulated_is_named(
-    data: Data, changes: dict[str, Any], field: str
-) -> None:
+def test_what_cannot_be_simulated_is_named(data: Data, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(Misconfiguration) as refused:
         precad.simulate(small(ALWAYS), data, **({"seed": 0} | changes))
     assert refused.value.field == field
