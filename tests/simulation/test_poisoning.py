@@ -144,9 +144,9 @@ SETTINGS |= {"users_per_round": 4, "clip": 0.7, "batch_rate": 0.5, "local_rate":
 
 def play(name: str, attackers: int, seed: int = 3) -> Any:
     data = load("digits")
-    shares, attack = shards(data.train_y, 6, 4, 0), ATTACKS["pixel-backdoor"]()
-    given = Problem(data, shares, "logistic", seed, attack=attack, attackers=attackers)
-    return ALGORITHMS[name](given, SETTINGS)
+    given: dict[str, Any] = {"data": data, "shares": shards(data.train_y, 6, 4, 0), "seed": seed}
+    given |= {"attack": ATTACKS["pixel-backdoor"](), "attackers": attackers}
+    return ALGORITHMS[name](Problem(model="logistic", **given), SETTINGS)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
