@@ -1,5 +1,6 @@
 """Events say everything and refuse what can't hold; calibration finds the least noise that does."""
 
+import math
 from typing import Any
 
 import pytest
@@ -31,50 +32,42 @@ def test_nothing_that_decides_the_cost_has_a_default(field: str) -> None:
         SampledGaussian(**{k: v for k, v in WHOLE.items() if k != field})
 
 
+TWO_CLIPS: list[dict[str, Any]] = [
+    {"sampling": Sampling.FIXED_SIZE, "adjacency": Adjacency.REPLACE_ONE},
+    {"sampling": Sampling.FIXED_SIZE},
+    {"adjacency": Adjacency.REPLACE_ONE},
+]
+"""Where one record moves the sum by two."""
+OUT_OF_RANGE = {
+    "rate": (-0.1, 1.1, math.nan),
+    "noise_multiplier": (0.0, -1.0, math.inf),
+    "sensitivity": (0.0,),
+    "count": (-1, 1.5, True),
+    "participation": (1.5, -0.1),
+    "denominator": (Denominator.DATA_DEPENDENT,),
+}
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("change", "field"),
     [
-        ("rate", -0.1),
-        ("rate", 1.1),
-        ("rate", float("nan")),
-        ("noise_multiplier", 0.0),
-        ("noise_multiplier", -1.0),
-        ("noise_multiplier", float("inf")),
-        ("sensitivity", 0.0),
-        ("count", -1),
-        ("count", 1.5),
-        ("count", True),
-        ("participation", 1.5),
-        ("participation", -0.1),
-        ("denominator", Denominator.DATA_DEPENDENT),
+        *(({field: value}, field) for field, values in OUT_OF_RANGE.items() for value in values),
+        *((change, "sensitivity") for change in TWO_CLIPS),
     ],
 )
-def test_a_value_out_of_range_is_named_with_its_remedy(field: str, value: object) -> None:
+def test_a_value_out_of_range_is_named_with_its_remedy(change: dict[str, Any], field: str) -> None:
     with pytest.raises(Misconfiguration) as refused:
-        SampledGaussian(**WHOLE | {field: value})
+        SampledGaussian(**WHOLE | change)
     assert refused.value.field == field
     assert refused.value.remedy
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"sampling": Sampling.FIXED_SIZE, "adjacency": Adjacency.REPLACE_ONE},
-        {"sampling": Sampling.FIXED_SIZE},
-        {"adjacency": Adjacency.REPLACE_ONE},
-    ],
-)
-def test_one_clip_is_refused_where_two_can_move(change: dict[str, Any]) -> None:
-    with pytest.raises(Misconfiguration) as refused:
-        SampledGaussian(**WHOLE | change)
-    assert refused.value.field == "sensitivity"
-    assert (
-        SampledGaussian(**WHOLE | change | {"sensitivity": 2.0}).effective_noise_multiplier == 0.5
-    )
+def test_two_clips_halve_the_noise() -> None:
+    found = [SampledGaussian(**WHOLE | change | {"sensitivity": 2.0}) for change in TWO_CLIPS]
+    assert [event.effective_noise_multiplier for event in found] == [0.5] * 3
 
 
-# --- calibration ---------------------------------------------------------------------------------
-
+# Calibration
 
 DELTA = 1e-5
 

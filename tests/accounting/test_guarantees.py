@@ -34,19 +34,17 @@ def stated(**values: Any) -> tuple[PrivacyStatement, ...]:
     return guarantees(Run(**values), 1e-5)
 
 
-def test_planning_takes_a_high_quantile_of_participations_not_the_mean() -> None:
+def test_planning_takes_a_high_quantile_of_participations_and_an_atom_mixture() -> None:
     assert planned_participations(0.1, 5000) == 567
-    assert one(Adversary.ONE_SERVER, **PAPER).compositions == 567
-    assert one(Adversary.ONE_SERVER, **PAPER, participations=480).compositions == 480
-
-
-def test_clients_only_is_an_atom_mixture_before_a_run_and_real_participations_after() -> None:
-    planned = one(Adversary.CLIENTS_ONLY, **PAPER)
+    server, models = Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY
+    assert one(server, **PAPER).compositions == 567
+    assert one(server, **PAPER, participations=480).compositions == 480
+    planned = one(models, **PAPER)
     assert (planned.compositions, round(planned.epsilon, 2)) == (5000, 4.15)
-    after = one(Adversary.CLIENTS_ONLY, **PAPER, participations=567)
-    assert after.compositions == 567
-    assert after.noise_multiplier == pytest.approx(math.sqrt(2))
-    alone = one(Adversary.ONE_SERVER, **PAPER | {"noise_multiplier": math.sqrt(2)})
+    # After a run it is the real number, of as much more noise as both servers add.
+    after, noise = one(models, **PAPER, participations=567), math.sqrt(2)
+    assert (after.compositions, after.noise_multiplier) == (567, pytest.approx(noise))
+    alone = one(server, **PAPER | {"noise_multiplier": noise})
     assert after.epsilon == pytest.approx(alone.epsilon)
 
 

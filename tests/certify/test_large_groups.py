@@ -97,6 +97,8 @@ def test_a_loss_at_its_bound_is_out_of_reach_and_is_said_so_at_once() -> None:
     assert fewest_attackers(1.0, 1.0, 2.0, exact) is None
     assert fewest_attackers(1.0, 1.0, 2.0, Replacements(exact)) is None
     assert fewest_attackers(0.0, 1.0, 2.0, exact) == 0
+    # Once this took twelve minutes and all memory.
+    assert fewest_attackers(1.0, 1.0, 2.0, RenyiGroups(mechanism)) == 1810
     # What may be wrong with a probability of δ can take it there.
     assert fewest_attackers(1.0, 1.0, 2.0, ApproximateDP.single(0.1, 1e-5)) == 86
     assert (fewest_attackers(1 - 1e-9, 1.0, 2.0, exact) or 0) > 1

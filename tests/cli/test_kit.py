@@ -121,21 +121,17 @@ def test_a_kit_has_what_its_party_needs_and_no_key(name: str, agreed: Path) -> N
         assert {path.name for path in folder.iterdir()} == {"keys", "NEXT.txt"}
 
 
-def test_settings_say_where_the_others_are(agreed: Path) -> None:
+def test_settings_say_where_the_others_are_and_what_columns_are_called(agreed: Path) -> None:
+    names = {"blood pressure": "RR.sys", "a.b": 'quoted "x"', "😀": "naïve", "": "#"}
+    owners = {"data": "ward.csv", "model": "nets:Net", "columns": {"rename": names}}
+    consortium = {"task": "task.toml", "server_a": A, "server_b": B, "dealer": "d.example:7303"}
+    (agreed / "consortium.toml").write_text(to_toml(consortium | {"owners": owners}), "utf-8")
     a = ServerASettings.load(unpacked(agreed, "server-a") / "settings.toml")
-    assert (a.listen, a.server_b, a.dealer) == ("0.0.0.0:7301", B, "dealer.example:7303")
+    assert (a.listen, a.server_b, a.dealer) == ("0.0.0.0:7301", B, "d.example:7303")
     owner = JoinSettings.load(unpacked(agreed, "ward-3") / "settings.toml")
     assert (owner.client, owner.server_a, owner.server_b) == ("ward-3", A, B)
     assert (owner.data.name, owner.model, owner.epsilon_limit) == ("ward.csv", "nets:Net", None)
-
-
-def test_columns_of_any_name_reach_an_owners_settings(agreed: Path) -> None:
-    names = {"blood pressure": "RR.sys", "a.b": 'quoted "x"', "😀": "naïve", "": "#"}
-    owners = {"data": "ward.csv", "columns": {"rename": names}}
-    consortium = {"task": "task.toml", "server_a": A, "server_b": B, "dealer": "d.example:7303"}
-    (agreed / "consortium.toml").write_text(to_toml(consortium | {"owners": owners}), "utf-8")
-    settings = JoinSettings.load(unpacked(agreed, "ward-3") / "settings.toml")
-    assert settings.columns.rename == names
+    assert owner.columns.rename == names
 
 
 def test_what_is_read_out_is_the_archive_and_the_same_for_whoever_packs_it(agreed: Path) -> None:

@@ -1,11 +1,4 @@
-"""A real attack on a real subsampled Gaussian mechanism, against the certificates.
-
-The mechanism is simulated round by round: each of r malicious records, all pushing one way with
-the whole clip, is drawn with probability q, and Gaussian noise is added. The training "algorithm"
-turns the T noisy sums into a prediction as the attacker likes best: label A unless the likelihood
-ratio of poisoned to clean training is high (Neyman and Pearson). That is the worst algorithm that
-the guarantee covers, so the attacked score must lie inside the bounds, and close to the exact one.
-"""
+"""The best attack (Neyman, Pearson) on a real mechanism lies inside the certificates, and near."""
 
 import math
 

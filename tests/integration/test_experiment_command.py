@@ -1,7 +1,4 @@
-"""`python -m research`, one's own parts (docs/experiments.md), cells that are broken off.
-
-In processes that are killed: tests/soak/test_experiments.py.
-"""
+"""`python -m research`, own parts, cells broken off; killed ones: soak/test_experiments.py."""
 
 import json
 import re
@@ -9,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -168,17 +166,10 @@ CELLS: dict[str, tuple[Callable[..., Mapping[str, Any]], dict[str, Any], int]] =
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_that_is_broken_off_goes_on_to_the_same_values(tmp_path: Path, name: str) -> None:
     measure, settings, stops = CELLS[name]
-    told: list[int] = []
-
-    def stop(done: int, _all: int) -> None:
-        if done == stops:
-            raise KeyboardInterrupt
-
-    def around(progress: Callable[[int, int], object]) -> Surroundings:
-        return Surroundings(progress=progress, checkpoint=Checkpoint(tmp_path / "cell.npz"))
-
+    stop, told = Mock(side_effect=[*[None] * (stops - 1), KeyboardInterrupt]), Mock()
+    kept = {"checkpoint": Checkpoint(tmp_path / "cell.npz")}
     whole = measure(settings, Surroundings())
     with pytest.raises(KeyboardInterrupt):
-        measure(settings, around(stop))
-    assert measure(settings, around(lambda done, _all: told.append(done))) == whole
-    assert 1 < told[0] <= stops
+        measure(settings, Surroundings(progress=stop, **kept))
+    assert measure(settings, Surroundings(progress=told, **kept)) == whole
+    assert 1 < told.call_args_list[0].args[0] <= stops

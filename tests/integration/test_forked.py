@@ -9,19 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rig.commands import python
+from tests.rig.commands import precad, python
 from tests.rig.stops import runs
-from tests.rig.tasks import logistic
+from tests.rig.tasks import logistic, task_with
 from tests.rig.waiting import until
 from tests.rig.warm import forked, said
 
 from precad.cli import forked as forking
 from precad.cli.forked import Forked
-from precad.cli.local_deployment import environment_of_parts, task_to_toml, write_parties
-from precad.client.records.read_records import write_client_data
+from precad.cli.local_deployment import environment_of_parts, task_to_toml
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.identity.deployment_keys import create_local_keys
 
 
 def start(log: Path, *arguments: str, **environment: str) -> Any:
@@ -103,20 +100,19 @@ def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(tmp_pat
     assert said(tmp_path, "join", "--logs", tmp_path / "none", *arguments)[0] == 2
 
 
-def test_a_signal_ends_all_owners(tmp_path: Path, make_task: Any) -> None:
-    names = ["one", "two"]
-    (tmp_path / "task.toml").write_text(task_to_toml(make_task(8, logistic(3))), encoding="utf-8")
-    create_local_keys(tmp_path / "keys", names)
-    x, y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
-    owners = {name: {"data": f"{name}.npz"} for name in names}
-    for name in names:
-        write_client_data(tmp_path, ClientId(name), x, y)
+def test_a_signal_ends_all_owners(tmp_path: Path) -> None:
+    owners = {"enrolment.clients": 2, "enrolment.min_clients": 2}
+    task, run = tmp_path / "task.toml", tmp_path / "run"
+    task.write_text(task_to_toml(task_with(logistic(3) | owners)), encoding="utf-8")
+    files = [tmp_path / f"{name}.npz" for name in ("one", "two")]
+    for file in files:
+        np.savez(file, x=np.zeros((4, 3), np.float32), y=np.zeros(4, np.int64))
+    data = [word for file in files for word in ("--data", file)]
     # Nobody is there.
-    addresses = {"server-a": "127.0.0.1:1", "server-b": "127.0.0.1:2", "dealer": "127.0.0.1:3"}
-    write_parties(tmp_path, "task.toml", owners, addresses, linger_s=1.0)
-    configs = [part for name in names for part in ("--config", str(tmp_path / f"{name}.toml"))]
-    process = start(tmp_path / "log", "precad", "join", "--logs", str(tmp_path), *configs)
-    logs = [tmp_path / f"{name}.log" for name in names]
+    assert precad("setup", run, "--task", task, *data).exit_code == 0
+    configs = [word for name in ("one", "two") for word in ("--config", str(run / f"{name}.toml"))]
+    process = start(tmp_path / "log", "precad", "join", "--logs", str(run), *configs)
+    logs = [run / f"{name}.log" for name in ("one", "two")]
     until(
         lambda: all(log.exists() and "connect" in log.read_text() for log in logs),
         lambda: "\n".join(log.read_text() for log in logs if log.exists()),

@@ -1,7 +1,4 @@
-"""Real gRPC servers with mutual TLS: each identity gets what its certificate says, no more.
-
-What each identity gets of the parts' own asyncio servers: hostile/test_access_table.py.
-"""
+"""Mutual TLS gives what a certificate says; for every RPC: hostile/test_access_table.py."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

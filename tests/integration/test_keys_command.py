@@ -194,14 +194,6 @@ def test_a_request_for_another_party_is_refused(made: Path, tmp_path: Path) -> N
         assert not (tmp_path / "out").exists()
 
 
-def test_renewal_replaces_key_and_certificate_of_the_same_party(made: Path) -> None:
-    before = Identity.load(made / "server-b")
-    keys("renew", made, "server-b", "--days", 30, "--revoke-old")
-    after = Identity.load(made / "server-b")
-    assert (after.principal, after.key == before.key) == (before.principal, False)
-    assert states(made)["server-b.precad"] == ["revoked", "valid"]
-
-
 def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> None:
     keys("revoke", made, *WARD)
     assert len({path.read_bytes() for path in made.glob("*/crl.pem")}) == 1
@@ -217,6 +209,12 @@ def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> 
     (serial,) = (each["serial"] for each in listed if each["party"] == "dealer.precad")
     keys("revoke", made, "--serial", serial)
     assert states(made)["dealer.precad"] == ["revoked"]
+    # A renewal replaces key and certificate of the same party.
+    before = Identity.load(made / "server-b")
+    keys("renew", made, "server-b", "--days", 30, "--revoke-old")
+    after = Identity.load(made / "server-b")
+    assert (after.principal, after.key == before.key) == (before.principal, False)
+    assert states(made)["server-b.precad"] == ["revoked", "valid"]
 
 
 @pytest.mark.parametrize(

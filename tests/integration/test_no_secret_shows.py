@@ -1,9 +1,4 @@
-"""No command repeats a password, a token or a key, whatever is wrong with what it is given.
-
-Every command gets secrets where people put them, mostly where something else is wrong: errors go to
-logs and tickets, which have other readers. Logs of real parts are searched in
-tests/integration/deployment.
-"""
+"""No command repeats a secret; logs of real parts are searched in integration/deployment."""
 
 import logging
 from collections.abc import Callable, Sequence

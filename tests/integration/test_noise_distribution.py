@@ -1,8 +1,4 @@
-"""The noise that a round releases has the distribution that privacy is claimed for.
-
-The sampler's randomness is keyed here, so that a verdict is no matter of luck; with the system's,
-and against OpenDP's sampler: tests/soak/test_noise_against_opendp.py.
-"""
+"""A round's noise by a keyed sampler; by the system's: soak/test_noise_against_opendp.py."""
 
 import math
 from collections.abc import Callable

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,16 @@ from precad.protos import precad_pb2 as pb
 Played = Callable[..., Any]
 
 
-def run(*arguments: object) -> tuple[int, str]:
+def says(code: int, *arguments: object, words: Sequence[str] = ()) -> str:
+    """What the command prints, which ends with ``code`` and says these words."""
     result = precad("ledger", *arguments, terminal_width=200)
-    return result.exit_code, result.output
+    missing = [each for each in words if each not in result.output]
+    assert (result.exit_code, missing) == (code, []), result.output
+    return result.output
 
 
 def mine(folder: Path, *more: object) -> Any:
-    code, text = run("mine", folder, "--json", *more)
-    assert code == 0, text
-    return json.loads(text)
+    return json.loads(says(0, "mine", folder, "--json", *more))
 
 
 @pytest.fixture
@@ -68,15 +69,9 @@ def restate(folder: Path, role: Role, **changes: Any) -> None:
 def test_the_sum_over_five_tasks_is_an_independent_compositions(
     make_task: Any, tmp_path: Path
 ) -> None:
-    path = tmp_path / "participations.log"
-    limit = 4.0
-    plan = [
-        (2.0, 0.2, 1e-5, 4),
-        (1.5, 0.1, 1e-5, 3),
-        (3.0, 0.2, 1e-6, 5),
-        (2.5, 0.05, 1e-5, 2),
-        (4.0, 0.2, 1e-7, 1),
-    ]
+    path, limit = tmp_path / "participations.log", 4.0
+    plan = [(2.0, 0.2, 1e-5, 4), (1.5, 0.1, 1e-5, 3), (3.0, 0.2, 1e-6, 5), (2.5, 0.05, 1e-5, 2)]
+    plan.append((4.0, 0.2, 1e-7, 1))
     composed = ExactAccountant()
     for sigma, rate, delta, versions in plan:
         task = make_task(8, {"privacy.noise_multiplier": sigma, "privacy.delta": delta})
@@ -101,29 +96,21 @@ def test_the_sum_over_five_tasks_is_an_independent_compositions(
     slack = math.log1p(-1 / order) - (math.log(1e-5) + math.log(order)) / (order - 1)
     assert document["limit"]["filter_epsilon"] == pytest.approx(rho + slack)
     assert document["epsilon"] < document["limit"]["filter_epsilon"] < limit
-    seven = mine(tmp_path, "--delta", "1e-7")["epsilon"]
-    assert seven == pytest.approx(composed.epsilon(1e-7))
+    assert mine(tmp_path, "--delta", "1e-7")["epsilon"] == pytest.approx(composed.epsilon(1e-7))
 
 
 def test_mine_says_what_each_task_cost(played: Played, tmp_path: Path) -> None:
     one = played(limit=3.0)
-    code, text = run("mine", one.folder)
-    assert code == 0
-    for words in (
-        str(one.script.task.digest)[:12],
-        f"exact ε of all together {one.open_account().epsilon():.4g} at δ = 1e-05",
-        "limit ε = 3 at δ = 1e-05, enforced by a Rényi filter",
-    ):
-        assert words in text
+    epsilon = f"exact ε of all together {one.open_account().epsilon():.4g} at δ = 1e-05"
+    limit = "limit ε = 3 at δ = 1e-05, enforced by a Rényi filter"
+    says(0, "mine", one.folder, words=[str(one.script.task.digest)[:12], epsilon, limit])
     (row,) = mine(one.folder)["tasks"]
     assert (row["client"], row["versions"], row["further_releases"]) == ("ward-1", 3, 1)
     # A folder without charges, or without anything, is said.
-    for command, said in (("mine", "holds no account"), ("receipts", "no server's statement")):
-        code, text = run(command, tmp_path)
-        assert (code, said in text) == (2, True)
+    says(2, "mine", tmp_path, words=["holds no account"])
+    says(2, "receipts", tmp_path, words=["no server's statement"])
     (tmp_path / "participations.log").touch()
-    code, text = run("mine", tmp_path)
-    assert (code, "nothing was shared yet" in text) == (0, True)
+    says(0, "mine", tmp_path, words=["nothing was shared yet"])
 
 
 def test_only_a_limit_is_said_to_hold_against_a_malicious_one(
@@ -144,12 +131,11 @@ def test_only_a_limit_is_said_to_hold_against_a_malicious_one(
         (lines[2:], "curious"),
     ):
         (tmp_path / "participations.log").write_text("".join([limit, *kept]))
-        document = json.loads(run("mine", tmp_path, "--json")[1])
+        document = mine(tmp_path)
         assert document["limit"].pop("server") == server
         # What a malicious server decided itself was fixed by no count.
         assert "malicious" not in json.dumps(document)
-        told = run("mine", tmp_path)[1]
-        assert "record level, one curious server" in told
+        told = says(0, "mine", tmp_path, words=["record level, one curious server"])
         assert ("the limit holds, not what was counted" in told) is (server == "malicious")
 
 
@@ -161,27 +147,18 @@ def test_a_check_of_norms_that_is_none_is_refused(
     OwnAccount(make_task(8), 0.2, None, path, ClientId("ward-1")).charge(0)
     text = " ".join([*path.read_text().split()[:-2], check])
     path.write_text(f"{text} {hashlib.sha256(text.encode()).hexdigest()[:8]}\n")
-    code, said = run("mine", tmp_path)
-    assert (code, "can't be read" in said) == (2, True)
+    says(2, "mine", tmp_path, words=["can't be read"])
 
 
 def test_receipts_that_agree_are_sound_and_another_model_is_found(played: Played) -> None:
     one = played()
-    code, text = run("receipts", one.folder)
-    assert (code, text.endswith("sound\n")) == (0, True), text
-    for words in ("server-a: client ward-1", "server-b: client ward-1", "charged [3]"):
-        assert words in text
-    document = json.loads(run("receipts", one.folder, "--json")[1])
+    words = ["server-a: client ward-1", "server-b: client ward-1", "charged [3]"]
+    assert says(0, "receipts", one.folder, words=words).endswith("sound\n")
+    document = json.loads(says(0, "receipts", one.folder, "--json"))
     assert (document["sound"], document["server-b"]["version"]) == (True, 3)
     restate(one.folder, Role.SERVER_B, model_digest=b"\5" * 32)
-    code, text = run("receipts", one.folder)
-    assert code == 1
-    for words in (
-        "the servers signed different models 3: 05050505",
-        "server-b signed 05",
-        "BROKEN",
-    ):
-        assert words in text
+    words = ["the servers signed different models 3: 05050505", "server-b signed 05", "BROKEN"]
+    says(1, "receipts", one.folder, words=words)
 
 
 NEVER_SHARED = ([4], [1, 2], [2, 0, 1])
@@ -192,44 +169,38 @@ COUNTED_DIFFERENTLY: list[list[int]] = [[2], [2, 1], [3], []]
 def test_a_charge_for_what_was_never_shared_is_found_and_another_count_is_none(
     played: Played, charged: list[int]
 ) -> None:
-    one = played()
+    one, found = played(), charged in NEVER_SHARED
     restate(one.folder, Role.SERVER_A, charged=charged)
-    code, text = run("receipts", one.folder)
-    assert code == (charged in NEVER_SHARED)
+    text = says(int(found), "receipts", one.folder)
     for words in ("server-a charged", "this owner knows of"):
-        assert (words in text) == (charged in NEVER_SHARED)
+        assert (words in text) == found
 
 
 def test_another_owner_who_was_shown_another_model_is_found(played: Played) -> None:
     one, two = played(), played("ward-2")
-    assert run("receipts", one.folder, "--other", two.folder)[0] == 0
+    says(0, "receipts", one.folder, "--other", two.folder)
     log = two.folder / "models.log"
     lines = log.read_text().splitlines()
     task, version, _ = lines[1].split(" ")
     lines[1] = f"{task} {version} {Digest(bytes(32))}"
     log.write_text("\n".join(lines) + "\n")
-    code, text = run("receipts", one.folder, "--other", two.folder)
-    assert (code, f"model {version} was" in text) == (1, True)
+    says(1, "receipts", one.folder, "--other", two.folder, words=[f"model {version} was"])
 
 
-def test_an_account_elsewhere_is_found_by_its_option(played: Played, tmp_path: Path) -> None:
-    one = played()
-    (tmp_path / "account").mkdir()
-    shutil.move(one.folder / "participations.log", tmp_path / "account")
-    assert run("receipts", one.folder)[0] == 1
-    assert run("receipts", one.folder, "--account", tmp_path / "account")[0] == 0
+def test_an_account_elsewhere_and_signatures_are_looked_at(played: Played, tmp_path: Path) -> None:
+    one, account, files = played(), tmp_path / "account", tmp_path / "keys"
+    account.mkdir()
+    shutil.move(one.folder / "participations.log", account)
+    says(1, "receipts", one.folder)
+    says(0, "receipts", one.folder, "--account", account)
 
-
-def test_signatures_are_checked_with_an_identity(played: Played, tmp_path: Path) -> None:
-    one = played()
-    files, own = tmp_path / "keys", identity(Principal.client("ward-1"))
+    own = identity(Principal.client("ward-1"))
     files.mkdir()
     for name, pem in {"ca": own.ca, "cert": own.cert, "key": own.key.reveal()}.items():
         (files / f"{name}.pem").write_bytes(pem)
         (files / f"{name}.pem").chmod(0o600)
-    code, text = run("receipts", one.folder, "--identity", files)
-    assert code == 0, text
+    signed = ("receipts", one.folder, "--account", account, "--identity", files)
+    says(0, *signed)
     path = one.folder / STATEMENT.format(Role.SERVER_A.value)
     shutil.copy(one.folder / STATEMENT.format(Role.SERVER_B.value), path)
-    code, text = run("receipts", one.folder, "--identity", files)
-    assert (code, "what server-a is to have signed" in text) == (1, True)
+    says(1, *signed, words=["what server-a is to have signed"])

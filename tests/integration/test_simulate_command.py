@@ -147,25 +147,18 @@ def test_owners_files_are_simulated_on_and_one_is_dealt_out() -> None:
 
 
 def test_python_takes_what_an_owner_has(hospital: Path) -> None:
-    """Paths, frames and arrays of the same table give the same weights."""
-    task = Task.load(hospital / "task.toml")
-    names = ("north", "south", "west")
-    x, y = zip(*(read_records(hospital / f"{n}.csv", task.data) for n in names), strict=True)
+    """Paths, frames, columns and arrays of the same table give the same weights."""
+    task, held_out = Task.load(hospital / "task.toml"), hospital / "test.csv"
+    files = [str(hospital / f"{name}.csv") for name in ("north", "south", "west")]
+    frames = [pd.read_csv(file, dtype=str) for file in files]
     # The names of owners that come in a list: samples differ by name.
-    read = (pd.read_csv(hospital / f"{name}.csv", dtype=str) for name in names)
-    frames = {f"client-{number}": frame for number, frame in enumerate(read, start=1)}
-    columns = {n: frame.to_dict("list") for n, frame in frames.items()}
-    ways = (
-        [str(hospital / f"{n}.csv") for n in names],
-        list(frames.values()),
-        frames,
-        columns,
-        list(zip(x, y, strict=True)),
-    )
-    held_out = hospital / "test.csv"
-    found = [precad.simulate(task, data, seed=3, rounds=4, test=held_out) for data in ways]
-    assert len({each.theta.tobytes() for each in found}) == 1
-    assert len({each.accuracy for each in found} - {None}) == 1
+    columns = {f"client-{n}": frame.to_dict("list") for n, frame in enumerate(frames, start=1)}
+    arrays = [read_records(Path(file), task.data) for file in files]
+    found = [
+        precad.simulate(task, data, seed=3, rounds=4, test=held_out)
+        for data in (files, frames, columns, arrays)
+    ]
+    assert len({(each.theta.tobytes(), each.accuracy) for each in found}) == 1
     alone = precad.simulate(task, columns["client-1"], seed=3, rounds=1, clients=2)
     assert alone.task.enrolment.clients == 2
 

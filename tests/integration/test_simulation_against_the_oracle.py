@@ -1,9 +1,4 @@
-"""What is simulated is what the servers do: the same models, bit for bit, from the same draws.
-
-The protocol is played by `run_round`, on the role objects that the servers' processes use, with
-signed shares, both servers' validation and release; the updates are a real owner's, computed by
-the data owner's own class. Only the samples and the noise are given to both.
-"""
+"""What is simulated is `run_round`'s, bit for bit; samples and noise alone are given to both."""
 
 from collections import Counter
 from functools import partial

@@ -91,15 +91,6 @@ def test_what_new_writes_loads_at_once_and_keeps_what_was_asked(made: Path) -> N
     assert made.read_bytes() == before
 
 
-def test_a_model_of_ones_own_gives_its_parameters(hospital: Path) -> None:
-    path = hospital / "own.toml"
-    sizes = ["--records", "600", "--owners", "3", "--epsilon", "3", "--rounds", "50"]
-    result = new(path, "--model", "nets_of_ours:fits", *sizes)
-    assert result.exit_code == 0, result.stderr
-    found = [(each.name, each.shape) for each in Task.load(path).model.parameters]
-    assert found == [("weight", (2, 4)), ("bias", (2,))]
-
-
 @pytest.mark.parametrize(
     ("name", "more", "said"),
     [
@@ -258,61 +249,34 @@ def test_a_model_of_ones_own_is_tried_on_records(hospital: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "clip", "excess"),
-    [("1000x1", 1.0, None), ("3x30", 2.0, None), ("3x600", 8.2, None), ("1000x1", 10.0, "10")],
-)
-def test_an_owners_clip_is_what_it_can_sample_at_most_and_more_is_warned_of(
-    tmp_path: Path, records: str, clip: float, excess: str | None
-) -> None:
-    """Ten times what an honest owner of one record can send arms attackers alone."""
-    path = tmp_path / "clipped.toml"
-    wishes = ["--records", records, "--epsilon", "3", *(["--client-clip", "10"] if excess else [])]
-    made = new(path, *NET, *wishes)
-    assert (made.exit_code, Task.load(path).privacy.client_clip) == (0, clip)
-    warned = f"one bad owner weighs as much as {excess} honest ones; make it 1 or less"
-    assert (warned in made.stderr) is bool(excess), made.stderr
-    for command in ("show", "check"):
-        said = precad("task", command, path)
-        assert ("arms attackers alone" in said.stderr) is bool(excess)
-
-
-@pytest.mark.parametrize(
-    ("records", "more", "rate", "warned"),
+    ("records", "more", "clip", "rate", "warned"),
     [
-        # At a twentieth ten bad owners of a thousand took the model to chance: they send always.
-        ("1000x1", [], 1.0, ""),
-        ("30x4,2", [], 0.25, ""),
-        ("9x15", [], 0.067, ""),
-        ("3x30", [], 0.05, ""),
-        (
-            "1000x1",
-            ["--record-rate", ".05"],
-            0.05,
-            (
-                "client_clip = 1 lets bad owners weigh more: they send it in every round, and an "
-                "owner of 1 record samples 0.05 on average. So one bad owner weighs as much as 20 "
-                "honest ones; raise record_rate towards 1, with the noise that keeps ε"
-            ),
-        ),
-        (
-            "9x200",
-            ["--client-clip", "25"],
-            0.05,
-            (
-                "an owner of 200 records samples 10 on average. So one bad owner weighs as much as "
-                "2.5 honest ones; make it 20 or less"
-            ),
-        ),
-        ("9x200", ["--client-clip", "20"], 0.05, ""),
+        # An owner samples a record a round: at a twentieth ten bad owners of a thousand took the
+        # model to chance, for they send always.
+        ("1000x1", "", 1.0, 1.0, ""),
+        ("30x4,2", "", 2.0, 0.25, ""),
+        ("9x15", "", 2.0, 0.067, ""),
+        ("3x30", "", 2.0, 0.05, ""),
+        ("3x600", "--rounds 50", 8.2, 0.05, ""),
+        ("9x200", "--client-clip 20", 20.0, 0.05, ""),
+        # Ten times what an honest owner of one record can send arms attackers alone.
+        ("1000x1", "--client-clip 10", 10.0, 1.0, "as 10 honest ones; make it 1 or less"),
+        ("9x200", "--client-clip 25", 25.0, 0.05, "as 2.5 honest ones; make it 20 or less"),
+        ("1000x1", "--record-rate .05", 1.0, 0.05, "as 20 honest ones; raise record_rate"),
     ],
 )
-def test_an_owner_samples_a_record_a_round_and_bad_ones_weigh(
-    tmp_path: Path, records: str, more: list[str], rate: float, warned: str
+def test_an_owner_sends_a_record_a_round_and_what_arms_attackers_is_warned_of(
+    tmp_path: Path, records: str, more: str, clip: float, rate: float, warned: str
 ) -> None:
-    made = new(tmp_path / "task.toml", *NET, "--records", records, *more, "--epsilon", "3")
+    path = tmp_path / "task.toml"
+    made = new(path, *NET, "--records", records, *more.split(), "--epsilon", "3")
     assert made.exit_code == 0, made.output
-    assert Task.load(tmp_path / "task.toml").privacy.record_rate == rate
+    privacy = Task.load(path).privacy
+    assert (privacy.client_clip, privacy.record_rate) == (clip, rate)
     assert (warned in made.stderr, "weighs" in made.stderr) == (True, bool(warned))
+    for command in ("show", "check"):
+        said = precad("task", command, path).stderr
+        assert ("arms attackers alone" in said) is (clip == 10.0)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""UserDP-FedAvg, InsDP-FedAvg, InsDP-FedSGD and Dopamine, stacked: each model is what it is alone,
-clips bound what a user or a record moves, and what an ε of theirs stands for."""
+"""Stacked models are what each is alone; clips bound what a user or a record moves."""
 
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -274,11 +274,7 @@ def test_a_broken_off_ensemble_goes_on(
     """Also within a round, with the users that were drawn for it."""
     learner = Learner(MODELS["logistic"](DIGITS))
     chosen = InstanceLevel(**{**RECORD, "local_steps": 2, **optimizer})
-    told: list[tuple[int, int]] = []
-
-    def stop(done: int, _all: int) -> None:
-        if done == stops:
-            raise KeyboardInterrupt
+    stop, told = Mock(side_effect=[*[None] * (stops - 1), KeyboardInterrupt]), Mock()
 
     def train(**more: Any) -> tuple[torch.Tensor, Any]:
         start, users = torch.zeros(learner.dimension), some_users(*PROBLEM.shares)
@@ -288,8 +284,8 @@ def test_a_broken_off_ensemble_goes_on(
     kept = Checkpoint(tmp_path / "cell.npz")
     with pytest.raises(KeyboardInterrupt):
         train(checkpoint=kept, on_step=stop)
-    resumed, drawn_again = train(checkpoint=kept, on_step=lambda *step: told.append(step))
-    assert told == [(done, 6) for done in range(stops, 7)]
+    resumed, drawn_again = train(checkpoint=kept, on_step=told)
+    assert told.call_args_list == [call(done, 6) for done in range(stops, 7)]
     assert torch.equal(whole, resumed)
     assert (drawn == drawn_again).all()
 

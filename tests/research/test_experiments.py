@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from research.registry import Registry, load_plugins
 from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
 from research.study.environment import environment
-from research.study.estimate import Estimate
 from research.study.kept import Kept
 from research.study.run import PARTIAL, _Place, run
 
@@ -68,6 +67,8 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, named: A
     )
     assert (seen, squared(found)) == ([2, 3], [0, 1, 4, 9])
     assert run("squares", Scale.SMALL, tmp_path) == found
+    with pytest.raises(Misconfiguration, match="no cell of squares"):
+        run("squares", Scale.SMALL, tmp_path, only={"squared": 1})
     # The file says what it was measured with, and another experiment's is refused.
     document = json.loads((tmp_path / "squares-small.json").read_text())
     (environment,) = document["environments"]
@@ -129,20 +130,6 @@ def test_runs_that_write_at_the_same_moment_lose_nothing(tmp_path: Path) -> None
     for row in document["cells"]:
         place = places[row["settings"]["number"] // 100 * 100]
         assert devices[row["environment"]] == place
-
-
-def test_chosen_cells_are_measured_alone_and_counted(tmp_path: Path, named: Any) -> None:
-    name = named(squares())
-    assert Estimate(name, Scale.SMALL, tmp_path).missing == 4
-    assert Estimate(name, Scale.SMALL, tmp_path, only={"number": 3}).missing == 1
-    for chosen, there in (({"number": 3, "data": None}, [9]), ({"number": 1}, [1, 9])):
-        assert squared(run(name, Scale.SMALL, tmp_path, only=chosen)) == there
-    run(name, Scale.SMALL, tmp_path)
-    done = Estimate(name, Scale.SMALL, tmp_path)
-    assert (done.missing, done.hours) == (0, 0.0)
-    for nothing in ({"number": 4}, {"squared": 1}):
-        with pytest.raises(Misconfiguration, match="no cell of squares"):
-            run(name, Scale.SMALL, tmp_path, only=nothing)
 
 
 def test_half_a_cell_of_another_processor_is_begun_anew(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Scattering coefficients: what they are of, whose they are, and an oracle's figures."""
 
-from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ KYMATIO = {
         0.001761, 0.001777, 0.002043, 0.00225, 0.001901, 0.001763, 0.001699, 0.001712,
     ],
 }  # fmt: skip
-"""Means over ``drawn()`` by Kymatio 0.3.0's Scattering2D, J = 2, L = 8; its directions begin one
+"""Means over a wave by Kymatio 0.3.0's Scattering2D, J = 2, L = 8; its directions begin one
 later."""
 
 
@@ -41,34 +41,27 @@ SIDE = 8
 COEFFICIENTS = 81 * 4
 
 
-@pytest.fixture(scope="module")
-def learned() -> Iterator[None]:
-    """What public digits say, of few copies and once for all tests."""
+@cache
+def of_few_digits() -> list[Any]:
+    """What few copies of public digits say."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(public_digits, "COPIES", 2)
-        found = features._of_public_digits(SIDE)
-        patch.setattr(features, "_of_public_digits", lambda *_: [each.copy() for each in found])
-        yield
+        return list(features._of_public_digits(SIDE))
 
 
 @pytest.fixture
-def quick(learned: None) -> Iterator[None]:  # noqa: ARG001 -- a fixture
-    features._maps.clear()
-    yield
-    features._maps.clear()
-
-
-def drawn() -> NDArray[np.float32]:
-    """A wave that fades out around a place, ``[1, 1, 28, 28]``."""
-    down, across = np.mgrid[0:28, 0:28]
-    fading = np.exp(-((down - 12) ** 2 + (across - 15) ** 2) / 40)
-    image = fading * (1 + np.cos(0.9 * down + 0.5 * across)) / 2
-    found: NDArray[np.float32] = image.astype(np.float32)[None, None]
-    return found
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = of_few_digits()
+    monkeypatch.setattr(features, "_of_public_digits", lambda *_: [each.copy() for each in found])
+    monkeypatch.setattr(features, "_maps", {})
 
 
 def test_coefficients_are_those_of_kymatio() -> None:
-    means = scattering(drawn())[0].mean(axis=(1, 2))
+    # A wave that fades out around a place.
+    down, across = np.mgrid[0:28, 0:28]
+    fading = np.exp(-((down - 12) ** 2 + (across - 15) ** 2) / 40)
+    image = fading * (1 + np.cos(0.9 * down + 0.5 * across)) / 2
+    means = scattering(image.astype(np.float32)[None, None])[0].mean(axis=(1, 2))
     mine = (means[:1], means[1:9], means[9:17], means[17:].reshape(8, 8)[3])
     for found, (name, known) in zip(mine, KYMATIO.items(), strict=True):
         # Averages lie half a cell elsewhere, and what Kymatio leaves out before them differs.

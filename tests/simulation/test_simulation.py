@@ -312,43 +312,41 @@ def test_data_are_dealt_out_whole(data: Data) -> None:
     assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, data[0].tolist()))
 
 
+BAD: dict[str, list[Any]] = {
+    "path": ["fast"],
+    "seed": [-1, 1.5],
+    "clients": [81, 0],
+    "attackers": [2],
+    "attack": ["unheard-of", lambda updates, _: updates[:, :1], lambda updates, _: updates * 1.0],
+    "aggregate": [lambda updates, _: updates, lambda updates, _: updates.sum(axis=0) * np.nan],
+    "noise": [lambda *_: np.zeros(3)],
+    "sampler": [lambda *_: np.array([20]), lambda *_: np.array([0.5])],
+    "cohort": [lambda *_: ["nobody"]],
+    "absent": [lambda *_: ["nobody"]],
+}
+
+
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    ("field", "changes"),
     [
-        ({"path": "fast"}, "path"),
-        ({"seed": -1}, "seed"),
-        ({"seed": 1.5}, "seed"),
-        ({"clients": 81}, "clients"),
-        ({"clients": 0}, "clients"),
-        ({"rounds": 0}, "training.rounds"),
-        ({"attackers": 2}, "attackers"),
-        ({"attack": "flip", "attackers": 5}, "attackers"),
-        ({"attack": "flip", "attackers": ["nobody"]}, "attackers"),
-        ({"attack": "unheard-of"}, "attack"),
-        ({"attack": lambda updates, _: updates[:, :1]}, "attack"),
-        ({"attack": lambda updates, _: updates * 1.0}, "attack"),
-        ({"aggregate": lambda updates, _: updates}, "aggregate"),
-        ({"aggregate": lambda updates, _: updates.sum(axis=0) * np.nan}, "aggregate"),
-        ({"noise": lambda *_: np.zeros(3)}, "noise"),
-        ({"sampler": lambda *_: np.array([20])}, "sampler"),
-        ({"sampler": lambda *_: np.array([0.5])}, "sampler"),
-        ({"cohort": lambda *_: ["nobody"]}, "cohort"),
-        ({"absent": lambda *_: ["nobody"]}, "absent"),
+        *((field, {field: value}) for field, values in BAD.items() for value in values),
+        *(("attackers", {"attack": "flip", "attackers": each}) for each in (5, ["nobody"])),
+        ("training.rounds", {"rounds": 0}),
     ],
 )
-def test_what_cannot_be_simulated_is_named(data: Data, changes: dict[str, Any], field: str) -> None:
+def test_what_cannot_be_simulated_is_named(data: Data, field: str, changes: dict[str, Any]) -> None:
     with pytest.raises(Misconfiguration) as refused:
         precad.simulate(small(ALWAYS), data, **({"seed": 0} | changes))
     assert refused.value.field == field
 
 
 def test_what_a_real_run_refuses_is_refused(data: Data) -> None:
-    x, y = data
-    with pytest.raises(Misconfiguration, match="max_expected_records"):
-        precad.simulate(small({"enrolment.max_expected_records": 1.0}), data)
-    with pytest.raises(Misconfiguration, match="labels must be from 0 to 2"):
-        precad.simulate(small(), (x, y + 5))
-    with pytest.raises(Misconfiguration, match="must be finite"):
-        precad.simulate(small(), (x * np.float32(np.nan), y))
-    with pytest.raises(Misconfiguration, match="model parameter"):
-        precad.simulate(small(), data, nn.Linear(3, 3))
+    (x, y), capped = data, small({"enrolment.max_expected_records": 1.0})
+    for words, arguments in (
+        ("max_expected_records", (capped, data)),
+        ("labels must be from 0 to 2", (small(), (x, y + 5))),
+        ("must be finite", (small(), (x * np.float32(np.nan), y))),
+        ("model parameter", (small(), data, nn.Linear(3, 3))),
+    ):
+        with pytest.raises(Misconfiguration, match=words):
+            precad.simulate(*arguments)
