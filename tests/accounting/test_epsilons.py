@@ -46,12 +46,10 @@ def test_it_is_what_the_guarantees_state_of_the_owner_with_most() -> None:
     # As the limit is kept: by the same number.
     assert spent[ONE] == epsilon_spent(task, task.privacy.record_rate, 4, {})
     assert spent[ONE] > spent[MODELS] > 0
-
-
-def test_what_is_left_and_what_is_spent_are_the_end_s() -> None:
-    task = made()
-    in_all = {w: e.spent + e.left for w, e in found(task, 6, {OFTEN: 4, SELDOM: 1}).items()}
-    assert in_all == pytest.approx(stated(task, ROUNDS, {0: 8}))
+    # With what is left it is the end's.
+    always = found(made(), 6, {OFTEN: 4, SELDOM: 1})
+    in_all = {who: each.spent + each.left for who, each in always.items()}
+    assert in_all == pytest.approx(stated(made(), ROUNDS, {0: 8}))
 
 
 def test_the_limit_leaves_less() -> None:

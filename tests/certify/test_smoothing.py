@@ -19,7 +19,7 @@ from precad.simulation.datasets import load
 
 # --- votes under noise ---------------------------------------------------------------------------
 
-Trained = tuple[nn.Module, torch.Tensor, torch.Tensor]
+Trained = tuple[nn.Module, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def trained() -> Trained:
         loss = functional.cross_entropy(module(x + 0.25 * torch.randn_like(x)), y)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-    return module, torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
+    return module, torch.from_numpy(data.test_x)
 
 
 def test_votes_are_each_inputs_own_and_of_the_asked_number(trained: Trained) -> None:
-    module, x, _ = trained
+    module, x = trained
     how = Sampling(0.25, 30, 200, 7)
     whole = sample_votes(module, x[:6], how)
     assert (whole.selection.sum(axis=1) == 30).all()
@@ -51,7 +51,7 @@ def test_votes_are_each_inputs_own_and_of_the_asked_number(trained: Trained) -> 
 
 
 def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) -> None:
-    module, x, _ = trained
+    module, x = trained
     how, keep = Sampling(0.25, 10, 100), tmp_path / "votes.jsonl"
     whole = sample_votes(module, x[:5], how, keep=keep, model="m")
     lines = keep.read_text().splitlines()
@@ -61,22 +61,18 @@ def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) 
     assert done == [2, 3, 4, 5]
     assert (again.votes == whole.votes).all()
     assert sorted(json.loads(line)[0] for line in keep.read_text().splitlines()[1:]) == [*range(5)]
+    with pytest.raises(Misconfiguration, match="real numbers"):
+        sample_votes(module, x[:2].long(), how)
+    with pytest.raises(Misconfiguration, match="column for each class"):
+        sample_votes(nn.Linear(64, 1), x[:2], how)
     for changed in ({"model": "n"}, {"how": Sampling(0.5, 10, 100)}):
         with pytest.raises(Misconfiguration, match="another model or other sampling"):
             sample_votes(module, x[:5], **({"how": how, "model": "m"} | changed), keep=keep)  # type: ignore[arg-type]
 
 
-def test_whole_numbers_and_single_outputs_are_refused(trained: Trained) -> None:
-    module, x, _ = trained
-    with pytest.raises(Misconfiguration, match="real numbers"):
-        sample_votes(module, x[:2].long(), Sampling(0.5))
-    with pytest.raises(Misconfiguration, match="column for each class"):
-        sample_votes(nn.Linear(64, 1), x[:2], Sampling(0.5))
-
-
 def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(trained: Trained) -> None:
     """PGD in L2 on the smoothed model; an attack wins where fresh votes change the label."""
-    module, x, _ = trained
+    module, x = trained
     x, sigma = x[:40], 0.25
     votes = sample_votes(module, x, Sampling(sigma, 100, 2000, 1))
     budget = ConfidenceBudget(0.999, 10, points=len(x))

@@ -180,18 +180,15 @@ def test_a_certificate_is_never_put_beside_another_key(made: Path, tmp_path: Pat
     keys("request", tmp_path / "ward-9", "client", "ward-9")
     keys("issue", made, "client", "ward-9", "--request", tmp_path / "ward-9" / "request.pem")
     assert "key.pem" not in contents(made / "ward-9")
+    # Nor is one made of a request for another party.
+    options = ("--request", tmp_path / "ward-9" / "request.pem", "--out", tmp_path / "none")
+    for party in (("client", "ward-8"), ("server-a",)):
+        assert "ward-9.client.precad" in refused("issue", made, *party, *options)
+        assert not (tmp_path / "none").exists()
     # Nor is it called valid beside another key.
     assert states(made / "ward-3")["ward-3.client.precad"] == ["valid"]
     shutil.copy(made / "client-1" / "key.pem", made / "ward-3")
     assert states(made / "ward-3")["ward-3.client.precad"] == ["not its key's"]
-
-
-def test_a_request_for_another_party_is_refused(made: Path, tmp_path: Path) -> None:
-    keys("request", tmp_path / "own", "client", "ward-9")
-    options = ("--request", tmp_path / "own" / "request.pem", "--out", tmp_path / "out")
-    for party in (("client", "ward-8"), ("server-a",)):
-        assert "ward-9.client.precad" in refused("issue", made, *party, *options)
-        assert not (tmp_path / "out").exists()
 
 
 def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> None:

@@ -58,7 +58,7 @@ def test_an_attack_by_many_lowers_the_measured_loss_and_stays_above_the_bound() 
     assert sound_bound(found[0], USERS, 60) < losses[60]
 
 
-def test_so_many_records_are_poisoned_and_no_more() -> None:
+def test_so_many_records_are_poisoned_and_those_of_other_labels_first() -> None:
     data = two_labels(load("digits"))
     x, y = data.train_x[:10], data.train_y[:10]
     for name, attack in ATTACKS.items():
@@ -68,11 +68,7 @@ def test_so_many_records_are_poisoned_and_no_more() -> None:
         assert changed.sum() <= 3, name
     marked, _ = poisoned(ATTACKS["pixel-backdoor"](), x, y, 3, 0, 2)
     assert (marked != x).any(axis=1).sum() == 3
-
-
-def test_a_backdoor_is_put_on_records_of_other_labels_first() -> None:
-    """Sorted records begin with the target's: its pattern there would teach the model little."""
-    data = two_labels(load("digits"))
+    # Sorted records begin with the target's: a pattern there would teach the model little.
     order = np.argsort(data.train_y, stable=True)
     x, y = data.train_x[order], data.train_y[order]
     zeros = int((y == 0).sum())

@@ -54,6 +54,10 @@ def test_grey_images_are_read_from_idx_files(tmp_path: Path, name: str, folder: 
     np.testing.assert_array_equal(pixels, FILES["train-images-idx3-ubyte"])
     np.testing.assert_array_equal(data.test_y, [7, 8])
     assert 0 <= data.train_x.min() < data.train_x.max() <= 1
+    # A damaged one is refused.
+    (tmp_path / folder / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0")
+    with pytest.raises(Misconfiguration, match="can't be read"):
+        load(name, tmp_path)
 
 
 def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
@@ -65,14 +69,6 @@ def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
     assert records[0].shape == (6, 1, 28, 28)
     with pytest.raises(Misconfiguration, match="nothing is downloaded"):
         make_scenario(replace(request, data=None))
-
-
-def test_a_damaged_image_file_is_refused(tmp_path: Path) -> None:
-    place = tmp_path / "MNIST" / "raw"
-    write_idx(place)
-    (place / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0")
-    with pytest.raises(Misconfiguration, match="can't be read"):
-        load("mnist", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +97,8 @@ def test_built_in_data_are_scikit_learns_split_once_and_scaled(
         assert (values * 16 == theirs.data[order]).all()
     else:
         columns = zip(values.T, theirs.data[order].T, strict=True)
-        assert all(np.corrcoef(ours, given)[0, 1] > 1 - 1e-6 for ours, given in columns)
+        # Clipped at 5.
+        assert all(np.corrcoef(ours, given)[0, 1] > 0.9 for ours, given in columns)
 
 
 @pytest.mark.parametrize(

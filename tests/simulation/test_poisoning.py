@@ -15,8 +15,6 @@ from precad.common.task import Task
 from precad.simulation.datasets import demo_task, load, shards
 from precad.simulation.rounds import Forgery, forged_update
 
-# --- forged updates ------------------------------------------------------------------------------
-
 TASK = Task.parse(demo_task(load("breast-cancer"), "logistic", 10))
 UPDATE = np.random.default_rng(2).integers(-(2**15), 2**15, TASK.dimension)
 
@@ -29,21 +27,17 @@ def test_every_forgery_is_longer_than_beta(kind: Forgery, honest: ring.RingVecto
     assert squared_norm(forged) > TASK.bound**2
 
 
-def test_the_wraparound_passes_a_check_that_is_done_in_the_ring() -> None:
+def test_the_wraparound_passes_in_the_ring_and_the_oversize_fits_the_range_test() -> None:
     forged = forged_update(Forgery.WRAPAROUND, TASK, UPDATE)
     assert ring.dot(forged, forged) <= TASK.bound**2
     assert (forged != 0).all()
-
-
-def test_the_oversize_keeps_its_direction_and_fits_the_range_test() -> None:
+    # The other keeps its direction.
     forged = forged_update(Forgery.OVERSIZE, TASK, UPDATE)
     norm = np.sqrt(squared_norm(forged))
     assert norm == pytest.approx(2 * TASK.bound, rel=1e-3)
     cosine = float(forged @ UPDATE.astype(float)) / norm / np.sqrt(squared_norm(UPDATE))
     assert cosine == pytest.approx(1, abs=1e-6)
 
-
-# --- attacks and defences ------------------------------------------------------------------------
 
 HONEST = np.random.default_rng(1).normal(1.0, 0.1, (10, 6))
 
@@ -111,22 +105,17 @@ def test_a_defence_withstands_what_the_mean_does_not(name: str) -> None:
     assert np.abs(DEFENCES[name](updates, 2) - 1).max() < 0.35
 
 
-def test_krum_counts_as_its_paper_does() -> None:
+def test_defences_count_as_their_papers_do() -> None:
     # n − f − 2 = 1 neighbour: the pair that lies closest wins. With n − f it would be 0 or 1.
     updates = np.array([[-1.0], [1.0], [2.4], [2.5], [9.0]])
     assert DEFENCES["krum"](updates, 2).item() in {2.4, 2.5}
     assert DEFENCES["multi-krum"](updates, 2).item() == pytest.approx((2.4 + 2.5 + 1.0) / 3)
-
-
-def test_rfa_is_the_point_of_least_distance() -> None:
+    # RFA is the point of least distance.
     corners = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 3.0], [0.0, 3.0]])
     np.testing.assert_allclose(DEFENCES["rfa"](corners, 0), [2.0, 1.5], atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["krum", "multi-krum", "bulyan", "trimmed-mean"])
-def test_too_few_updates_are_refused(name: str) -> None:
-    with pytest.raises(Misconfiguration, match="at least"):
-        DEFENCES[name](HONEST[:4], 2)
+    for name in ("krum", "multi-krum", "bulyan", "trimmed-mean"):
+        with pytest.raises(Misconfiguration, match="at least"):
+            DEFENCES[name](HONEST[:4], 2)
 
 
 SETTINGS = {

@@ -239,7 +239,7 @@ def test_an_objective_of_ones_own_is_trained(data: Data) -> None:
     assert np.abs(weights[2:]).max() < 0.2
 
 
-def test_epsilons_are_the_accountants_of_such_a_run(data: Data) -> None:
+def test_epsilons_are_the_accountants_and_a_limit_ends_a_clients_part(data: Data) -> None:
     found = precad.simulate(small(), data, seed=4)
     run = Run.of(found.task, rounds=4, participations=found.rounds[-1].participations)
     stated = {each.adversary: each.epsilon for each in found.statements()[::3]}
@@ -247,9 +247,7 @@ def test_epsilons_are_the_accountants_of_such_a_run(data: Data) -> None:
     row = found.table()[-1]
     assert row["epsilon_server"] == pytest.approx(stated[Adversary.ONE_SERVER], rel=1e-12)
     assert row["epsilon_clients"] == pytest.approx(stated[Adversary.CLIENTS_ONLY], rel=1e-12)
-
-
-def test_the_tasks_limit_ends_a_clients_part(data: Data) -> None:
+    # The task's limit ends a client's part.
     always = ALWAYS | {"training.rounds": 8}
     spent = [row["epsilon_server"] for row in precad.simulate(small(always), data, seed=0).table()]
     found = precad.simulate(small(always | {"privacy.epsilon_limit": spent[2]}), data, seed=0)
@@ -306,12 +304,6 @@ def test_a_result_says_that_it_is_simulated(data: Data, tmp_path: Path) -> None:
         load_model(tmp_path / "model.safetensors", found.task)
 
 
-def test_data_are_dealt_out_whole(data: Data) -> None:
-    every = Owners(as_records(data), 7, small(), 3)
-    rows = np.concatenate([owner.records.inputs.numpy() for owner in every.values()])
-    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, data[0].tolist()))
-
-
 BAD: dict[str, list[Any]] = {
     "path": ["fast"],
     "seed": [-1, 1.5],
@@ -340,7 +332,7 @@ def test_what_cannot_be_simulated_is_named(data: Data, field: str, changes: dict
     assert refused.value.field == field
 
 
-def test_what_a_real_run_refuses_is_refused(data: Data) -> None:
+def test_what_a_real_run_refuses_is_refused_and_other_data_are_dealt_out_whole(data: Data) -> None:
     (x, y), capped = data, small({"enrolment.max_expected_records": 1.0})
     for words, arguments in (
         ("max_expected_records", (capped, data)),
@@ -350,3 +342,7 @@ def test_what_a_real_run_refuses_is_refused(data: Data) -> None:
     ):
         with pytest.raises(Misconfiguration, match=words):
             precad.simulate(*arguments)
+    # Data are dealt out whole.
+    owners = Owners(as_records(data), 7, small(), 3).values()
+    rows = np.concatenate([owner.records.inputs.numpy() for owner in owners])
+    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, x.tolist()))
