@@ -29,7 +29,7 @@ def found(
     rounds: int,
     taken: dict[ClientId, int],
     again: dict[ClientId, dict[int, int]] | None = None,
-) -> dict[Adversary, Any]:
+) -> Any:
     return Epsilons(task, PrivacyCap(task)).by_adversary(rounds, taken, again or {})
 
 

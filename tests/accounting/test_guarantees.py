@@ -1,4 +1,4 @@
-"""The three guarantees: what enters each, and numbers that are known."""
+"""The three guarantees: what enters each, the events that they are of, and the least noise."""
 
 import json
 import math
@@ -9,9 +9,24 @@ import pytest
 from tests.conftest import TaskMaker
 
 from precad.accounting.adversaries import Adversary, Basis, Run, planned_participations
-from precad.accounting.events import AccountantName, poisson_gaussian
+from precad.accounting.events import (
+    AccountantName,
+    Adjacency,
+    Denominator,
+    SampledGaussian,
+    Sampling,
+    poisson_gaussian,
+)
 from precad.accounting.exact import ExactAccountant, most_participations, record_epsilon
-from precad.accounting.guarantees import PrivacyStatement, advantages, guarantees, honest_rejection
+from precad.accounting.guarantees import (
+    PRECISION,
+    PrivacyStatement,
+    accountant_named,
+    advantages,
+    guarantees,
+    honest_rejection,
+    least_noise_multiplier,
+)
 from precad.common.errors import Misconfiguration
 
 DEMO: dict[str, Any] = {
@@ -43,7 +58,8 @@ def test_planning_takes_a_high_quantile_of_participations_and_an_atom_mixture() 
     assert (planned.compositions, round(planned.epsilon, 2)) == (5000, 4.15)
     # After a run it is the real number, of as much more noise as both servers add.
     after, noise = one(models, **PAPER, participations=567), math.sqrt(2)
-    assert (after.compositions, after.noise_multiplier) == (567, pytest.approx(noise))
+    assert after.compositions == 567
+    assert after.noise_multiplier == pytest.approx(noise)
     alone = one(server, **PAPER | {"noise_multiplier": noise})
     assert after.epsilon == pytest.approx(alone.epsilon)
 
@@ -100,8 +116,8 @@ def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() 
     further = record_epsilon(**STEP, participations=100)
     assert (round(twice, 2), round(further, 2)) == (5.98, 3.50)
     mixed = record_epsilon(**STEP, counts={0: 50, 1: 2, 5: 0})
-    least, most = {"participations": 52}, {"counts": {1: 52}}
-    assert record_epsilon(**STEP, **least) < mixed < record_epsilon(**STEP, **most)
+    least = record_epsilon(**STEP, participations=52)
+    assert least < mixed < record_epsilon(**STEP, counts={1: 52})
     assert record_epsilon(**STEP, counts={0: 50}) == record_epsilon(**STEP, participations=50)
 
 
@@ -195,3 +211,87 @@ def test_only_proofs_at_the_cap_cover_a_malicious_server(make_task: TaskMaker) -
         assert {each.adversary for each in joint if each.malicious_server} == (
             {Adversary.ONE_SERVER} if covers else set()
         )
+
+
+# Events
+
+WHOLE: dict[str, Any] = {
+    "sampling": Sampling.POISSON,
+    "adjacency": Adjacency.ADD_REMOVE,
+    "rate": 0.1,
+    "noise_multiplier": 1.0,
+    "sensitivity": 1.0,
+    "denominator": Denominator.FIXED,
+}
+
+
+@pytest.mark.parametrize("field", list(WHOLE))
+def test_nothing_that_decides_the_cost_has_a_default(field: str) -> None:
+    with pytest.raises(TypeError, match=field):
+        SampledGaussian(**{k: v for k, v in WHOLE.items() if k != field})
+
+
+TWO_CLIPS: list[dict[str, Any]] = [
+    {"sampling": Sampling.FIXED_SIZE, "adjacency": Adjacency.REPLACE_ONE},
+    {"sampling": Sampling.FIXED_SIZE},
+    {"adjacency": Adjacency.REPLACE_ONE},
+]
+"""Where one record moves the sum by two."""
+OUT_OF_RANGE = {
+    "rate": (-0.1, 1.1, math.nan),
+    "noise_multiplier": (0.0, -1.0, math.inf),
+    "sensitivity": (0.0,),
+    "count": (-1, 1.5, True),
+    "participation": (1.5, -0.1),
+    "denominator": (Denominator.DATA_DEPENDENT,),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        *(({field: value}, field) for field, values in OUT_OF_RANGE.items() for value in values),
+        *((change, "sensitivity") for change in TWO_CLIPS),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_its_remedy(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(Misconfiguration) as refused:
+        SampledGaussian(**WHOLE | change)
+    assert refused.value.field == field
+    assert refused.value.remedy
+
+
+def test_two_clips_halve_the_noise() -> None:
+    found = [SampledGaussian(**WHOLE | change | {"sensitivity": 2.0}) for change in TWO_CLIPS]
+    assert [event.effective_noise_multiplier for event in found] == [0.5] * 3
+
+
+# Calibration
+
+DELTA = 1e-5
+
+
+def spent(event: SampledGaussian, name: AccountantName) -> float:
+    accountant = accountant_named(name)
+    accountant.compose(event)
+    return accountant.epsilon(DELTA)
+
+
+def with_noise(sigma: float) -> SampledGaussian:
+    return poisson_gaussian(rate=0.2, noise_multiplier=sigma, count=60)
+
+
+@pytest.mark.parametrize("name", list(AccountantName))
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_least_noise(name: AccountantName, epsilon: float) -> None:
+    sigma = least_noise_multiplier(with_noise, epsilon=epsilon, delta=DELTA, accountant=name)
+    assert spent(with_noise(sigma), name) <= epsilon
+    assert spent(with_noise(sigma * (1 - 5 * PRECISION)), name) > epsilon
+
+
+def test_a_target_that_everything_meets_gives_the_end_of_the_range() -> None:
+    sigma = least_noise_multiplier(with_noise, epsilon=1e6, delta=DELTA)
+    assert sigma == pytest.approx(0.02)
+    always = poisson_gaussian(rate=1.0, noise_multiplier=1.0)
+    with pytest.raises(Misconfiguration, match="no noise multiplier"):
+        least_noise_multiplier(lambda _: always, epsilon=0.1, delta=DELTA)

@@ -114,8 +114,8 @@ def test_what_says_nothing_is_refused(field: str, make: Callable[[], object]) ->
 
 def test_a_fresh_account_and_what_touches_nobodys_data_have_spent_nothing() -> None:
     ours = account()
-    never = (replace(STEP, **{field: 0.0}).times(10**6) for field in ("rate", "participation"))
-    for silent in (STEP.times(0), *never):
+    never = (replace(STEP, rate=0.0), replace(STEP, participation=0.0))
+    for silent in (STEP.times(0), *(each.times(10**6) for each in never)):
         assert (ours.spent, ours.epsilon()) == (0, 0)
         ours.charge(silent)
     assert (ours.spent, ours.epsilon()) == (0, 0)

@@ -40,7 +40,9 @@ dealer = "dealer.example:7303"
 owners = { data = "ward.csv", model = "nets:Net" }
 """
 WITHOUT_DEALER = re.sub("dealer = .*\n", "", CONSORTIUM)
-PARTIES = {name: (name,) for name in ("server-a", "server-b", "dealer", "operator")}
+PARTIES: dict[str, tuple[str, ...]] = {
+    name: (name,) for name in ("server-a", "server-b", "dealer", "operator")
+}
 PARTIES["ward-3"] = ("client", "ward-3")
 SETTINGS: dict[str, type[Settings]] = {
     "server-a": ServerASettings,

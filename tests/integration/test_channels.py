@@ -188,7 +188,7 @@ def test_a_compressed_bomb_is_refused_and_not_inflated(server: str, keys: Path) 
 
 
 def test_a_client_takes_no_compressed_answer(keys: Path, serve: Serve) -> None:
-    large = grpc.unary_unary_rpc_method_handler(lambda _request, _context: bytes(1 << 20))
+    large: Any = grpc.unary_unary_rpc_method_handler(lambda _request, _context: bytes(1 << 20))
     handler = grpc.method_handlers_generic_handler("test", {"Echo": large})
     options = [(k, v) for k, v in SERVER_OPTIONS if "compression" not in k]
     answers = {"options": options, "compression": grpc.Compression.Gzip}

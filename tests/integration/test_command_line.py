@@ -127,7 +127,7 @@ def test_an_option_that_cannot_be_is_named(line: str, option: str) -> None:
     assert (option in told, "--help" in told) == (True, True), told
 
 
-BOTH = {"task": "task.toml", "identity": "keys"}
+BOTH: dict[str, object] = {"task": "task.toml", "identity": "keys"}
 SERVER = {"listen": ADDRESS, "dealer": "127.0.0.1:7303", "state": "state"}
 OWNER = {"client": "ward-3", "server_a": ADDRESS, "server_b": ADDRESS, "data": "x.npz"}
 PARTS: dict[str, dict[str, object]] = {

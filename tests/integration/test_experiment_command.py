@@ -166,7 +166,7 @@ CELLS: dict[str, tuple[Callable[..., Mapping[str, Any]], dict[str, Any], int]] =
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_that_is_broken_off_goes_on_to_the_same_values(tmp_path: Path, name: str) -> None:
     measure, settings, stops = CELLS[name]
-    told, kept = Mock(), {"checkpoint": Checkpoint(tmp_path / "cell.npz")}
+    told, around = Mock(), partial(Surroundings, checkpoint=Checkpoint(tmp_path / "cell.npz"))
 
     def stop(done: int, _all: int) -> None:
         if done == stops:
@@ -174,6 +174,6 @@ def test_a_cell_that_is_broken_off_goes_on_to_the_same_values(tmp_path: Path, na
 
     whole = measure(settings, Surroundings())
     with pytest.raises(KeyboardInterrupt):
-        measure(settings, Surroundings(progress=stop, **kept))
-    assert measure(settings, Surroundings(progress=told, **kept)) == whole
+        measure(settings, around(progress=stop))
+    assert measure(settings, around(progress=told)) == whole
     assert 1 < told.call_args_list[0].args[0] <= stops

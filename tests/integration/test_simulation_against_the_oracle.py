@@ -58,7 +58,7 @@ def owners() -> dict[str, Data]:
 
 def real_owner(name: str, task: Task, data: Data) -> DataOwner:
     """A data owner as the SDK makes it; nobody is called at these addresses."""
-    addresses = {"server_a": "localhost:1", "server_b": "localhost:2"}
+    addresses: dict[str, Any] = {"server_a": "localhost:1", "server_b": "localhost:2"}
     own = identity(Principal.client(name))
     return DataOwner(name, task=task, data=data, identity=own, **addresses)
 

@@ -238,12 +238,12 @@ def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -
     # A model of one's own is tried on records.
     own, fits = hospital / "own.toml", ("--model", "nets_of_ours:fits")
     assert new(own, *FROM_RECIPE, *fits).exit_code == 0
-    check = ("task", "check", own, "--data", "ward.csv")
-    assert "--model to try them with your model" in said(*check)
-    assert "take every record" in said(*check, *fits)
-    wide = precad(*check, "--model", "nets_of_ours:wide")
+    tried = ("task", "check", own, "--data", "ward.csv")
+    assert "--model to try them with your model" in said(*tried)
+    assert "take every record" in said(*tried, *fits)
+    wide = precad(*tried, "--model", "nets_of_ours:wide")
     assert (wide.exit_code, "the task has weight[2, 4]" in wide.stderr) == (2, True)
-    assert "give --data too" in precad(*check[:3], *fits).stderr
+    assert "give --data too" in precad(*tried[:3], *fits).stderr
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_model_is_the_same_among_others(ensemble: Ensemble, batches: dict[str,
     ids=["users", "records"],
 )
 def test_momentum_and_decay_are_torchs_and_a_round_begins_without_any(
-    ensemble: Ensemble, quiet: dict[str, Any], sgd: dict[str, float]
+    ensemble: Ensemble, quiet: dict[str, Any], sgd: dict[str, Any]
 ) -> None:
     """One user, who always takes part with all records; no clip and no noise that counts."""
     users, learner = some_users(slice(0, 25)), Learner(MODELS["logistic"](DIGITS))
@@ -126,42 +126,28 @@ def test_no_user_moves_the_sum_by_more_than_the_sensitivity(name: str) -> None:
 QUIET: dict[str, Any] = {"user_rate": 1.0, "noise_multiplier": 1e-9, "rounds": 1}
 
 
-class Watched(Learner):
-    """Remembers what each user's steps are on: of each record its place and its weight."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__(module)
-        self.steps: list[list[dict[int, float]]] = []
-
-    def gradients(
-        self, thetas: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
-    ) -> torch.Tensor:
-        self.steps.append(
-            [
-                {int(r[0]): float(w) for r, w in zip(mine, own, strict=True) if w}
-                for mine, own in zip(x, weights, strict=True)
-            ]
-        )
-        return super().gradients(thetas, x, y, weights)
-
-
-def test_an_epoch_in_batches_takes_each_record_once_in_an_order_of_its_own() -> None:
+def test_an_epoch_in_batches_takes_each_record_once_in_an_order_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Xie et al. Algorithm 1, "for batch b in local dataset"; Table 2's batch sizes.
     counts, epochs, at_once = [7, 2, 3], 4, 3
     shares = [
         (np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 64), np.float32), np.zeros(n, int))
         for n in counts
     ]
-    learner = Watched(MODELS["logistic"](DIGITS))
+    learner = Learner(MODELS["logistic"](DIGITS))
+    watched = Mock(wraps=learner.gradients)
+    monkeypatch.setattr(learner, "gradients", watched)
     chosen = UserLevel(**{**USER, **QUIET, "local_steps": epochs, "batch_size": at_once})
     user_level.train(learner, Users.of(shares), torch.zeros(learner.dimension), chosen, [1])
 
     of_user: list[list[dict[int, float]]] = [[], [], []]
-    for step, users in enumerate(learner.steps):
+    for step, ((_, x, _, weights), _) in enumerate(watched.call_args_list):
         # Who has had its whole epoch rests: only the first user has more than one batch.
-        assert len(users) == (3 if step % 3 == 0 else 1)
-        for user, seen in enumerate(users):
-            of_user[user].append(seen)
+        assert len(x) == (3 if step % 3 == 0 else 1)
+        for seen, records, own in zip(of_user, x, weights, strict=False):
+            taken = zip(records[:, 0], own, strict=True)
+            seen.append({int(record): float(weight) for record, weight in taken if weight})
     orders = []
     for count, mine, sizes in zip(counts, of_user, ([3, 3, 1], [2], [3]), strict=True):
         each = math.ceil(count / at_once)
@@ -226,11 +212,11 @@ def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
 
 def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_own() -> None:
     # One step of all users at p = 1, noise off: the mean of the records' clipped gradients.
-    one = {"rounds": 1, "local_steps": 1}
-    settings = {**one, "noise_multiplier": 1e-12, "batch_rate": 1.0, "clip": 1e-3}
+    one: dict[str, Any] = {"rounds": 1, "local_steps": 1}
+    settings: dict[str, Any] = {**one, "noise_multiplier": 1e-12, "batch_rate": 1.0, "clip": 1e-3}
     moved = by_record([1], users_per_round=USERS, **settings)
     assert 0 < float(moved.norm()) <= RECORD["local_rate"] * 1e-3 * (1 + 1e-5)
-    loud = {**one, "clip": 1e-6, "batch_rate": 0.5, "noise_multiplier": 1e6}
+    loud: dict[str, Any] = {**one, "clip": 1e-6, "batch_rate": 0.5, "noise_multiplier": 1e6}
     models = by_record(list(range(8)), users_per_round=4, **loud)
     # σ·S = 1 over L = p·25 records, averaged over four users.
     expected = RECORD["local_rate"] / (0.5 * 25) / np.sqrt(4)
@@ -240,7 +226,8 @@ def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_ow
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_adams_first_step_moves_every_weight_by_the_rate(rounds: int) -> None:
     """A step that forgets all before it moves each weight by η, up or down."""
-    one = {"optimizer": "adam", "local_rate": 0.01, "users_per_round": 1, "local_steps": 1}
+    one: dict[str, Any] = {"optimizer": "adam", "local_rate": 0.01, "users_per_round": 1}
+    one["local_steps"] = 1
     moved = by_record([1], **one, rounds=rounds).numpy()
     steps = np.round(moved / 0.01)
     np.testing.assert_allclose(moved, steps * 0.01, atol=1e-6)

@@ -272,7 +272,7 @@ class Poisoned(nn.Module):
 def test_a_bad_record_and_a_sample_beyond_the_padding_count_as_zero(data: Data, path: str) -> None:
     task = small({"privacy.record_rate": 0.01, "enrolment.max_expected_records": 5.0})
     assert most_records(20, 0.01) < 20
-    quiet = {"sampler": every_record, "noise": no_noise}
+    quiet: dict[str, Any] = {"sampler": every_record, "noise": no_noise}
     assert not precad.simulate(task, data, seed=0, path=path, **quiet).theta.any()
 
     data[0][::10, 0] = 7
