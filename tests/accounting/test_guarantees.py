@@ -64,13 +64,11 @@ def test_planning_takes_a_high_quantile_of_participations_and_an_atom_mixture() 
     assert after.epsilon == pytest.approx(alone.epsilon)
 
 
-def test_without_clips_the_client_level_is_left_out_and_refused_when_asked_for() -> None:
+def test_json_has_the_agreed_keys_and_no_infinity() -> None:
+    # Without clips the client level is left out, and refused when it is asked for.
     assert {s.adversary for s in stated(**DEMO)} == {Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY}
     with pytest.raises(Misconfiguration, match="sensitivity_ratio"):
         one(Adversary.CLIENT_LEVEL, **DEMO)
-
-
-def test_json_has_the_agreed_keys_and_no_infinity() -> None:
     statements = stated(**DEMO, sensitivity_ratio=0.01)
     assert any(s.mu == math.inf for s in statements)
     for statement in statements:

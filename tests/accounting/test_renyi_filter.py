@@ -59,6 +59,12 @@ def test_a_refused_event_changes_nothing_and_a_smaller_one_may_still_fit() -> No
 
 def test_the_spent_divergence_is_that_of_the_rdp_accountant_at_its_order() -> None:
     ours = account()
+    # A fresh account has spent nothing, nor what touches nobody's data.
+    never = (replace(STEP, rate=0.0), replace(STEP, participation=0.0))
+    for silent in (STEP.times(0), *(each.times(10**6) for each in never)):
+        assert (ours.spent, ours.epsilon()) == (0, 0)
+        ours.charge(silent)
+    assert (ours.spent, ours.epsilon()) == (0, 0)
     reference = RdpAccountant(orders=(ours.limit.order,))
     for event in (STEP.times(40), COIN.times(20), OTHER.times(3), STEP.times(2)):
         ours.charge(event)
@@ -110,12 +116,3 @@ def test_a_repeated_release_takes_the_place_of_its_first() -> None:
 def test_what_says_nothing_is_refused(field: str, make: Callable[[], object]) -> None:
     with pytest.raises(Misconfiguration, match=field):
         make()
-
-
-def test_a_fresh_account_and_what_touches_nobodys_data_have_spent_nothing() -> None:
-    ours = account()
-    never = (replace(STEP, rate=0.0), replace(STEP, participation=0.0))
-    for silent in (STEP.times(0), *(each.times(10**6) for each in never)):
-        assert (ours.spent, ours.epsilon()) == (0, 0)
-        ours.charge(silent)
-    assert (ours.spent, ours.epsilon()) == (0, 0)

@@ -184,7 +184,7 @@ def test_nothing_published_issues_a_certificate() -> None:
 # Intervals
 
 
-def test_the_budget_is_split_over_classes_points_and_strictness() -> None:
+def test_the_budget_is_split_over_classes_points_and_strictness_and_covers() -> None:
     assert ConfidenceBudget(0.999, 10).per_interval == pytest.approx(1e-4)
     assert ConfidenceBudget(0.999, 10, points=100).per_interval == pytest.approx(1e-6)
     assert ConfidenceBudget(0.999, 10, strict=True).per_interval == pytest.approx(5e-5)
@@ -192,12 +192,10 @@ def test_the_budget_is_split_over_classes_points_and_strictness() -> None:
     loose, strict = (simuem(counts, ConfidenceBudget(0.999, 3, strict=s)) for s in (False, True))
     assert strict.p_a < loose.p_a
     assert strict.p_b > loose.p_b
-
-
-def test_simuem_covers_at_its_confidence() -> None:
-    generator = np.random.default_rng(1)
+    # And intervals cover at their confidence.
     truth = np.array([0.6, 0.3, 0.1])
-    intervals = simuem(generator.multinomial(200, truth, 4000), ConfidenceBudget(0.9, 3))
+    drawn = np.random.default_rng(1).multinomial(200, truth, 4000)
+    intervals = simuem(drawn, ConfidenceBudget(0.9, 3))
     missed = (intervals.labels != 0) | (intervals.p_a > 0.6) | (intervals.p_b < 0.3)
     assert missed.mean() < 0.1
 
@@ -229,22 +227,20 @@ def test_scores_bound_their_expectation(bound: ScoreBound) -> None:
 # Losses and attackers
 
 
-def test_loss_bounds_take_the_worse_direction() -> None:
+def test_loss_bounds_take_the_worse_direction_and_attackers_the_first_that_reach() -> None:
     guarantee = ExactGroups(poisson_gaussian(rate=0.05, noise_multiplier=0.8, count=30))
     both = attack_bounds(0.3, 2.0, guarantee, 2)
     single = [attack_bounds(0.3, 2.0, guarantee, 2, (direction,)) for direction in Direction]
     assert both.upper == max(one.upper for one in single)
     assert both.lower == min(one.lower for one in single)
     assert single[0].upper != single[1].upper
-
-
-def test_fewest_attackers_is_where_the_bound_first_allows_the_goal() -> None:
-    guarantee = GaussianDP(0.2)
-    k = fewest_attackers(0.5, 1.0, 4.0, guarantee)
+    # The fewest attackers are where a bound first allows the goal.
+    dp = GaussianDP(0.2)
+    k = fewest_attackers(0.5, 1.0, 4.0, dp)
     assert k is not None
-    assert float(attack_bounds(0.5, 1.0, guarantee, k).lower) <= 0.125
-    assert float(attack_bounds(0.5, 1.0, guarantee, k - 1).lower) > 0.125
-    assert fewest_attackers(0.5, 1.0, 1.0, guarantee) == 0
+    least, before = (float(attack_bounds(0.5, 1.0, dp, each).lower) for each in (k, k - 1))
+    assert least <= 0.125 < before
+    assert fewest_attackers(0.5, 1.0, 1.0, dp) == 0
     assert fewest_attackers(0.5, 1.0, 4.0, GaussianDP(0.0), limit=100) is None
 
 

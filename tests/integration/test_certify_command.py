@@ -72,7 +72,7 @@ def test_the_mnist_like_row_by_every_guarantee(votes: Path, kind: str) -> None:
     assert (sure["radius"] == 147) or (kind in {"rdp", "adp"} and 90 < sure["radius"] < 147)
 
 
-def test_csv_and_labels_give_the_same_as_npy(votes: Path, tmp_path: Path) -> None:
+def test_csv_labels_and_scores_give_the_same_as_npy(votes: Path, tmp_path: Path) -> None:
     counts, csv, labels = np.load(votes), tmp_path / "votes.csv", tmp_path / "labels.npy"
     expected = document("prediction", votes, *SMALL)["points"]
     np.savetxt(csv, counts, delimiter=",", fmt="%d", header=",".join("abcdefghij"), comments="")
@@ -84,6 +84,15 @@ def test_csv_and_labels_give_the_same_as_npy(votes: Path, tmp_path: Path) -> Non
     np.save(labels, np.stack([np.repeat(np.arange(10), row) for row in counts]))
     found = document("prediction", labels, *SMALL, "--format", "labels", "--classes", "10")
     assert found["points"] == expected
+    # Scores too.
+    scores = np.random.default_rng(2).dirichlet([9.0, 1.0], size=(4, 200))
+    npy, options = tmp_path / "scores.npy", (*SMALL, "--interval", "bernstein")
+    np.save(npy, scores)
+    rows = [[p, m, *scores[p, m]] for p in range(4) for m in range(200)]
+    np.savetxt(csv, np.array(rows)[::-1], delimiter=",")
+    points = document("prediction", npy, *options)["points"]
+    assert document("prediction", csv, *options, "--format", "scores")["points"] == points
+    assert points[0]["radius"] > 0
 
 
 LABELS = "5,5,6\n4,4,4\n9,6,9\n1,1,4\n"
@@ -142,17 +151,6 @@ def test_whoever_says_whether_there_is_a_header_gets_that_many_runs(
     path = tmp_path / "losses.csv"
     path.write_text(f"{header}\n{LOSSES}", encoding="utf-8")
     assert document("loss", path, *SMALL, *more)["expected_loss"]["runs"] == runs
-
-
-def test_scores_from_npy_and_csv(tmp_path: Path) -> None:
-    scores = np.random.default_rng(2).dirichlet([9.0, 1.0], size=(4, 200))
-    npy, csv, options = tmp_path / "s.npy", tmp_path / "s.csv", (*SMALL, "--interval", "bernstein")
-    np.save(npy, scores)
-    rows = [[p, m, *scores[p, m]] for p in range(4) for m in range(200)]
-    np.savetxt(csv, np.array(rows)[::-1], delimiter=",")
-    points = document("prediction", npy, *options)["points"]
-    assert document("prediction", csv, *options, "--format", "scores")["points"] == points
-    assert points[0]["radius"] > 0
 
 
 def test_simultaneous_and_replacements_shrink_radii(votes: Path) -> None:
@@ -310,7 +308,7 @@ def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which()
     assert "beside 3 honest ones absent" in said("loss", *CLIENTS, "--absent", "3")
 
 
-def test_every_attempt_is_a_chance_for_a_malicious_submission(tmp_path: Path) -> None:
+def test_every_attempt_and_every_repeat_counts_against_a_certificate(tmp_path: Path) -> None:
     once, often = (
         document("loss", *CLIENTS, "--soundness-bits", "12", "--attempts", attempts)["bounds"][1]
         for attempts in (1, 3)
@@ -321,6 +319,11 @@ def test_every_attempt_is_a_chance_for_a_malicious_submission(tmp_path: Path) ->
     # With proofs so are hashes.
     proof = {"validation": "proof", "malicious_submission_soundness_bits": 100}
     assert of_run(finished(tmp_path / "proved", **proof, proof_points=1024))["hashes"] == 2**60
+    # Repeated releases divide the noise.
+    first, again = (of_run(finished(tmp_path / str(m), most_repeats=m)) for m in (0, 3))
+    noises = [found["mechanism"]["noise_multiplier"] for found in (first, again)]
+    assert noises[0] == pytest.approx(2 * noises[1])
+    assert again["bounds"][1]["upper"] > first["bounds"][1]["upper"]
 
 
 @pytest.mark.parametrize("name", ["no-such-folder/a.png", "a.txt", "folder.png"])
@@ -330,13 +333,6 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
     (tmp_path / "folder.png").mkdir()
     monkeypatch.setattr("precad.cli.certify_inputs.Trained", None)  # no work is done
     assert "--plot" in refused("loss", *CLIENTS, "--plot", tmp_path / name)
-
-
-def test_repeated_releases_divide_the_noise_of_a_certificate(tmp_path: Path) -> None:
-    once, again = (of_run(finished(tmp_path / str(m), most_repeats=m)) for m in (0, 3))
-    multipliers = [found["mechanism"]["noise_multiplier"] for found in (once, again)]
-    assert multipliers[0] == pytest.approx(2 * multipliers[1])
-    assert again["bounds"][1]["upper"] > once["bounds"][1]["upper"]
 
 
 def test_only_proofs_cover_a_server_that_cheats_in_what_finished_runs_cost(tmp_path: Path) -> None:

@@ -27,20 +27,20 @@ DATABASES = (
 )
 
 
+def config(folder: Path, values: dict[str, object]) -> str:
+    path = folder / "settings.toml"
+    path.write_text(to_toml({"task": "task.toml", "state": "state"} | values), encoding="utf-8")
+    return str(path)
+
+
 def owner(folder: Path, values: dict[str, object]) -> str:
     settings = {"client": "ward-3", "server_a": f"{HOST}:1", "server_b": f"{HOST}:1"}
-    more = {"identity": "keys/ward-3", "data": "nothing.csv", "state": "state"}
-    return written(folder / "owner.toml", settings | more | values)
+    return config(folder, settings | {"identity": "keys/ward-3", "data": "nothing.csv"} | values)
 
 
 def server(folder: Path, **values: object) -> str:
     settings = {"identity": "keys/server-b", "listen": f"{HOST}:0", "dealer": f"{HOST}:1"}
-    return written(folder / "server.toml", settings | {"state": "state-b"} | values)
-
-
-def written(path: Path, values: dict[str, object]) -> str:
-    path.write_text(to_toml({"task": "task.toml"} | values), encoding="utf-8")
-    return str(path)
+    return config(folder, settings | values)
 
 
 def keys_of(folder: Path) -> str:

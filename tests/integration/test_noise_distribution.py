@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
+from tests.rig.noise_fit import Bins, Tally
 from tests.rig.rounds import NoNoise, play_round, roster_of
 
 from precad.aggregator.noise import DiscreteGaussian
@@ -16,7 +16,6 @@ from precad.common.ring import Keystream
 from precad.common.task import Task
 
 SAMPLES = 40_000
-BINS = 20
 # A right sampler fails for one key in a million; σ wrong by 5 % always (below).
 LEAST_P = 1e-6
 A, B = Role.SERVER_A, Role.SERVER_B
@@ -27,11 +26,10 @@ def sampler(deviation: float, key: int = 1) -> DiscreteGaussian:
 
 
 def fit(residual: NDArray[np.int64], deviation: float) -> float:
-    """p of a chi-square test against a Gaussian, in bins of equal probability."""
-    edges = deviation * stats.norm.ppf(np.linspace(0, 1, BINS + 1))
-    observed, _ = np.histogram(residual, edges)
-    assert observed.sum() == residual.size
-    return float(stats.chisquare(observed).pvalue)
+    """The least p of all tests: of bins, signs, neighbours, moments and tails."""
+    bins, tally = Bins.of(deviation), Tally(deviation)
+    tally.add(residual, bins)
+    return min(tally.p_values(bins).values())
 
 
 def fits_only(residual: NDArray[np.int64], deviation: float) -> None:
@@ -40,12 +38,6 @@ def fits_only(residual: NDArray[np.int64], deviation: float) -> None:
     for wrong in (0.95, 1.05):
         assert fit(residual, wrong * deviation) < LEAST_P
     assert fit(residual + round(0.1 * deviation), deviation) < LEAST_P
-    # The tails are there too: a sampler that cuts them would pass the bins.
-    largest = np.abs(residual).max() / deviation
-    assert 3.3 < largest < 7
-    # And coordinates are independent of their neighbours.
-    correlation = np.corrcoef(residual[:-1], residual[1:])[0, 1]
-    assert abs(correlation) < 5 / math.sqrt(residual.size)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.rig.corpus import multiple, too_long, unit, wrapping
 from tests.rig.rounds import no_noise, play_round, roster_of
 
 from precad.aggregator import release
@@ -78,13 +79,15 @@ def named(vectors: Sequence[NDArray[Any]]) -> Updates:
 
 
 def extremes(task: Task) -> list[NDArray[np.int64]]:
-    """Valid vectors at the border: norm exactly β."""
+    """Valid vectors at the border: norm exactly β, which 3-4-5 keeps whole."""
     beta, d = task.bound, task.dimension
-    unit = np.eye(d, dtype=np.int64)
-    # 3-4-5 and the like keep the norm whole.
-    pythagoras = np.zeros(d, dtype=np.int64)
-    pythagoras[:2] = (3 * (beta // 5), -4 * (beta // 5))
-    return [beta * unit[0], -beta * unit[d - 1], pythagoras, np.zeros(d, dtype=np.int64)]
+    pythagoras = unit(d, 3 * (beta // 5)) + unit(d, -4 * (beta // 5), at=1)
+    return [unit(d, beta), unit(d, -beta, at=d - 1), pythagoras, unit(d, 0)]
+
+
+def bad(task: Task) -> list[NDArray[np.int64]]:
+    d = task.dimension
+    return [*wrapping(d), *too_long(d, task.bound), multiple(d, 0, np.random.default_rng(5))]
 
 
 word = st.integers(-(2**40), 2**40)
@@ -110,30 +113,15 @@ def test_without_noise_the_sum_is_exact(make_task: Maker, data: st.DataObject, c
 def test_extreme_updates_add_up_exactly(make_task: Maker) -> None:
     task = make_task(D, {"privacy.client_clip": 32.0})
     assert task.bound == 2**25
-    one_side = named([task.bound * np.eye(D, dtype=np.int64)[0]] * 10)
+    one_side = named([unit(D, task.bound)] * 10)
     finished = play(task, one_side)
     assert (finished.noisy_sum.tolist(), len(finished.valid)) == ([10 * 2**25, 0, 0, 0, 0, 0], 10)
 
 
-def bad(task: Task) -> dict[str, NDArray[np.int64]]:
-    beta, d = task.bound, task.dimension
-    unit = np.eye(d, dtype=np.int64)
-    return {
-        "one-too-long": (beta + 1) * unit[1],
-        "twice": 2 * beta * unit[0],
-        "wrap": 2**32 * unit[0],
-        "wrap-everywhere": np.full(d, 2**32, dtype=np.int64),
-        "square-zero": np.array([2**32, 3 * 2**33, -(2**40)] + [0] * (d - 3), dtype=np.int64),
-        "lowest": np.full(d, -(2**63), dtype=np.int64),
-        "random": np.random.default_rng(5).integers(-(2**63), 2**63, d, dtype=np.int64),
-    }
-
-
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_rejected_do_not_touch_the_sum(make_task: Maker, check: str) -> None:
-    task = make_task(D, {"enrolment.clients": 12, "validation": check})
-    good = extremes(task)
-    vectors = [*bad(task).values()]
+    task = make_task(D, {"enrolment.clients": 20, "validation": check})
+    good, vectors = extremes(task), bad(task)
     # Good and bad in turns, so that places matter.
     mixed = [x for pair in zip(vectors, good, strict=False) for x in pair] + vectors[len(good) :]
     updates = named(mixed)
@@ -159,8 +147,8 @@ def test_a_body_of_the_wrong_length_is_nobody_elses_affair(make_task: Maker, che
 
 
 def test_each_servers_noise_is_added_once_also_to_nothing(make_task: Maker) -> None:
-    task = make_task(D)
-    good, rejected = named(extremes(task) * 2), named(list(bad(task).values()))
+    task = make_task(D, {"enrolment.clients": 20})
+    good, rejected = named(extremes(task) * 2), named(bad(task))
     for updates, valid in (({}, {}), (rejected, {}), (good, good)):
         finished = play(task, updates, noise=fixed_noise)
         assert finished.valid == tuple(valid)
@@ -176,7 +164,7 @@ def test_a_round_of_several_batches_is_the_same_round(
     for module in (release, check_with_dealer):
         monkeypatch.setattr(module, "MAX_BATCH_CLIENTS", clients)
     task = make_task(D, {"validation": check})
-    updates = named([*extremes(task), bad(task)["wrap"], *extremes(task)[:2]])
+    updates = named([*extremes(task), unit(D, 2**32), *extremes(task)[:2]])
     finished = play(task, updates)
     assert finished.valid == tuple(c for c in updates if c != ClientId("c4"))
     valid = {c: x for c, x in updates.items() if c in finished.valid}

@@ -69,7 +69,7 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_new_writes_loads_at_once_and_keeps_what_was_asked(made: Path) -> None:
+def test_what_new_writes_loads_and_keeps_what_was_asked(made: Path, tmp_path: Path) -> None:
     task = Task.load(made)
     privacy = task.privacy
     assert (task.name, task.dimension, task.training.rounds) == ("three-wards", 650, 50)
@@ -85,6 +85,16 @@ def test_what_new_writes_loads_at_once_and_keeps_what_was_asked(made: Path) -> N
     assert {"epsilon_limit", "work", "projections"} <= {
         lines[place].partition(" ")[0] for place in keys
     }
+    # Check names a mistake in it, and show says what holds.
+    digest = str(task.digest)
+    assert digest in said("task", "check", made)
+    broken = tmp_path / "broken.toml"
+    broken.write_text(made.read_text().replace("projections", "projektions"))
+    assert "projektions" in refused("task", "check", broken)
+    shown, answer = said("task", "show", made), document("task", "show", made)
+    for words in ("against one curious server", "stop counting an owner at ε = 3", "2 to 3 owners"):
+        assert words in shown
+    assert (answer["digest"], len(answer["statements"])) == (digest, 3)
     # Nor is it written over.
     before = made.read_bytes()
     assert "exists already" in refused("task", "new", made, *NET, *WISHES)
@@ -117,19 +127,6 @@ def test_what_is_written_is_the_task_whatever_its_columns_are_named(made: Path) 
     for update in ({}, {"projections": 60}, {"data": data}, {"data": odd}):
         changed = task.model_copy(update=update)
         assert Task.parse(tomllib.loads(written(changed, "head"))) == changed
-
-
-def test_check_names_the_mistake_and_show_says_what_holds(made: Path, tmp_path: Path) -> None:
-    digest = str(Task.load(made).digest)
-    assert digest in said("task", "check", made)
-    broken = tmp_path / "broken.toml"
-    broken.write_text(made.read_text().replace("projections", "projektions"))
-    assert "projektions" in refused("task", "check", broken)
-    shown = said("task", "show", made)
-    for words in ("against one curious server", "stop counting an owner at ε = 3", "2 to 3 owners"):
-        assert words in shown
-    answer = document("task", "show", made)
-    assert (answer["digest"], len(answer["statements"])) == (digest, 3)
 
 
 @pytest.mark.parametrize("rate", ["1.0", "0.3"])

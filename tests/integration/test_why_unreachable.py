@@ -80,9 +80,7 @@ def test_another_party_than_the_right_one_is_named_and_waiting_does_not_help(
     assert why_unreachable(address, OWNER, there) is None
     words = rf"another party's certificate \({there.value}.precad\); mend the address"
     reason(address, words, mistake=True, expect=expected)
-
-
-def test_another_authority_is_told_apart(serve: Serve) -> None:
+    # So is another authority's.
     address = serve(forged(identity(Principal.service(A)), Authority.create(), A_NAME))
     reason(address, r"of another authority than those in .*ca\.pem", mistake=True)
 
@@ -187,9 +185,7 @@ def test_who_waits_says_why_and_how_long_still(caplog: pytest.LogCaptureFixture)
     (told,) = [record.getMessage() for record in caplog.records]
     said_so = r"no call comes through \(.*may refuse this one's certificate.*trying again for 20 s$"
     assert re.search(said_so, told)
-
-
-def test_a_mistake_ends_the_wait_at_once() -> None:
+    # A mistake ends the wait at once.
     clock, mistake = LeapingClock(), Misidentified("another's address")
     with pytest.raises(Misidentified, match="another's address"):
         call_with_retries(fail, 120.0, clock, why=lambda: mistake)

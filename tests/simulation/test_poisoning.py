@@ -54,10 +54,14 @@ SCENE = Scene(
 )
 
 
-def test_model_replacement_puts_its_model_in_the_models_place() -> None:
+def test_models_are_replaced_labels_flipped_and_updates_scaled() -> None:
     submitted = ATTACKS["pixel-backdoor"]().submit(HONEST[:2], SCENE)
     assert submitted.shape == (2, 6)
     np.testing.assert_allclose(SCENE.step * submitted.sum(axis=0), np.ones(6))
+    scaled = ATTACKS["scaled-label-flipping"](gamma=7.0).submit(HONEST[:2], SCENE)
+    np.testing.assert_allclose(scaled, 7 * HONEST[:2])
+    x, y = np.zeros((2, 64), np.float32), np.array([3, 9])
+    assert ATTACKS["label-flipping"]().poison(x, y, 0, 10)[1].tolist() == [4, 0]
 
 
 def test_a_backdoors_records_are_there_with_and_without_the_pattern() -> None:
@@ -79,13 +83,6 @@ def test_a_backdoors_records_are_there_with_and_without_the_pattern() -> None:
     )
     assert not (one * other).any()
     np.testing.assert_array_equal(one + other, whole)
-
-
-def test_labels_are_flipped_and_updates_scaled() -> None:
-    x, y = np.zeros((2, 64), np.float32), np.array([3, 9])
-    assert ATTACKS["label-flipping"]().poison(x, y, 0, 10)[1].tolist() == [4, 0]
-    scaled = ATTACKS["scaled-label-flipping"](gamma=7.0).submit(HONEST[:2], SCENE)
-    np.testing.assert_allclose(scaled, 7 * HONEST[:2])
 
 
 @pytest.mark.parametrize(("name", "of"), [("min-max", np.max), ("min-sum", np.sum)])
