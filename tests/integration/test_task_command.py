@@ -1,5 +1,6 @@
 """`precad task` as a person runs it: made, checked, shown, and tried on records."""
 
+import json
 import re
 import tomllib
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from tests.rig.tasks import RECIPE
 
 from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import planned_guarantees
-from precad.cli.task_planning import written
+from precad.cli.task_planning import default_clip, default_rate, default_step, written
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
 from precad.common.task_schema import Column, DataSection
@@ -293,6 +294,30 @@ def test_plan_and_new_give_the_same_numbers(tmp_path: Path, wishes: list[str]) -
     training = planned["training"]
     assert training == task.training.model_dump(include={"learning_rate", "rounds"})
     assert f"training.learning_rate = {training['learning_rate']:g}" in said("plan", *wishes)
+
+
+# The rules for C and η are the best of a comparison, benchmarks/default_settings.py
+
+RESULT = Path(__file__).parents[2] / "benchmarks/results/default_settings.json"
+
+
+@pytest.mark.parametrize("epsilon", ["0.5", "1.0", "3.0", "8.0"])
+def test_the_defaults_are_those_of_the_comparison(epsilon: str) -> None:
+    cases = json.loads(RESULT.read_text("utf-8"))["cases"].values()
+    here = [case for case in cases if epsilon in case]
+    assert len(here) > 10
+    for case in here:
+        kind = "classes, hidden layers" if case["hidden"] else "classes"
+        at, largest = case[epsilon], max(case["sizes"])
+        step = default_step(
+            expected_records=at["expected_records"],
+            noise_multiplier=at["sigma"],
+            rounds=case["rounds"],
+            record_clip=1.0,
+            kind="regression" if case["data"] in {"area", "diabetes"} else kind,
+        )
+        clip = default_clip(1.0, largest, default_rate(largest))
+        assert (step, clip) == (at["step"], at["clips"]["default"])
 
 
 # Records of which `precad task check --data` says whether they can be used
