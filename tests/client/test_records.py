@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from precad.client.records.torch_records import as_records
@@ -17,9 +17,35 @@ Y = np.array([0, 1, 2, 0, 1, 2], np.int32)
 PICK = np.array([4, 1], np.int64)
 
 
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(())
+class Items(Dataset[Any]):
+    """Five of them, each as ``item`` makes it of its index; a count of its readings goes along."""
+
+    def __init__(self, item: Callable[[int], Any]) -> None:
+        self.item, self.readings = item, 0
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        self.readings += 1
+        return self.item(index), index
+
+
+class Stream(IterableDataset[Any]):
+    """It has ``has`` records, whatever it says, and may end with an error."""
+
+    def __init__(self, says: int | None, has: int, error: Exception | None = None) -> None:
+        self.says, self.has, self.error = says, has, error
+
+    def __len__(self) -> int:
+        if self.says is None:
+            raise TypeError("no length")
+        return self.says
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        yield from ((torch.full((2,), float(place)), place) for place in range(self.has))
+        if self.error is not None:
+            raise self.error
 
 
 @pytest.mark.parametrize(
@@ -28,18 +54,28 @@ class Stream(IterableDataset[int]):
         (X, Y),
         [X, Y],
         (torch.from_numpy(X), torch.from_numpy(Y)),
+        (pd.DataFrame(X), pd.Series(Y)),
         TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
         as_records((X, Y)),
     ],
+    ids=["arrays", "a list", "tensors", "frames", "a dataset", "records"],
 )
 def test_all_forms_give_the_same_records(data: object) -> None:
     records = as_records(data)
     inputs, targets = records.take(PICK)
-    assert len(records) == 6
-    assert inputs.dtype == torch.float32
-    assert targets.dtype == torch.int64
-    assert inputs.tolist() == X[PICK].tolist()
-    assert targets.tolist() == Y[PICK].tolist()
+    assert (len(records), inputs.dtype, targets.dtype) == (6, torch.float32, torch.int64)
+    assert (inputs.tolist(), targets.tolist()) == (X[PICK].tolist(), Y[PICK].tolist())
+
+
+def test_an_iterable_dataset_with_a_length_is_read_in_its_order() -> None:
+    records = as_records(Stream(3, 3))
+    assert records.targets.tolist() == records.inputs[:, 0].tolist() == [0, 1, 2]
+
+
+def unreadable(index: int) -> torch.Tensor:
+    if index == 3:
+        raise OSError("truncated file")
+    return torch.ones(2)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +84,21 @@ def test_all_forms_give_the_same_records(data: object) -> None:
         ((X, Y[:-1]), "6 inputs, 5 targets"),
         ((X, np.array(["a"] * 6)), "targets"),
         ((np.float64(1.0), Y), "one row per record"),
-        (Stream(), "give a Dataset with __len__"),
+        ((pd.DataFrame({"a": ["x"] * 6}), Y), "which number each level gets"),
+        (Stream(None, 3), "give a Dataset with __len__"),
         (42, "give a Dataset with __len__"),
+        (Stream(3, 2), "3 records and ended after 2"),
+        (Stream(3, 4), "3 records and has more"),
+        (Stream(3, 2, OSError("a bad image")), r"record 2 = 'OSError': .*read \(a bad image\)"),
+        (Items(unreadable), "record 3.*OSError.*truncated file.*mend this record"),
+        (
+            Items(lambda index: torch.ones(3 if index == 2 else 2)),
+            r"input of record 2.*\[3\].*record 0 has.*\[2\]",
+        ),
+        (Items(lambda _: object()), "transform"),
     ],
 )
-def test_unusable_data_is_refused_at_once(data: object, message: str) -> None:
+def test_data_that_cannot_be_used_are_refused_at_once(data: object, message: str) -> None:
     with pytest.raises(Misconfiguration, match=message):
         as_records(data)
 
@@ -61,44 +107,22 @@ def test_unusable_data_is_refused_at_once(data: object, message: str) -> None:
     ("value", "dtype"),
     [(np.nan, np.float32), (np.inf, np.float64), (-np.inf, np.float32), (1e300, np.float64)],
 )
-@pytest.mark.parametrize("place", ["input", "target"])
+@pytest.mark.parametrize("place", ["input[2]", "target"])
 def test_a_value_that_is_not_finite_in_float32_is_named(
     value: float, dtype: type, place: str
 ) -> None:
-    x: NDArray[Any] = X.astype(dtype)
+    x: Any = X.astype(dtype)
     y = x[:, 0].copy()
-    if place == "input":
-        x[4, 2] = value
-    else:
-        y[4] = value
-    where = "input[2]" if place == "input" else "target"
+    (x[:, 2] if place == "input[2]" else y)[4] = value
     with pytest.raises(Misconfiguration) as refused:
         as_records((x, y))
-    assert refused.value.field == f"data, {where} of record 4"
+    assert refused.value.field == f"data, {place} of record 4"
     assert np.array_equal(refused.value.value, value, equal_nan=True)  # type: ignore[arg-type]
     assert "mend this record" in refused.value.remedy
 
 
-class Changing(Dataset[tuple[torch.Tensor, int]]):
-    """Gives something else at each reading, and can't be read where it is told so."""
-
-    def __init__(self, unreadable: int | None = None, odd: int | None = None) -> None:
-        self.readings = 0
-        self.unreadable = unreadable
-        self.odd = odd
-
-    def __len__(self) -> int:
-        return 5
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        self.readings += 1
-        if index == self.unreadable:
-            raise OSError("truncated file")
-        return torch.full((3 if index == self.odd else 2,), float(self.readings)), index
-
-
 def test_a_dataset_is_read_once_and_its_later_changes_do_not_count() -> None:
-    dataset = Changing()
+    dataset = Items(lambda _: torch.full((2,), float(dataset.readings)))
     records = as_records(dataset)
     for _ in range(2):
         inputs, _ = records.take(np.arange(5))
@@ -110,36 +134,6 @@ def test_a_dataset_is_read_once_and_its_later_changes_do_not_count() -> None:
 def test_later_changes_of_the_arrays_do_not_count(convert: Callable[[object], Any]) -> None:
     x, y = X.astype(np.float32), Y.astype(np.int64)
     records = as_records((convert(x), convert(y)))
-    x[:] = np.nan
-    y[:] = 99
+    x[:], y[:] = np.nan, 99
     inputs, targets = records.take(np.arange(6))
-    assert inputs.tolist() == X.tolist()
-    assert targets.tolist() == Y.tolist()
-
-
-@pytest.mark.parametrize(
-    ("dataset", "message"),
-    [
-        (Changing(unreadable=3), "record 3.*OSError.*truncated file.*mend this record"),
-        (Changing(odd=2), r"input of record 2.*\[3\].*record 0 has.*\[2\]"),
-    ],
-)
-def test_an_item_that_cannot_be_used_is_named(dataset: object, message: str) -> None:
-    with pytest.raises(Misconfiguration, match=message):
-        as_records(dataset)
-
-
-class Items(Dataset[tuple[object, int]]):
-    def __init__(self, item: object) -> None:
-        self.item = item
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> tuple[object, int]:
-        return self.item, index
-
-
-def test_items_that_are_not_tensors_ask_for_a_transform() -> None:
-    with pytest.raises(Misconfiguration, match="transform"):
-        as_records(Items(object()))
+    assert (inputs.tolist(), targets.tolist()) == (X.tolist(), Y.tolist())

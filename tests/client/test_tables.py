@@ -2,20 +2,16 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from tests.conftest import TaskMaker
 
 from precad.client.records.columns import Columns
 from precad.client.records.read_records import read_inputs, read_records
-from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import DataSection
 
@@ -24,8 +20,14 @@ WARD = {"name": "ward", "kind": "categorical", "levels": ["A", "B"], "fill_level
 DIED = {"name": "died", "kind": "categorical", "levels": ["no", "yes"]}
 RECIPE = DataSection.model_validate({"target": DIED, "columns": [AGE, WARD]})
 CSV = 'age,ward,died\n80,A,no\n, B ,yes\n40,"Z\nz",no\n60,,yes\n'
+ROWS = {
+    "age": [80, None, Decimal(40), 60.0],
+    "ward": ["A", "B", "Zz", None],
+    "died": ["no", "yes", "no", "yes"],
+}
 X = [[1, 1, 0, 0], [-0.5, 0, 1, 0], [-1, 0, 0, 1], [0, 0, 0, 1]]
 Y = [0, 1, 0, 1]
+TWO = Columns(inputs=("age",), target="y")
 
 
 def write(folder: Path, text: str) -> Path:
@@ -34,42 +36,24 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def rows() -> dict[str, list[Any]]:
-    return {
-        "age": [80, None, Decimal(40), 60.0],
-        "ward": ["A", "B", "Zz", None],
-        "died": ["no", "yes", "no", "yes"],
-    }
-
-
-@pytest.mark.parametrize("in_a_file", [True, False])
-def test_a_table_becomes_the_recipes_numbers(tmp_path: Path, *, in_a_file: bool) -> None:
+def test_a_table_becomes_the_recipes_numbers_whatever_its_owner_calls_a_column(
+    tmp_path: Path,
+) -> None:
     """As in every other container: test_containers.py."""
-    data: Any = write(tmp_path, CSV) if in_a_file else rows()
+    data = write(tmp_path, CSV)
     x, y = read_records(data, RECIPE)
-    assert (x.dtype, y.dtype) == (np.float32, np.int64)
-    assert x.tolist() == X
-    assert y.tolist() == Y
-    assert read_inputs(data, RECIPE).tolist() == X
-    assert len(as_records((x, y))) == 4
+    assert (x.dtype, y.dtype, x.tolist(), y.tolist()) == (np.float32, np.int64, X, Y)
+    assert read_inputs(data, RECIPE).tolist() == read_inputs(ROWS, RECIPE).tolist() == X
+    renamed = write(tmp_path, CSV.replace("age", "Alter"))
+    assert read_records(renamed, RECIPE, Columns(rename={"age": "Alter"}))[0].tolist() == X
 
 
 def test_without_a_recipe_a_table_of_numbers_is_taken_as_it_is(tmp_path: Path) -> None:
     path = write(tmp_path, "a;b;y\n1,5;2;0\n3;4;1\n")
     columns = Columns(inputs=("b", "a"), target="y", separator=";", decimal=",")
     x, y = read_records(path, None, columns)
-    assert x.tolist() == [[2, 1.5], [4, 3]]
-    assert (y.dtype, y.tolist()) == (np.int64, [0, 1])
-    _, real = read_records(
-        {"a": [1.0, 2.0], "y": [0.5, 1]}, None, Columns(inputs=("a",), target="y")
-    )
-    assert real.dtype == np.float32
-
-
-def test_an_owner_may_call_columns_otherwise(tmp_path: Path) -> None:
-    path = write(tmp_path, CSV.replace("age", "Alter"))
-    x, _ = read_records(path, RECIPE, Columns(rename={"age": "Alter"}))
-    assert x.tolist() == X
+    assert (x.tolist(), y.dtype, y.tolist()) == ([[2, 1.5], [4, 3]], np.int64, [0, 1])
+    assert read_records({"age": [1.0, 2.0], "y": [0.5, 1]}, None, TWO)[1].dtype == np.float32
 
 
 def without(column: dict[str, Any], key: str) -> DataSection:
@@ -106,35 +90,36 @@ def test_a_cell_that_cannot_be_used_is_named_with_the_remedy(
 
 
 @pytest.mark.parametrize(
-    ("data", "columns", "said"),
+    ("data", "recipe", "columns", "said"),
     [
-        ("ward.xlsx", None, "give a .npz file"),
-        ("nowhere.csv", None, "no such file: mend"),
-        ("nowhere.npz", None, "no such file: mend"),
-        (rows(), None, "columns.inputs"),
-        (rows(), Columns(inputs=("age",)), "columns.target"),
-        (rows(), Columns(inputs=("ward",), target="died"), "isn't a number.*categorical column"),
-        (rows(), Columns(rename={"age": "old"}), "no \\[data\\]"),
-        ({"age": [1], "y": [1, 2]}, Columns(inputs=("age",), target="y"), "different lengths"),
-        ({"age": [], "y": []}, Columns(inputs=("age",), target="y"), "no records"),
+        ("ward.xlsx", None, {}, "give a .npz file"),
+        ("nowhere.csv", None, {}, "no such file: mend"),
+        ("nowhere.npz", None, {}, "no such file: mend"),
+        (ROWS, None, {}, "columns.inputs"),
+        (ROWS, None, {"inputs": ("age",)}, "columns.target"),
+        (ROWS, None, {"inputs": ("ward",), "target": "died"}, "a number.*categorical column"),
+        (ROWS, None, {"rename": {"age": "old"}}, r"no \[data\]"),
+        ({"age": [1], "y": [1, 2]}, None, TWO.model_dump(), "different lengths"),
+        ({"age": [], "y": []}, None, TWO.model_dump(), "no records"),
+        # What the task says an owner doesn't.
+        (ROWS, RECIPE, {"inputs": ("age",)}, r"the task's \[data\] names the columns"),
+        (ROWS, RECIPE, {"target": "died"}, r"the task's \[data\] names the columns"),
+        (ROWS, RECIPE, {"rename": {"Age": "x"}}, "no such column: age, died, ward"),
+        (ROWS, RECIPE, {"input": ("age",)}, "unknown key"),
     ],
 )
-def test_data_that_say_too_little_are_refused(data: Any, columns: Any, said: str) -> None:
+def test_data_of_which_too_little_or_too_much_is_said_are_refused(
+    data: Any, recipe: DataSection | None, columns: dict[str, Any], said: str
+) -> None:
     with pytest.raises(Misconfiguration, match=said):
-        read_records(data, None, columns)
+        read_records(data, recipe, Columns(**columns) if columns else None)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"inputs": ("age",)}, r"the task's \[data\] names the columns"),
-        ({"target": "died"}, r"the task's \[data\] names the columns"),
-        ({"rename": {"Age": "x"}}, "no such column: age, died, ward"),
-    ],
-)
-def test_what_the_task_says_an_owner_does_not(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(Misconfiguration, match=said):
-        read_records(rows(), RECIPE, Columns(**values))
+def test_arrays_beside_a_recipe_must_have_its_shape(tmp_path: Path) -> None:
+    path = tmp_path / "ward.npz"
+    np.savez(path, x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
+    with pytest.raises(Misconfiguration, match="makes 4 numbers"):
+        read_records(path, RECIPE)
 
 
 def test_parquet_without_a_library_names_one(
@@ -178,60 +163,3 @@ def test_the_recipe_is_in_the_digest_and_a_task_without_one_is_as_before(
     assert len({each.digest for each in (plain, with_one, with_another)}) == 3
     assert b"data" not in plain.canonical
     assert type(plain).parse(json.loads(with_one.canonical)) == with_one
-
-
-# --- Datasets without an index ------------------------------------------------------------------
-
-
-class Stream(torch.utils.data.IterableDataset[tuple[torch.Tensor, int]]):
-    def __init__(self, says: int, has: int, *, fails: bool = False) -> None:
-        self.says, self.has, self.fails = says, has, fails
-
-    def __len__(self) -> int:
-        return self.says
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        for place in range(self.has):
-            yield torch.full((2,), float(place)), place
-        if self.fails:
-            raise OSError("a broken image")
-
-
-def test_an_iterable_dataset_with_a_length_is_read_in_its_order() -> None:
-    records = as_records(Stream(3, 3))
-    assert records.targets.tolist() == [0, 1, 2]
-    assert records.inputs[:, 0].tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("stream", "said"),
-    [
-        (Stream(3, 2), "3 records and ended after 2"),
-        (Stream(3, 4), "3 records and has more"),
-        (Stream(3, 2, fails=True), r"record 2 = 'OSError': can't be read \(a broken image\)"),
-    ],
-)
-def test_a_dataset_that_is_not_as_long_as_it_says_is_refused(stream: Stream, said: str) -> None:
-    with pytest.raises(Misconfiguration, match=said):
-        as_records(stream)
-
-
-def test_columns_refuse_unknown_keys() -> None:
-    with pytest.raises(Misconfiguration, match="unknown key"):
-        Columns(input=("age",))
-
-
-def test_arrays_beside_a_recipe_must_have_its_shape(tmp_path: Path) -> None:
-    path = tmp_path / "ward.npz"
-    np.savez(path, x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
-    with pytest.raises(Misconfiguration, match="makes 4 numbers"):
-        read_records(path, RECIPE)
-
-
-def test_frames_of_numbers_are_a_pair_like_arrays() -> None:
-    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0], "y": [0, 1]})
-    records = as_records((frame[["a", "b"]], frame["y"]))
-    assert records.inputs.tolist() == [[1, 3], [2, 4]]
-    assert records.targets.tolist() == [0, 1]
-    with pytest.raises(Misconfiguration, match="which number each level gets"):
-        as_records((pd.DataFrame({"a": ["x", "y"]}), frame["y"]))
