@@ -1,7 +1,6 @@
 """One table in every container gives the same arrays, or the same refusal."""
 
 import datetime as dt
-import io
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache
@@ -22,7 +21,6 @@ from precad.client.check_before_enrolling import Kind, look_at_columns
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.containers import level_of, of_column
 from precad.client.records.read_records import of_frame, read_records
-from precad.client.records.torch_records import as_records
 from precad.common import npy
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import DataSection
@@ -94,138 +92,107 @@ def recipe(use: str) -> DataSection:
     return DataSection.model_validate({"target": target, "columns": columns})
 
 
-def numbers(count: int) -> list[float]:
-    return [float(each) for each in range(count)]
+# --- containers: each gives the values a form, or says that it can't hold them --------------------
 
 
-# --- containers: each gives the values a form, or None where it can't hold them ------------------
+def table(column: Any) -> dict[str, Any]:
+    return {"v": column, "o": [float(each) for each in range(len(column))]}
 
 
-def lists(values: Values, _: Path) -> Any:
-    return {"v": list(values), "o": numbers(len(values))}
+def holds(can: bool) -> None:  # noqa: FBT001 -- reads as a sentence
+    if not can:
+        raise ValueError("it has no place for such values")
 
 
-def numpy_arrays(values: Values, _: Path) -> Any:
-    if None in values or any(isinstance(each, list) for each in values):
-        return None
-    return {"v": np.array(values), "o": np.arange(len(values), dtype=np.float64)}
+def has(values: Values, *kinds: type) -> bool:
+    return any(isinstance(each, kinds) for each in values)
 
 
-def masked_arrays(values: Values, _: Path) -> Any:
-    gaps = [each is None for each in values]
+def of_numpy(values: Values) -> Any:
+    holds(None not in values and not has(values, list))
+    return table(np.array(values))
+
+
+def masked(values: Values) -> Any:
     some = next((each for each in values if each is not None), None)
-    if some is None or any(isinstance(each, list) for each in values):
-        return None
-    filled = np.array([some if each is None else each for each in values])
-    return {"v": np.ma.masked_array(filled, mask=gaps), "o": numbers(len(values))}
+    holds(some is not None and not has(values, list))
+    whole = np.array([some if each is None else each for each in values])
+    return table(np.ma.masked_array(whole, mask=[each is None for each in values]))
 
 
-def pandas_plain(values: Values, _: Path) -> Any:
-    return pd.DataFrame({"v": list(values), "o": numbers(len(values))})
+def categories(values: Values) -> Any:
+    holds(not has(values, list, np.generic))
+    return pd.DataFrame(table(pd.Series(list(values), dtype=object).astype("category")))
 
 
-def pandas_nullable(values: Values, folder: Path) -> Any:
-    del folder
-    frame = pd.DataFrame({"v": pd.Series(list(values), dtype=object), "o": numbers(len(values))})
-    return frame.convert_dtypes()
+def polars(values: Values) -> Any:
+    typed = has(values, np.generic)
+    return pl.DataFrame(table(pl.Series("v", column_of(values)) if typed else list(values)))
 
 
-def pandas_categories(values: Values, _: Path) -> Any:
-    if any(isinstance(each, list | np.generic) for each in values):
-        return None
-    column = pd.Series(list(values), dtype=object).astype("category")
-    return pd.DataFrame({"v": column, "o": numbers(len(values))})
-
-
-def pandas_arrow(values: Values, folder: Path) -> Any:
-    table = arrow(values, folder)
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
-
-
-def polars(values: Values, _: Path) -> Any:
-    if any(isinstance(each, np.generic) for each in values):
-        column = pl.Series("v", arrow(values, Path()).column("v"))
-        return pl.DataFrame({"v": column, "o": numbers(len(values))})
-    return pl.DataFrame({"v": list(values), "o": numbers(len(values))})
-
-
-def arrow(values: Values, _: Path) -> Any:
+def column_of(values: Values) -> Any:
+    """Arrow's; in two pieces where the type is known."""
     kinds = {type(each) for each in values if isinstance(each, np.generic)}
     kind = pa.from_numpy_dtype(np.dtype(kinds.pop())) if kinds else None
     plain = [each.item() if isinstance(each, np.generic) else each for each in values]
-    column = (
-        pa.chunked_array([pa.array(plain[:2], kind), pa.array(plain[2:], kind)])
-        if (kind is not None)
-        else pa.chunked_array([pa.array(plain)])
-    )
-    return pa.table({"v": column, "o": numbers(len(values))})
+    pieces = [plain] if kind is None else [plain[:2], plain[2:]]
+    return pa.chunked_array([pa.array(piece, kind) for piece in pieces])
 
 
-def arrow_dictionary(values: Values, folder: Path) -> Any:
-    if any(isinstance(each, list) for each in values) or values[0] is None:
-        return None
-    table = arrow(values, folder)
-    return table.set_column(0, "v", table.column("v").dictionary_encode())
+def dictionary(values: Values) -> Any:
+    holds(not has(values, list) and values[0] is not None)
+    return pa.table(table(column_of(values).dictionary_encode()))
 
 
-def parquet_of_pandas(values: Values, folder: Path) -> Any:
-    pandas_plain(values, folder).to_parquet(folder / "t.parquet")
-    return folder / "t.parquet"
+def objects(values: Values) -> Any:
+    return pd.DataFrame(table(pd.Series(list(values), dtype=object)))
 
 
-def parquet_of_categories(values: Values, folder: Path) -> Any:
-    frame = pandas_categories(values, folder)
-    if frame is None:
-        return None
-    frame.to_parquet(folder / "t.parquet")
-    return folder / "t.parquet"
+MAKERS: dict[str, Callable[[Values], Any]] = {
+    "lists": lambda values: table(list(values)),
+    "numpy": of_numpy,
+    "masked": masked,
+    "pandas": lambda values: pd.DataFrame(table(list(values))),
+    "objects": objects,
+    "nullable": lambda values: objects(values).convert_dtypes(),
+    "categories": categories,
+    "pandas on arrow": lambda values: MAKERS["arrow"](values).to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": polars,
+    "arrow": lambda values: pa.table(table(column_of(values))),
+    "dictionary": dictionary,
+}
+FILES = ("parquet of pandas", "parquet of categories", "parquet of polars", "parquet of arrow",
+         "csv of objects", "csv of polars", "csv of arrow")  # fmt: skip
+CONTAINERS = (*MAKERS, *FILES)
 
 
-def parquet_of_polars(values: Values, folder: Path) -> Any:
-    polars(values, folder).write_parquet(folder / "t.parquet")
-    return folder / "t.parquet"
+def contained(name: str, values: Values, folder: Path) -> Any:
+    kind, of, maker = name.rpartition(" of ")
+    found, path = MAKERS[maker](values), folder / f"t.{kind}"
+    match kind, maker:
+        case "parquet", "arrow":
+            parquet.write_table(found, path)
+        case "parquet", "polars":
+            found.write_parquet(path)
+        case "parquet", _:
+            found.to_parquet(path)
+        case "csv", "arrow":
+            arrow_csv.write_csv(found, path)
+        case "csv", "polars":
+            found.write_csv(path)
+        case "csv", _:
+            found.to_csv(path, index=False)
+    return path if of else found
 
 
-def parquet_of_arrow(values: Values, folder: Path) -> Any:
-    parquet.write_table(arrow(values, folder), folder / "t.parquet")
-    return folder / "t.parquet"
-
-
-def csv_of_pandas(values: Values, folder: Path) -> Any:
-    frame = pd.DataFrame({"v": pd.Series(list(values), dtype=object), "o": numbers(len(values))})
-    frame.to_csv(folder / "t.csv", index=False)
-    return folder / "t.csv"
-
-
-def csv_of_polars(values: Values, folder: Path) -> Any:
-    polars(values, folder).write_csv(folder / "t.csv")
-    return folder / "t.csv"
-
-
-def csv_of_arrow(values: Values, folder: Path) -> Any:
-    out = io.BytesIO()
-    arrow_csv.write_csv(arrow(values, folder), out)
-    (folder / "t.csv").write_bytes(out.getvalue())
-    return folder / "t.csv"
-
-
-CONTAINERS: tuple[Callable[[Values, Path], Any], ...] = (
-    *(lists, numpy_arrays, masked_arrays),
-    *(pandas_plain, pandas_nullable, pandas_categories, pandas_arrow),
-    *(polars, arrow, arrow_dictionary),
-    *(parquet_of_pandas, parquet_of_categories, parquet_of_polars, parquet_of_arrow),
-    *(csv_of_pandas, csv_of_polars, csv_of_arrow),
-)
 WIDENED = {
-    "beyond 2^53 with a gap": {"pandas_plain", "parquet_of_pandas", "pandas_nullable"},
+    "beyond 2^53 with a gap": {"pandas", "parquet of pandas", "nullable"},
     # Parquet keeps a category's whole numbers and forgets that they were durations; and which
     # digits a float had is gone where a container keeps doubles alone.
-    "durations": {"parquet_of_categories"},
-    "single precision with a gap": {"pandas_plain", "parquet_of_pandas", "pandas_nullable"},
+    "durations": {"parquet of categories"},
+    "single precision with a gap": {"pandas", "parquet of pandas", "nullable"},
 }
 """Containers that hold other values than they were given, before anybody reads them."""
-
-
 _CANNOT_HOLD = (
     *(TypeError, ValueError, NotImplementedError, OverflowError),
     *(pa.ArrowException, pl.exceptions.PolarsError),
@@ -233,15 +200,14 @@ _CANNOT_HOLD = (
 """What the libraries say where a container has no place for such values."""
 
 
-def made(kind: str, container: Callable[[Values, Path], Any], folder: Path) -> Any:
+def made(kind: str, container: str, folder: Path) -> Any:
     """The table, or None where this container can't hold it."""
-    if container.__name__ in WIDENED.get(kind, ()):
-        return None
-    if kind in NO_TEXT and container.__name__.startswith("csv"):
+    no_text = kind in NO_TEXT and container.startswith("csv")
+    if no_text or container in WIDENED.get(kind, ()):
         return None
     folder.mkdir()
     try:
-        return container(KINDS[kind], folder)
+        return contained(container, KINDS[kind], folder)
     except _CANNOT_HOLD:
         return None
 
@@ -257,49 +223,58 @@ def outcome(data: Any, use: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_means_the_same_in_every_container(kind: str, tmp_path: Path) -> None:
-    held = {
-        container.__name__: table
-        for container in CONTAINERS
-        if (table := made(kind, container, tmp_path / container.__name__)) is not None
-    }
+    tables = {name: made(kind, name, tmp_path / name) for name in CONTAINERS}
+    held = {name: each for name, each in tables.items() if each is not None}
     assert len(held) >= 4, held.keys()
     for use in USES:
-        outcomes = {name: outcome(table, use) for name, table in held.items()}
+        outcomes = {name: outcome(each, use) for name, each in held.items()}
         assert len(set(map(repr, outcomes.values()))) == 1, (use, outcomes)
 
 
 @pytest.mark.parametrize("use", ["level, filled", "level", "class"])
-@pytest.mark.parametrize("container", [pandas_plain, parquet_of_pandas])
+@pytest.mark.parametrize("container", ["pandas", "parquet of pandas"])
 def test_a_code_that_a_float_has_rounded_is_refused(
-    use: str, container: Callable[[Values, Path], Any], tmp_path: Path
+    use: str, container: str, tmp_path: Path
 ) -> None:
-    data = container(KINDS["beyond 2^53 with a gap"], tmp_path)
+    data = contained(container, KINDS["beyond 2^53 with a gap"], tmp_path)
     with pytest.raises(Misconfiguration, match="that was rounded: keep such codes"):
         read_records(data, recipe(use))
+
+
+def by_levels(*levels: str, **more: Any) -> DataSection:
+    """Of a column v of these levels, and a target o of numbers."""
+    column = {"name": "v", "kind": "categorical", "levels": list(levels), **more}
+    return DataSection.model_validate({"target": {"name": "o"}, "columns": [column]})
 
 
 @pytest.mark.parametrize(
     ("code", "dtype"), [(123456789, np.float32), (2049, np.float16), (70001, np.float16)]
 )
 def test_a_code_that_few_bits_have_rounded_is_refused(code: int, dtype: Any) -> None:
-    column = {"name": "v", "kind": "categorical", "levels": [str(code)]}
-    section = DataSection.model_validate({"target": {"name": "o"}, "columns": [column]})
     with np.errstate(over="ignore"):
-        table = {"v": np.array([code, 5], np.int64).astype(dtype), "o": [0.5, 1]}
+        data = {"v": np.array([code, 5], np.int64).astype(dtype), "o": [0.5, 1]}
     with pytest.raises(Misconfiguration, match="that was rounded"):
-        read_records(table, section)
+        read_records(data, by_levels(str(code)))
+
+
+def filled(data: Any, use: str, columns: Columns | None = None) -> int:
+    """How many cells are filled where -9 means a gap."""
+    notes: list[ColumnNotes] = []
+    section = recipe(use).model_copy(update={"missing": ("", "-9")})
+    read_records(data, section, columns, notes)
+    return notes[0].filled
+
+
+COMMAS = Columns(separator=";", decimal=",")
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("use", ["number, filled", "level, filled"])
 def test_a_number_that_means_a_gap_does_so_in_every_container(
-    container: Callable[[Values, Path], Any], use: str, tmp_path: Path
+    container: str, use: str, tmp_path: Path
 ) -> None:
     """-9 in a text file was filled, and in a frame it was a value."""
-    section = recipe(use).model_copy(update={"missing": ("", "-9")})
-    notes: list[ColumnNotes] = []
-    read_records(container([1, -9, 2, 3], tmp_path), section, notes=notes)
-    assert notes[0].filled == 1
+    assert filled(contained(container, [1, -9, 2, 3], tmp_path), use) == 1
 
 
 @pytest.mark.parametrize(
@@ -313,37 +288,31 @@ def test_a_number_that_means_a_gap_does_so_however_a_text_file_writes_it(
     use: str, cell: str, tmp_path: Path
 ) -> None:
     """-9,0 is the number -9: it was trained on, where a frame of floats has it as a gap."""
-    section = recipe(use).model_copy(update={"missing": ("", "-9")})
     good = "A" if use.startswith("level") else "1,5"
     (tmp_path / "t.csv").write_text(f"v;o\n{good};1\n{cell};2\n", encoding="utf-8")
-    notes: list[ColumnNotes] = []
-    read_records(tmp_path / "t.csv", section, Columns(separator=";", decimal=","), notes)
-    assert notes[0].filled == 1
+    assert filled(tmp_path / "t.csv", use, COMMAS) == 1
 
 
-def test_text_that_looks_like_a_large_number_is_a_level_like_any_other() -> None:
-    column = {"name": "v", "kind": "categorical", "levels": ["7E22", "inf"], "fill_level": "inf"}
-    section = DataSection.model_validate({"target": {"name": "o"}, "columns": [column]})
-    x, _ = read_records({"v": ["7E22", "inf", "12e34"], "o": [0.5, 1, 2]}, section)
-    assert x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-
-
-def test_a_decimal_comma_holds_for_levels_too(tmp_path: Path) -> None:
+def test_a_decimal_comma_holds_for_levels_and_tensors_are_columns_too(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("v;o\n1,5;1\nA;2\n", encoding="utf-8")
-    columns = Columns(separator=";", decimal=",")
-    x, _ = read_records(tmp_path / "t.csv", recipe("level"), columns)
-    assert x.argmax(axis=1).tolist() == [LEVELS.index("1.5"), LEVELS.index("A")]
+    numbers = {"v": torch.tensor([0.1, 2]), "o": [0.5, 1]}
+    for data, levels in ((tmp_path / "t.csv", ["1.5", "A"]), (numbers, ["0.1", "2"])):
+        x, _ = read_records(data, recipe("level"), None if data is numbers else COMMAS)
+        assert [LEVELS[at] for at in x.argmax(axis=1)] == levels
 
 
 @pytest.mark.parametrize(
-    ("kind", "use", "x"),
+    ("values", "section", "x"),
     [
-        ("whole numbers with a gap", "number, filled", [0.0, 2.0, 2 / 3, 1 / 3]),
-        ("truth values as text", "number", [0.25, -0.25, 0.25, 0.25]),
+        (KINDS["whole numbers with a gap"], recipe("number, filled"), [0.0, 2.0, 2 / 3, 1 / 3]),
+        (KINDS["truth values as text"], recipe("number"), [0.25, -0.25, 0.25, 0.25]),
+        # Text that looks like a large number is a level like any other.
+        (["7E22", "inf", "12e34"], by_levels("7E22", "inf", fill_level="inf"), [1, 0, 0]),
     ],
+    ids=["filled", "truth values", "levels"],
 )
-def test_numbers_are_what_they_say(kind: str, use: str, x: list[float], tmp_path: Path) -> None:
-    found, _ = read_records(lists(KINDS[kind], tmp_path), recipe(use))
+def test_values_are_what_they_say(values: Values, section: DataSection, x: list[float]) -> None:
+    found, _ = read_records(table(list(values)), section)
     assert found[:, 0] == pytest.approx(x)
 
 
@@ -374,11 +343,10 @@ def test_a_level_is_compared_by_what_it_says(cell: Any, level: str) -> None:
     assert level_of(cell) == level
 
 
-@pytest.mark.parametrize("levels", [["1", "1.0"], ["True", "true"], ["caf\u00e9", f"caf{E_ACUTE}"]])
-def test_levels_that_are_read_alike_are_refused_in_the_task(levels: list[str]) -> None:
-    column = {"name": "v", "kind": "categorical", "levels": levels}
-    with pytest.raises(Misconfiguration, match="are read alike: list each level once"):
-        DataSection.model_validate({"target": {"name": "o"}, "columns": [column]})
+def test_levels_that_are_read_alike_are_refused_in_the_task() -> None:
+    for levels in (["1", "1.0"], ["True", "true"], ["caf\u00e9", f"caf{E_ACUTE}"]):
+        with pytest.raises(Misconfiguration, match="are read alike: list each level once"):
+            by_levels(*levels)
 
 
 def test_a_columns_name_is_the_same_however_its_letters_are_composed() -> None:
@@ -407,89 +375,48 @@ def test_what_is_no_column_is_refused_in_a_sentence(column: Any, said: str) -> N
         of_column(column, "v")
 
 
-def test_tensors_are_columns_like_arrays() -> None:
-    assert of_column(torch.tensor([1, 2]), "v").tolist() == [1, 2]  # type: ignore[union-attr]
-    x, _ = read_records({"v": torch.tensor([0.1, 2]), "o": [0.5, 1]}, recipe("level"))
-    assert x.argmax(axis=1).tolist() == [LEVELS.index("0.1"), LEVELS.index("2")]
-
-
 def test_a_frame_that_is_not_computed_yet_is_refused() -> None:
     with pytest.raises(Misconfiguration, match=r"give \.collect\(\)"):
         read_records(pl.LazyFrame({"v": [1], "o": [1]}), recipe("number"))
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (
-            torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(1))),
-            "items are batches.*give its .dataset",
-        ),
-        (
-            (np.ma.masked_array([1.0, 2.0], mask=[False, True]), [0, 1]),
-            "input of record 1 = 'masked'",
-        ),
-        (
-            ([1.0, 2.0], np.ma.masked_array([1, 2], mask=[True, False])),
-            "target of record 0 = 'masked'",
-        ),
-        ((torch.eye(2).to_sparse(), [0, 1]), r"give \.to_dense\(\)"),
-        ((sparse.eye(2).tocsr(), [0, 1]), "must be an array of numbers"),
-        (([[1, 2], [3]], [0, 1]), "must be an array of numbers"),
-    ],
-)
-def test_arrays_that_are_not_whole_are_refused(data: Any, said: str) -> None:
-    with pytest.raises(Misconfiguration, match=said):
-        as_records(data)
+def told(data: Any, section: DataSection) -> tuple[list[ColumnNotes], list[tuple[Kind, str]]]:
+    notes: list[ColumnNotes] = []
+    read_records(data, section, notes=notes)
+    return notes, [(each.kind, each.text) for each in look_at_columns(notes)]
 
 
 def test_an_owner_is_told_what_was_filled_and_what_nobody_listed() -> None:
     levels = {"name": "unit", "kind": "categorical", "levels": ["ICU"], "fill_level": "ICU"}
     age = {"name": "age", "centre": 60.0, "scale": 20.0, "fill": 50.0}
     section = DataSection.model_validate({"target": {"name": "y"}, "columns": [age, levels]})
-    table = {
-        "unit": ["ICU", "Icu", "Icu", None, "icu"],
-        "age": [61, 999, None, 40, 70],
-        "y": [0.5, 1, 2, 3, 4],
-    }
-    notes: list[ColumnNotes] = []
-    read_records(table, section, notes=notes)
-    assert [note.sentence() for note in notes] == [
-        (
-            "column age: 1 of 5 cells are missing and were filled; "
-            "999 lies 30 scales or more from the centre 60"
-        ),
-        (
-            "column unit: 1 of 5 cells are missing and were filled; "
-            "3 of 5 have a level that the task doesn't list ('Icu', 'icu')"
-        ),
-    ]
-    assert [note.share for note in notes] == [0.2, 0.8]
-    findings = look_at_columns(notes)
-    assert [each.kind for each in findings] == [Kind.NOTE, Kind.NOTE]
-    assert findings[0].text.startswith("column unit: ")
-    assert all(each.text.endswith(": is that meant?") for each in findings)
+    units, ages = ["ICU", "Icu", "Icu", None, "icu"], [61, 999, None, 40, 70]
+    notes, findings = told({"unit": units, "age": ages, "y": [0.5, 1, 2, 3, 4]}, section)
+    of_age = (
+        "column age: 1 of 5 cells are missing and were filled; "
+        "999 lies 30 scales or more from the centre 60"
+    )
+    of_unit = (
+        "column unit: 1 of 5 cells are missing and were filled; "
+        "3 of 5 have a level that the task doesn't list ('Icu', 'icu')"
+    )
+    assert [(note.sentence(), note.share) for note in notes] == [(of_age, 0.2), (of_unit, 0.8)]
+    assert findings == [(Kind.NOTE, f"{each}: is that meant?") for each in (of_unit, of_age)]
 
 
 def test_a_table_in_which_everything_is_listed_says_so_in_one_line() -> None:
-    notes: list[ColumnNotes] = []
-    read_records({"v": [1.0, 2.0], "o": [0, 1]}, recipe("number"), notes=notes)
-    assert [each.text for each in look_at_columns(notes)] == [
-        "no cell of 1 columns is missing or unlisted"
-    ]
+    ((_, said),) = told(table([1.0, 2.0]), recipe("number"))[1]
+    assert said == "no cell of 1 columns is missing or unlisted"
 
 
 def test_a_wide_tables_columns_are_told_from_the_worst_on() -> None:
     column = {"kind": "categorical", "levels": ["a"], "fill_level": "a"}
     columns = [{"name": f"c{i}", **column} for i in range(30)]
     section = DataSection.model_validate({"target": {"name": "y"}, "columns": columns})
-    table = {f"c{i}": ["a"] * (300 - i) + ["b"] * i for i in range(30)} | {"y": list(range(300))}
-    notes: list[ColumnNotes] = []
-    read_records(table, section, notes=notes)
-    findings = look_at_columns(notes)
-    assert findings[0].text.startswith("column c29: 29 of 300")
-    assert findings[-1].text == "9 more columns have such cells"
-    assert len(findings) == 21
+    data = {f"c{i}": ["a"] * (300 - i) + ["b"] * i for i in range(30)} | {"y": list(range(300))}
+    _, findings = told(data, section)
+    assert findings[0][1].startswith("column c29: 29 of 300")
+    assert (len(findings), findings[-1][1]) == (21, "9 more columns have such cells")
 
 
 # --- files that hold more than they look ----------------------------------------------------------

@@ -7,13 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from scipy import sparse
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 
 X = np.arange(24, dtype=np.float64).reshape(6, 4)
 Y = np.array([0, 1, 2, 0, 1, 2], np.int32)
+MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
 PICK = np.array([4, 1], np.int64)
 
 
@@ -96,6 +98,13 @@ def unreadable(index: int) -> torch.Tensor:
             r"input of record 2.*\[3\].*record 0 has.*\[2\]",
         ),
         (Items(lambda _: object()), "transform"),
+        # Arrays that aren't whole, or say other than they do.
+        (DataLoader(TensorDataset(torch.zeros(1))), "items are batches.*give its .dataset"),
+        ((MASKED, [0, 1]), "input of record 1 = 'masked'"),
+        (([1.0, 2.0], MASKED), "target of record 1 = 'masked'"),
+        ((torch.eye(2).to_sparse(), [0, 1]), r"give \.to_dense\(\)"),
+        ((sparse.eye(2).tocsr(), [0, 1]), "must be an array of numbers"),
+        (([[1, 2], [3]], [0, 1]), "must be an array of numbers"),
     ],
 )
 def test_data_that_cannot_be_used_are_refused_at_once(data: object, message: str) -> None:
