@@ -25,8 +25,11 @@ Log = pytest.LogCaptureFixture
 
 D = 8
 WORK_S = 7.0
+ZEROS = np.zeros(D, dtype=np.int64).tobytes()
+A, B = Role.SERVER_A, Role.SERVER_B
 COVERED = {"privacy.cover_uploads": True}
 MakeOwner = Callable[..., Owner]
+at_either = pytest.mark.parametrize("role", SERVERS)
 
 
 @pytest.fixture(params=[False, True], ids=["asking", "told"])
@@ -39,12 +42,25 @@ def owner(make_task: TaskMaker, tmp_path: Path, request: Any) -> MakeOwner:
     def make(*events: Any, limit: float | None = None, **changes: Any) -> Owner:
         task = make_task(D, {"deadlines.work": WORK_S, **changes.get("task", {})})
         folder = changes.get("folder", tmp_path / "own")
-        if folder is not None:
-            folder.mkdir(exist_ok=True)
-        script = Script(task, list(events), words=request.param)
-        return Owner(script, folder, limit)
+        folder.mkdir(exist_ok=True)
+        return Owner(Script(task, list(events), words=request.param), folder, limit)
 
     return make
+
+
+def versions(count: int) -> list[Open | Over]:
+    """So many, each of one attempt."""
+    return [event for n in range(count) for event in (Open(n, n), Over(n, n))]
+
+
+def kept(one: Owner, name: str) -> Path:
+    assert one.folder is not None
+    return one.folder / name
+
+
+def attempts(one: Owner) -> list[int]:
+    """Those for which something was sent, in order."""
+    return [each.attempt for each in one.script.sent]
 
 
 def by_version(sent: list[Sent]) -> dict[int, set[bytes]]:
@@ -55,7 +71,7 @@ def by_version(sent: list[Sent]) -> dict[int, set[bytes]]:
     return found
 
 
-def epsilon_of(owner: Owner, *re_releases: int) -> float:
+def epsilon_of(owner: Owner, *re_releases: int) -> Any:
     """Exact ε of a version each, with that many further releases."""
     privacy = owner.script.task.privacy
     events = [
@@ -64,22 +80,24 @@ def epsilon_of(owner: Owner, *re_releases: int) -> float:
         )
         for m in re_releases
     ]
-    return exact_epsilon(Counter(events), privacy.delta)
+    return pytest.approx(exact_epsilon(Counter(events), privacy.delta))
 
 
-def lose_after_submit(one: Owner, kept: str = "pending.bin") -> None:
-    """The process dies after its next upload, and a file of its state is gone."""
+def die_at(one: Owner, step: str, before: Callable[[], object] = lambda: None) -> None:
+    """The process dies at its next such step, once ``before`` is done."""
 
-    def lose(name: str) -> None:
-        if name == "after submit":
+    def die(name: str) -> None:
+        if name.startswith(step):
             one.script.on_step = lambda _: None
-            (one.folder / kept).unlink()  # type: ignore[operator]
+            before()
             raise Killed
 
-    one.script.on_step = lose
+    one.script.on_step = die
 
 
-ZEROS = np.zeros(D, dtype=np.int64).tobytes()
+def lose_after_submit(one: Owner) -> None:
+    """The process dies after its next upload, and its update is gone."""
+    die_at(one, "after submit", lambda: kept(one, "pending.bin").unlink())
 
 
 # --- one update a version ----------------------------------------------------------------------
@@ -97,17 +115,16 @@ def test_every_attempt_of_a_version_shares_the_same_update_afresh(owner: MakeOwn
     nonces = {each.pair[0].context.nonce for each in one.script.sent}
     salts = {masked(each.pair[1]).salt.reveal() for each in one.script.sent}
     assert len(seeds) == len(nonces) == len(salts) == 4
-    assert result.epsilon == pytest.approx(epsilon_of(one, 0, 0))
+    assert result.epsilon == epsilon_of(one, 0, 0)
 
 
 def test_the_update_goes_when_its_version_is_over(owner: MakeOwner) -> None:
     one = owner(Open(0, 0), Over(0, 0))
-    one.script.on_step = lambda name: seen.append((name, (one.folder / "pending.bin").exists()))  # type: ignore[operator]
     seen: list[tuple[str, bool]] = []
+    one.script.on_step = lambda name: seen.append((name, kept(one, "pending.bin").exists()))
     one.run()
-    assert dict(seen)["after submit"]
-    assert not (one.folder / "pending.bin").exists()  # type: ignore[operator]
     assert ("statement server-b", False) in seen[seen.index(("after submit", True)) :]
+    assert not kept(one, "pending.bin").exists()
 
 
 def test_an_update_that_was_lost_is_not_replaced(owner: MakeOwner, caplog: Log) -> None:
@@ -120,49 +137,51 @@ def test_an_update_that_was_lost_is_not_replaced(owner: MakeOwner, caplog: Log) 
     assert "lost; sitting it out" in caplog.text
 
 
+def charged_before(one: Owner, step: str) -> None:
+    """What is about to leave stands in the account, with all that the servers signed."""
+    opened = one.script._opened
+    if step.startswith("submit") and opened is not None and opened.selected:
+        account = one.open_account()
+        assert account.charged(opened.version)
+        assert account.allows(opened.version, max(opened.charges))
+        charge = account._account.charges[account._charge(opened.version, 0).step]
+        assert charge.re_releases >= max(opened.charges)
+
+
+@pytest.mark.parametrize("cover", [False, True])
 def test_killed_at_any_step_one_version_shares_one_update_and_is_counted_before(
-    owner: MakeOwner, tmp_path: Path
+    owner: MakeOwner, tmp_path: Path, *, cover: bool
 ) -> None:
-    """Every call, every write: before it and after it."""
-    events = (Open(0, 0), Open(1, 0, charges=(0, 1)), Over(1, 0), Open(2, 1), Over(2, 1))
-    steps = 0
-    while True:
-        folder = tmp_path / f"own-{steps}"
-        one = owner(*events, folder=folder)
-        left = [steps]
+    """Every call, every write: before it and after it. Covered, every attempt gets an upload."""
+    plain = (Open(0, 0), Open(1, 0, charges=(0, 1)), Over(1, 0), Open(2, 1), Over(2, 1))
+    undrawn = (Open(0, 0, selected=False), Over(0, 0, counted=False))
+    events = (*undrawn, Open(1, 1), Open(2, 1), Over(2, 1)) if cover else plain
+    changes = {"task": COVERED} if cover else {}
+    for steps in range(1000):
+        one, left = owner(*events, folder=tmp_path / f"own-{steps}", **changes), [steps]
 
         def die(name: str, one: Owner = one, left: list[int] = left) -> None:
-            if name.startswith("submit"):
-                account, opened = one.open_account(), one.script._opened
-                assert opened is not None
-                assert account.charged(opened.version)
-                assert account.allows(opened.version, max(opened.charges))
-                charge = account._account.charges[account._charge(opened.version, 0).step]
-                assert charge.re_releases >= max(opened.charges)
-            if left[0] == 0:
-                left[0] = -1
-                raise Killed
+            charged_before(one, name)
             left[0] -= 1
+            if left[0] == -1:
+                raise Killed
 
         one.script.on_step = die
-        result = one.run_until_done()
-        assert result.ended == "finished"
-        assert all(len(updates) == 1 for updates in by_version(one.script.sent).values())
-        for attempt in range(3):
-            pairs = {
-                tuple(one.header.whole_digest for one in each.pair)
-                for each in one.script.sent
-                if each.attempt == attempt
-            }
-            assert len(pairs) <= 1, "one attempt, one pair"
-        assert {each.attempt for each in one.script.sent} == {0, 1, 2} or left[0] < 0
-        if left[0] >= 0:
-            break  # nobody was killed any more: all steps are done
+        assert one.run_until_done().ended == "finished"
+        found, sent = by_version(one.script.sent), one.script.sent
+        assert [len(updates) for updates in found.values()] == [1] * len(found)
+        pairs = {(e.attempt, *(half.header.whole_digest for half in e.pair)) for e in sent}
+        assert len(pairs) == len(set(attempts(one))), "one attempt, one pair"
+        nobody_was_killed = left[0] >= 0
         # No step loses more than the attempt that it struck, and only once it was charged.
-        assert {1, 2} & {each.attempt for each in one.script.sent}
-        assert {0, 1} == {view.version for view in one.computed}
-        steps += 1
-    assert steps > 30
+        everything = cover or nobody_was_killed
+        assert set(attempts(one)) == {0, 1, 2} if everything else {1, 2} & set(attempts(one))
+        assert {view.version for view in one.computed} == {0, 1}
+        assert {v for v in found if ZEROS in found[v]} == ({0} if cover else set())
+        if nobody_was_killed:
+            assert steps > 30
+            return
+    raise AssertionError("the steps don't end")
 
 
 # --- what a version costs ----------------------------------------------------------------------
@@ -173,7 +192,7 @@ def test_the_larger_of_both_servers_signatures_counts(
     owner: MakeOwner, charges: tuple[int, int]
 ) -> None:
     one = owner(Open(0, 0), Open(1, 0), Open(2, 0, charges=charges), Over(2, 0))
-    assert one.run().epsilon == pytest.approx(epsilon_of(one, 2))
+    assert one.run().epsilon == epsilon_of(one, 2)
 
 
 @pytest.mark.parametrize("m", [1, 99, 10**18])
@@ -183,27 +202,21 @@ def test_no_more_releases_are_counted_than_attempts_were_answered_with_the_updat
     """A malicious server can't burn an account by what it signs; a restart forgets no answer."""
     script = (Open(0, 0, charges=(m, 0)), Open(1, 1), Open(2, 1, charges=(0, m)), Over(2, 1))
     one = owner(*script, limit=3.0)
-    one.script.on_step = lambda name: killed(name, "submit 2")
-
-    def killed(name: str, at: str) -> None:
-        if name.startswith(at):
-            one.script.on_step = lambda _: None
-            raise Killed
-
+    die_at(one, "submit 2")
     result = one.run_until_done()
     assert (result.ended, len(one.script.sent)) == ("finished", 3)
-    assert result.epsilon == pytest.approx(epsilon_of(one, 0, 1))
+    assert result.epsilon == epsilon_of(one, 0, 1)
     assert f"released {m} times before" in caplog.text
 
 
 def test_zeros_that_were_answered_with_are_no_release(owner: MakeOwner) -> None:
     events = (Open(0, 0, selected=False), Open(1, 0, charges=(1, 1)), Over(1, 0))
-    assert owner(*events, task=COVERED).run().epsilon == pytest.approx(epsilon_of(owner(), 0))
+    assert owner(*events, task=COVERED).run().epsilon == epsilon_of(owner(), 0)
 
 
 def put_back(one: Owner, versions: int) -> None:
     """The account as it was after so many versions."""
-    account = one.folder / "participations.log"  # type: ignore[operator]
+    account = kept(one, "participations.log")
     lines = account.read_text().splitlines(keepends=True)
     before = next(at for at, line in enumerate(lines) if line.startswith("charge")) + versions
     account.write_text("".join(lines[:before]))
@@ -214,12 +227,12 @@ def test_an_older_account_learns_what_both_servers_signed(
     owner: MakeOwner, caplog: Log, statements: str
 ) -> None:
     """Put back from a copy, or a copy on a second machine: 10 charges there, 3 here."""
-    one = owner(*(e for n in range(10) for e in (Open(n, n), Over(n, n))), limit=4.0)
+    one = owner(*versions(10), limit=4.0)
     whole = one.run().epsilon
     put_back(one, 3)
     if statements != "kept":
         for role in SERVERS:
-            (one.folder / f"statement-{role.value}.bin").unlink()  # type: ignore[operator]
+            kept(one, f"statement-{role.value}.bin").unlink()
     assert one.open_account().participations == 3
     assert one.run().epsilon == pytest.approx(whole)
     assert one.open_account().participations == 10
@@ -227,7 +240,7 @@ def test_an_older_account_learns_what_both_servers_signed(
 
 
 def test_what_an_older_account_has_no_room_for_is_a_stop(owner: MakeOwner) -> None:
-    one = owner(*(e for n in range(9) for e in (Open(n, n), Over(n, n))), limit=1.5)
+    one = owner(*versions(9), limit=1.5)
     most = one.run().submitted
     put_back(one, most - 1)
     one.script.charged = {role: [9] for role in SERVERS}
@@ -239,57 +252,36 @@ def test_what_an_older_account_has_no_room_for_is_a_stop(owner: MakeOwner) -> No
 
 def test_one_server_alone_writes_nothing_into_the_account(owner: MakeOwner) -> None:
     """It may lie; and where it doesn't the account is old, so nothing is shared meanwhile."""
-    one = owner(Open(0, 0), Over(0, 0))
-    one.script.charged[Role.SERVER_B] = [50]
+    one = owner(*versions(1))
+    one.script.charged[B] = [50]
     one.script.stated = dict.fromkeys(SERVERS, 60)
     with pytest.raises(PeerUnavailable, match="server-b has signed more charges"):
         one.run()
-    assert one.script.sent == []
-    assert one.open_account().participations == 0
+    assert (one.script.sent, one.open_account().participations) == ([], 0)
 
 
 def test_a_statement_as_long_as_a_message_may_be_keeps_no_owner_busy(owner: MakeOwner) -> None:
     """Quadratic in its length, it took hours."""
-    one = owner(Open(0, 0), Over(0, 0))
-    one.script.charged[Role.SERVER_B] = [0] * 200_000
+    one = owner(*versions(1))
+    one.script.charged[B] = [0] * 200_000
     began = time.process_time()
     assert one.run().ended == "finished"
     assert time.process_time() - began < 10
 
 
-def rounds_within(one: Owner) -> int:
-    """How many versions the owner's limit admits."""
-    account = one.open_account()
-    folder = one.folder
-    assert folder is not None
-    version = 0
-    while account.allows(version):
-        account.charge(version)
-        version += 1
-    (folder / "participations.log").unlink()
-    return version
-
-
-def test_beyond_the_limit_an_owner_leaves_without_a_word(owner: MakeOwner) -> None:
-    events = [e for n in range(9) for e in (Open(n, n), Over(n, n))]
-    one = owner(*events, limit=1.5)
-    most = rounds_within(one)
+def test_beyond_the_limit_an_owner_leaves_without_a_word_until_it_raises_it(
+    owner: MakeOwner,
+) -> None:
+    one = owner(*versions(9), limit=1.5)
+    most = one.open_account().rounds_left(9)
     assert 1 < most < 9
     result = one.run()
-    assert (result.ended, result.submitted) == ("budget", most)
     # It has the newest model that it saw: the one of the version that it left at.
     assert result.model is not None
-    assert (result.model.version, result.model.theta[0]) == (most, most)
-    assert result.epsilon <= 1.5
+    assert (result.ended, result.submitted, result.model.version) == ("budget", most, most)
+    assert (result.model.theta[0], result.epsilon <= 1.5) == (most, True)
     again = one.run()
-    assert (again.ended, again.submitted) == ("budget", 0)
-    assert len(one.script.sent) == most
-
-
-def test_an_owner_that_its_limit_ended_goes_on_under_a_raised_one(owner: MakeOwner) -> None:
-    events = [e for n in range(9) for e in (Open(n, n), Over(n, n))]
-    one = owner(*events, limit=1.5)
-    most = one.run().submitted
+    assert (again.ended, again.submitted, len(one.script.sent)) == ("budget", 0, most)
     one.limit, one.raise_limit = 8.0, True
     result = one.run()
     assert (result.ended, result.submitted) == ("finished", 9 - most)
@@ -298,12 +290,10 @@ def test_an_owner_that_its_limit_ended_goes_on_under_a_raised_one(owner: MakeOwn
 
 def test_an_upgrade_that_does_not_fit_is_not_shared(owner: MakeOwner) -> None:
     """The version was charged for one release; a second one would pass the limit."""
-    events = [Open(n, 0, charges=(n, n)) for n in range(9)]
-    one = owner(*events, Over(8, 0), limit=1.5)
+    one = owner(*(Open(n, 0, charges=(n, n)) for n in range(9)), Over(8, 0), limit=1.5)
     result = one.run()
-    assert result.ended == "budget"
-    assert 1 <= len(one.script.sent) < 9
-    assert one.open_account().epsilon() == pytest.approx(epsilon_of(one, result.submitted - 1))
+    assert (result.ended, 1 <= len(one.script.sent) < 9) == ("budget", True)
+    assert one.open_account().epsilon() == epsilon_of(one, result.submitted - 1)
 
 
 # --- when, and what it looks like ---------------------------------------------------------------
@@ -323,9 +313,7 @@ def test_both_servers_sign_before_anything_is_shared(owner: MakeOwner) -> None:
     one.run()
     calls = one.script.calls
     first = next(i for i, name in enumerate(calls) if name.startswith("submit"))
-    asked = (
-        {"opening server-b 5"} if one.script.words else {f"opening {s.value} 5" for s in SERVERS}
-    )
+    asked = {f"opening {role.value} 5" for role in ((B,) if one.script.words else SERVERS)}
     assert {name for name in calls[:first] if name.startswith("opening")} == asked
     assert not any(name.startswith("opening") for name in calls[first:])
 
@@ -333,38 +321,29 @@ def test_both_servers_sign_before_anything_is_shared(owner: MakeOwner) -> None:
 # --- cover_uploads ------------------------------------------------------------------------------
 
 
-def wire(one: Owner) -> tuple[list[str], list[float]]:
-    """What leaves the machine: calls with sizes, in order, and when uploads begin."""
-    return one.script.calls, [each.at for each in one.script.sent]
-
-
 def test_an_undrawn_owner_does_and_sends_what_a_drawn_one_does_but_zeros(
     owner: MakeOwner, tmp_path: Path
 ) -> None:
-    def play(name: str, *, drawn: bool) -> Owner:
-        one = owner(
-            *(Open(n, n // 2, selected=drawn, takes_s=1.0) for n in range(4)),
-            folder=tmp_path / name,
-            task=COVERED,
-        )
+    def play(*, selected: bool) -> Owner:
+        events = (Open(n, n // 2, selected=selected, takes_s=1.0) for n in range(4))
+        one = owner(*events, folder=tmp_path / f"drawn-{selected}", task=COVERED)
         one.run()
         return one
 
-    drawn, undrawn = play("drawn", drawn=True), play("undrawn", drawn=False)
-    assert wire(drawn) == wire(undrawn)
-    assert len(drawn.computed) == len(undrawn.computed) == 4
-    assert {view.covering for view in undrawn.computed} == {True}
+    drawn, undrawn = play(selected=True), play(selected=False)
+    # What leaves the machine: calls with sizes, in order, and when uploads begin.
+    assert drawn.script.calls == undrawn.script.calls
+    assert [e.at for e in drawn.script.sent] == [e.at for e in undrawn.script.sent]
+    assert [view.covering for view in undrawn.computed] == [True] * 4
     assert [view.covering for view in drawn.computed] == [False, True, False, True]
     assert {each.x.tobytes() for each in undrawn.script.sent} == {ZEROS}
     assert ZEROS not in {each.x.tobytes() for each in drawn.script.sent}
-    assert undrawn.open_account().participations == 0
-    assert drawn.open_account().participations == 2
+    assert [each.open_account().participations for each in (drawn, undrawn)] == [2, 0]
 
 
 def test_an_owner_at_its_limit_stays_and_sends_zeros(owner: MakeOwner) -> None:
-    events = [e for n in range(9) for e in (Open(n, n), Over(n, n))]
-    one = owner(*events, limit=1.5, task=COVERED)
-    most = rounds_within(one)
+    one = owner(*versions(9), limit=1.5, task=COVERED)
+    most = one.open_account().rounds_left(9)
     result = one.run()
     assert (result.ended, result.submitted, result.covered) == ("finished", most, 9 - most)
     assert [each.x.tobytes() == ZEROS for each in one.script.sent] == [n >= most for n in range(9)]
@@ -381,41 +360,6 @@ def test_an_owner_that_lost_its_update_covers_with_zeros(owner: MakeOwner) -> No
     assert one.open_account().participations == 1
 
 
-def test_killed_at_any_step_under_cover_every_attempt_gets_an_upload(
-    owner: MakeOwner, tmp_path: Path
-) -> None:
-    events = (
-        Open(0, 0, selected=False),
-        Over(0, 0, counted=False),
-        Open(1, 1),
-        Open(2, 1),
-        Over(2, 1),
-    )
-    for steps in range(1000):
-        one = owner(*events, folder=tmp_path / f"own-{steps}", task=COVERED)
-        left = [steps]
-
-        def die(_name: str, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] == -1:
-                raise Killed
-
-        one.script.on_step = die
-        one.run_until_done()
-        assert {each.attempt for each in one.script.sent} == {0, 1, 2}
-        for attempt in range(3):
-            pairs = {e.pair[0].header.whole_digest for e in one.script.sent if e.attempt == attempt}
-            assert len(pairs) == 1
-        found = by_version(one.script.sent)
-        assert found[0] == {ZEROS}
-        assert len(found[1]) == 1
-        assert ZEROS not in found[1]
-        if left[0] >= 0:
-            assert steps > 30
-            return
-    raise AssertionError("the steps don't end")
-
-
 @pytest.mark.parametrize("wait_s", [None, 18.0, 3600.0])
 def test_servers_that_stay_away_are_waited_for_as_long_as_was_said(
     owner: MakeOwner, wait_s: float | None
@@ -426,7 +370,7 @@ def test_servers_that_stay_away_are_waited_for_as_long_as_was_said(
     with pytest.raises(PeerUnavailable, match="paused"):
         one.run()
     assert one.script.clock.time - one.script.clock.start == pytest.approx(wait_s or 600.0)
-    one.script.events[:] = [Paused(), Open(0, 0), Over(0, 0)]
+    one.script.events[:] = [Paused(), *versions(1)]
     assert one.run().counted == 1
 
 
@@ -438,18 +382,19 @@ def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
     one.run()
     one.script.events.append(Open(2, 2))
     one.run()
-    for role in Role.SERVER_A, Role.SERVER_B:
-        shown = one.script.shown[role]
-        assert shown[0] is None
-        versions = [read_statement(each).version for each in shown[1:] if each]
+    for role in SERVERS:
+        first, *shown = one.script.shown[role]
         # After each version, where it doesn't say it unasked, and at each connection; the second
         # process hears the newest event again.
-        told = one.script.words and role is Role.SERVER_A
-        assert versions == ([1, 2] if told else [0, 1, 1, 2, 2])
-        assert len(shown) == len(versions) + 1
+        told = one.script.words and role is A
+        assert first is None
+        assert [read_statement(each).version for each in shown if each] == (
+            [1, 2] if told else [0, 1, 1, 2, 2]
+        )
+        assert None not in shown
 
 
-@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
+@at_either
 @pytest.mark.parametrize(
     ("before", "after"), [([3], [2]), ([3, 1], [4, 0]), ([0, 1], [1]), ([2], [])]
 )
@@ -467,7 +412,7 @@ def test_a_server_that_forgets_charges_it_signed_is_refused(
         one.run()
     # It was shown its own signature before.
     assert one.script.shown[role][-1] != last
-    assert [each.attempt for each in one.script.sent] == [7]
+    assert attempts(one) == [7]
 
 
 @pytest.mark.parametrize(
@@ -484,7 +429,7 @@ def test_a_server_whose_unasked_statement_says_less_is_shown_its_own(
     script.stated = dict.fromkeys(SERVERS, 5)
 
     def unasked(role: Role, body: Any) -> None:
-        stated = role is Role.SERVER_A and isinstance(body, pb.StatementBody)
+        stated = role is A and isinstance(body, pb.StatementBody)
         if stated and len(script.sent) == 2 and len(script.shown[role]) == 1:
             for name, value in forgotten.items():
                 body.ClearField(name)
@@ -492,31 +437,29 @@ def test_a_server_whose_unasked_statement_says_less_is_shown_its_own(
 
     script.change = unasked
     one.run()
-    shown, openings = script.shown[Role.SERVER_A], script.openings_shown[Role.SERVER_A]
-    assert shown[-1] is not None
-    assert openings[-1] is not None
-    assert read_statement(shown[-1]).version == 6
-    assert read_opening(openings[-1]).attempt == 6
-    assert len(shown) == (2 if script.words else 3)
+    shown, opening = script.shown[A][-1], script.openings_shown[A][-1]
+    assert shown is not None
+    assert opening is not None
+    assert (read_statement(shown).version, read_opening(opening).attempt) == (6, 6)
+    assert len(script.shown[A]) == (2 if script.words else 3)
 
 
 def test_a_version_that_a_server_has_stated_as_over_is_sat_out(
     owner: MakeOwner, caplog: Log
 ) -> None:
     """Both lost their newest models, and won't take them back: the version runs again."""
-    one = owner(Open(0, 0), Over(0, 0))
+    one = owner(*versions(1))
     one.script.takes_back = False
     one.run()
-    for role in one.script.stated:
-        one.script.stated[role] = 0
+    one.script.stated = dict.fromkeys(SERVERS, 0)
     one.script.events[:] = [Open(1, 0), Over(1, 0, counted=False), Open(2, 1), Over(2, 1)]
     one.script._at = 0
     one.run()
-    assert [each.attempt for each in one.script.sent] == [0, 2]
+    assert attempts(one) == [0, 2]
     assert "has stated that this version is over; sitting it out" in caplog.text
 
 
-@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
+@at_either
 @pytest.mark.parametrize("restarted", [True, False])
 def test_a_model_that_a_server_signed_and_lost_comes_back_from_who_helped_to_make_it(
     owner: MakeOwner,
@@ -524,52 +467,47 @@ def test_a_model_that_a_server_signed_and_lost_comes_back_from_who_helped_to_mak
     restarted: bool,  # noqa: FBT001 -- pytest gives it by name
 ) -> None:
     one = owner(Open(0, 0), Over(0, 0), Paused(), Open(1, 1), Over(1, 1))
+    script = one.script
 
     def lose(name: str) -> None:
         # Before the connection after the pause.
-        if one.script.stated[role] == 1 and name == f"statement {role.value}" and fetched():
-            one.script.stated[role] = 0
-            one.script.on_step = lambda _: None
+        fetched = script.stated[role] == 1 and "fetch 1" in script.calls
+        if fetched and name == f"statement {role.value}":
+            script.stated[role] = 0
+            script.on_step = lambda _: None
             if restarted:
                 raise Killed
 
-    def fetched() -> bool:
-        return "fetch 1" in one.script.calls
-
-    one.script.on_step = lose
+    script.on_step = lose
     one.run_until_done()
-    assert one.script.given == [(role, 1, one.script.model(1)[0].tobytes())]
-    assert [each.attempt for each in one.script.sent] == [0, 1]
+    assert script.given == [(role, 1, script.model(1)[0].tobytes())]
+    assert attempts(one) == [0, 1]
 
 
 def test_a_kept_model_that_was_meddled_with_is_fetched_again(owner: MakeOwner) -> None:
     one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
-    one.script.on_step = lambda name: (
-        meddle() if name == "after saw" and one.script.stated[Role.SERVER_B] else None
-    )
 
-    def meddle() -> None:
-        one.script.on_step = lambda _: None
-        assert one.folder is not None
-        (one.folder / "model-1.bin").write_bytes(bytes(8 * D))
-        raise Killed
+    def meddle(name: str) -> None:
+        if name == "after saw" and one.script.stated[B]:
+            one.script.on_step = lambda _: None
+            kept(one, "model-1.bin").write_bytes(bytes(8 * D))
+            raise Killed
 
+    one.script.on_step = meddle
     one.run_until_done()
     assert [view.theta[0] for view in one.computed] == [0.0, 1.0]
 
 
-def test_a_version_whose_model_changed_is_sat_out(owner: MakeOwner, caplog: Log) -> None:
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_version_whose_model_changed_is_sat_out_after_a_restart_too(
+    owner: MakeOwner, caplog: Log, *, restarted: bool
+) -> None:
     one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0), Open(2, 1), Over(2, 1))
-    one.run()
-    assert [each.attempt for each in one.script.sent] == [0, 2]
-    assert "had another model before; sitting it out" in caplog.text
-
-
-def test_a_changed_model_is_known_after_a_restart_too(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0))
-    lose_after_submit(one)
+    if restarted:
+        lose_after_submit(one)
     one.run_until_done()
-    assert [each.attempt for each in one.script.sent] == [0]
+    assert attempts(one) == [0, 2]
+    assert restarted or "had another model before; sitting it out" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -583,11 +521,11 @@ def test_a_changed_model_is_known_after_a_restart_too(owner: MakeOwner) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
+@at_either
 def test_an_opening_for_something_else_shares_nothing(
     owner: MakeOwner, role: Role, change: dict[str, Any]
 ) -> None:
-    one = owner(Open(0, 0), Over(0, 0))
+    one = owner(*versions(1))
 
     def swap(who: Role, body: Any) -> None:
         if who is role and isinstance(body, pb.OpeningBody):
@@ -600,15 +538,14 @@ def test_an_opening_for_something_else_shares_nothing(
     assert (one.script.sent, one.open_account().participations) == ([], 0)
 
 
-@pytest.mark.parametrize("kind", ["opening", "statement"])
+@pytest.mark.parametrize("named", [pb.OpeningBody, pb.StatementBody])
 def test_what_the_other_server_signed_is_no_signature(
-    owner: MakeOwner, kind: str, monkeypatch: pytest.MonkeyPatch
+    owner: MakeOwner, named: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = owner(Open(0, 0), Over(0, 0))
+    one = owner(*versions(1))
 
-    def by_b(signer: Any, _role: Role, body: Any) -> pb.Signed:
-        named = pb.OpeningBody if kind == "opening" else pb.StatementBody
-        return sign_body(signer, Role.SERVER_B if isinstance(body, named) else _role, body)
+    def by_b(signer: Any, role: Role, body: Any) -> pb.Signed:
+        return sign_body(signer, B if isinstance(body, named) else role, body)
 
     monkeypatch.setattr("tests.rig.scripted_servers.sign_body", by_b)
     with pytest.raises(PeerViolation, match="server-a"):
@@ -617,7 +554,7 @@ def test_what_the_other_server_signed_is_no_signature(
 
 
 def test_a_statement_of_another_clients_account_is_refused(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0), Over(0, 0))
+    one = owner(*versions(1))
 
     def swap(_role: Role, body: Any) -> None:
         if isinstance(body, pb.StatementBody):
@@ -637,24 +574,21 @@ def test_an_honest_submission_that_is_not_counted_is_a_warning(
     assert ("may be bad" in caplog.text) is not all(states)
 
 
-def test_all_that_an_owner_keeps_is_for_this_user_alone(owner: MakeOwner) -> None:
+def test_all_that_an_owner_keeps_is_for_this_user_alone_and_refused_by_name_when_it_is_damaged(
+    owner: MakeOwner,
+) -> None:
     one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
-    one.script.on_step = lambda name: modes.update(
-        {p.name: p.stat().st_mode & 0o777 for p in one.folder.iterdir()}  # type: ignore[union-attr]
-        if name == "after submit"
-        else {}
-    )
     modes: dict[str, int] = {}
+
+    def look(name: str) -> None:
+        if name == "after submit":
+            files = kept(one, "").iterdir()
+            modes.update({path.name: path.stat().st_mode & 0o777 for path in files})
+
+    one.script.on_step = look
     one.run()
     assert len(modes) >= 8
     assert set(modes.values()) == {0o600}
-
-
-def test_a_state_folder_that_cannot_be_read_is_refused_with_its_name(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0), Over(0, 0))
-    one.run()
-    assert one.folder is not None
-    path = one.folder / "statement-server-b.bin"
-    path.write_bytes(b"\xff\xff")
+    kept(one, "statement-server-b.bin").write_bytes(b"\xff\xff")
     with pytest.raises(Misconfiguration, match=r"statement-server-b.bin.*restore it"):
         one.run()
