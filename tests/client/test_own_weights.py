@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import save_file
+from tests.rig.commands import precad
+from tests.rig.commands import refused as said_to
 from tests.rig.model_corpus import TRAINED
 from tests.rig.tasks import task_of, task_with
 from torch import nn
-from torch.nn import functional
+from torch.nn import functional, init
 
 from precad.aggregator.training.model_store import ModelStore
-from precad.cli.main import app
 from precad.client import load_initial, model_section
 from precad.client.gradients.own_weights import check_buffers, check_weights
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
 from precad.common.model import initial_vector, save_model
 from precad.common.task import Task
 from precad.simulation import simulate
@@ -34,11 +33,11 @@ X = GENERATOR.normal(size=(60, 6)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.int64)
 
 
-def fresh() -> nn.Module:
+def fresh() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def trained(steps: int = 60) -> nn.Module:
+def trained(steps: int = 60) -> nn.Sequential:
     """As somebody trains it on public data."""
     torch.manual_seed(1)
     module = fresh()
@@ -59,6 +58,11 @@ def hand_over(module: nn.Module, task: Task) -> None:
     rehearse(module, functional.cross_entropy, as_records((X, Y)), task, most=20)
 
 
+def look(module: nn.Module) -> None:
+    """Whether somebody chose its weights."""
+    check_weights(module, task_of(module, "uniform").model)
+
+
 def test_chosen_weights_are_refused_with_both_ways_out() -> None:
     """They were replaced by the seed's without a word."""
     module = trained()
@@ -70,56 +74,42 @@ def test_chosen_weights_are_refused_with_both_ways_out() -> None:
     hand_over(load_initial(module, task), task)
 
 
-def scaled(factor: float, layer: int = 0) -> Callable[[nn.Module], None]:
-    def change(module: nn.Module) -> None:
-        with torch.no_grad():
-            module[layer].weight.mul_(factor)  # type: ignore[index]
-
-    return change
+@torch.no_grad()
+def scale(module: Any, factor: float, layer: int = 0) -> None:
+    module[layer].weight.mul_(factor)
 
 
-def normal(module: nn.Module) -> None:
-    nn.init.normal_(module[3].weight, std=1.0)  # type: ignore[index]
-
-
-@pytest.mark.parametrize("change", [scaled(3.0), scaled(0.3), scaled(0.0), normal, scaled(0.9, 1)])
-def test_other_weights_than_layers_draw_are_chosen(change: Callable[[nn.Module], None]) -> None:
-    module = fresh()
+@pytest.mark.parametrize(
+    ("module", "change", "said"),
+    [
+        (fresh(), lambda net: scale(net, 3.0), ""),
+        (fresh(), lambda net: scale(net, 0.3), ""),
+        (fresh(), lambda net: scale(net, 0.0), ""),
+        (fresh(), lambda net: init.normal_(net[3].weight, std=1.0), ""),
+        (fresh(), lambda net: scale(net, 0.9, 1), ""),
+        (fresh(), lambda net: init.ones_(net[0].bias), r"parameter 0\.bias"),
+        # A few weights that are all one number.
+        (nn.Linear(3, 2), lambda net: init.constant_(net.weight, 7.0), "parameter weight"),
+    ],
+)
+def test_other_weights_than_layers_draw_are_chosen(
+    module: nn.Module, change: Callable[[Any], object], said: str
+) -> None:
     change(module)
-    with pytest.raises(Misconfiguration, match="has weights of its own"):
-        check_weights(module, task_of(module, "uniform").model)
+    with pytest.raises(Misconfiguration, match=f"{said}.*has weights of its own"):
+        look(module)
 
 
-def test_a_few_weights_that_are_all_one_number_are_chosen() -> None:
-    module = nn.Linear(3, 2)
-    nn.init.constant_(module.weight, 7.0)
-    with pytest.raises(Misconfiguration, match=r"parameter weight.*has weights of its own"):
-        check_weights(module, task_of(module, "uniform").model)
-
-
-def test_what_is_the_task_s_own_start_is_no_choice() -> None:
-    module = fresh()
-    nn.init.zeros_(module[0].bias)  # type: ignore[index]
-    check_weights(module, task_of(module, "uniform").model)
-    nn.init.ones_(module[0].bias)  # type: ignore[index]
-    with pytest.raises(Misconfiguration, match=r"parameter 0\.bias"):
-        check_weights(module, task_of(module, "uniform").model)
-
-
-def test_weights_as_layers_draw_them_are_nobody_s_choice() -> None:
-    generator = torch.random.get_rng_state()
+def test_weights_as_layers_draw_them_and_the_task_s_own_start_are_nobody_s_choice() -> None:
     for make, _ in TRAINED.values():
         for seed in range(5):
             torch.manual_seed(seed)
-            module = make()
-            check_weights(module, task_of(module, "uniform").model)
-    torch.random.set_rng_state(generator)
+            look(make())
     module = fresh()
-    check_weights(module, task_of(module, "uniform").model)
-    assert torch.equal(torch.random.get_rng_state(), generator) is False  # only fresh() drew
-
-
-# --- a file of weights ---------------------------------------------------------------------------
+    init.zeros_(module[0].bias)  # type: ignore[arg-type]
+    before = torch.get_rng_state()
+    look(module)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("error", [TypeError, RuntimeError, NotImplementedError])
@@ -137,78 +127,73 @@ def test_a_layer_that_can_t_draw_again_passes(error: type[Exception]) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+# --- a file of weights ---------------------------------------------------------------------------
+
+
 def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
     module = trained()
     task = task_from(module, tmp_path / "w.safetensors")
     own = torch.cat([tensor.detach().ravel() for tensor in module.parameters()]).double().numpy()
-    assert (initial_vector(task.model) == own).all()
     stores = [ModelStore(task, tmp_path / name / "model.safetensors") for name in ("a", "b")]
     assert stores[0].current.digest == stores[1].current.digest
-    assert (stores[0].theta() == own).all()
+    for start in (initial_vector(task.model), stores[0].theta()):
+        assert (start == own).all()
     hand_over(module, task)
     hand_over(fresh(), task)
-    other = trained(200)
     with pytest.raises(Misconfiguration, match="starts from the file's weights"):
-        hand_over(other, task)
+        hand_over(trained(200), task)
+    # The digest is of the weights and not of their place.
+    double = task_from(copy.deepcopy(module).double(), tmp_path / "two.safetensors")
+    others = (task_from(trained(61), tmp_path / "three.safetensors"), task_of(module, "uniform"))
+    assert double.digest == task.digest
+    assert task.digest not in {each.digest for each in others}
 
 
-def test_the_digest_is_of_the_weights_and_not_of_their_place(tmp_path: Path) -> None:
-    module = trained()
-    one = task_from(module, tmp_path / "one.safetensors")
-    double = copy.deepcopy(module).double()
-    assert task_from(double, tmp_path / "two.safetensors").digest == one.digest
-    assert task_from(trained(61), tmp_path / "three.safetensors").digest != one.digest
-    assert task_of(module, "uniform").digest != one.digest
+class Dangerous:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return (self.mark.touch, ())
 
 
-def other_weights(path: Path) -> None:
-    save_file(trained(61).state_dict(), path)
+def saved(**changes: torch.Tensor | None) -> Callable[[Path], None]:
+    """The trained module's tensors, some of them changed or left out."""
 
+    def write(path: Path) -> None:
+        state = trained().state_dict() | changes
+        save_file({name: tensor for name, tensor in state.items() if tensor is not None}, path)
 
-def pickled(path: Path) -> None:
-    class Dangerous:
-        def __reduce__(self) -> Any:
-            return (path.with_suffix(".ran").touch, ())
-
-    path.write_bytes(pickle.dumps(Dangerous()))
-
-
-def no_number(path: Path) -> None:
-    state = trained().state_dict()
-    state["0.bias"][0] = torch.nan
-    save_file(state, path)
-
-
-def half_of_it(path: Path) -> None:
-    state = trained().state_dict()
-    del state["3.bias"]
-    save_file(state, path)
+    return write
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (other_weights, "has other weights than the task.*from whoever made the task"),
-        (pickled, "can't be read.*give a safetensors file"),
-        (no_number, r"tensor 0\.bias.*must be finite"),
-        (half_of_it, r"tensor 3\.bias = 'absent'"),
+        (
+            saved(**{"3.bias": torch.zeros(2)}),
+            "has other weights than the task.*from whoever made the task",
+        ),
+        (
+            lambda path: path.write_bytes(pickle.dumps(Dangerous(path.with_suffix(".ran")))),
+            "can't be read.*give a safetensors file",
+        ),
+        (saved(**{"0.bias": torch.full((8,), torch.nan)}), r"tensor 0\.bias.*must be finite"),
+        (saved(**{"3.bias": None}), r"tensor 3\.bias = 'absent'"),
         (Path.unlink, "isn't there: everybody has it beside the task's file"),
     ],
+    ids=["other weights", "pickled", "no number", "half of it", "gone"],
 )
 def test_another_file_than_the_tasks_is_refused(
-    change: Callable[[Path], None], said: str, tmp_path: Path
+    change: Callable[[Path], object], said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "w.safetensors"
     task = task_from(trained(), path)
     change(path)
-    for look in (lambda: hand_over(trained(), task), lambda: ModelStore(task, tmp_path / "m")):
+    for take in (lambda: hand_over(trained(), task), lambda: ModelStore(task, tmp_path / "m")):
         with pytest.raises(Misconfiguration, match=said):
-            look()
+            take()
     assert not path.with_suffix(".ran").exists()
-
-
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(each) for each in arguments])
 
 
 @pytest.fixture
@@ -224,72 +209,69 @@ def wards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-NEW = ("--model", "wards_with_weights:Net", "--records", "3x600", "--epsilon", "3")
+NEW = ("task", "new", "t.toml", "--model", "wards_with_weights:Net", "--records", "3x600",
+       "--epsilon", "3")  # fmt: skip
+FROM = (*NEW, "--from", "public/start.safetensors")
+STATE = {
+    "0.weight": torch.arange(12.0).reshape(2, 6),
+    "0.bias": torch.tensor([0.5, -0.5]),
+    "scale": torch.full((6,), 2.0),
+}
+
+
+def test_a_task_is_made_from_weights_and_may_be_moved(wards: Path) -> None:
+    save_file(STATE, wards / "public" / "start.safetensors")
+    assert precad(*FROM).exit_code == 0
+    task = Task.load(wards / "t.toml")
+    assert Path(str(task.model.initial_file)) == wards / "start.safetensors"
+    assert initial_vector(task.model)[:13].tolist() == [*range(12), 0.5]
+    assert [buffer.name for buffer in task.model.buffers] == ["scale"]
+    assert str(task.digest) in precad("task", "check", "t.toml").stdout
+    # Another folder, the same digest: nothing of a place is agreed on.
+    (wards / "there").mkdir()
+    (wards / "start.safetensors").rename(wards / "there" / "start.safetensors")
+    assert "isn't there" in precad("task", "check", "t.toml").stderr
+    (wards / "t.toml").rename(wards / "there" / "t.toml")
+    moved = Task.load(wards / "there" / "t.toml")
+    assert (moved.digest, initial_vector(moved.model)[12]) == (task.digest, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("change", "said"),
     [
-        ({}, ""),
         ({"scale": torch.full((6,), 3.0)}, "tensor scale.*differs from the model's"),
         ({"1.weight": torch.zeros(2, 2)}, r"tensor 1\.weight.*isn't in the model"),
         ({"0.weight": torch.zeros(3, 6)}, r"tensor 0\.weight.*of shape \[2, 6\]"),
         ({"0.weight": torch.zeros(2, 6).bfloat16()}, "bfloat16.*float32 or float64"),
     ],
 )
-def test_a_task_is_made_from_weights(
-    changes: dict[str, torch.Tensor], said: str, wards: Path
+def test_no_task_is_made_from_another_models_weights(
+    change: dict[str, torch.Tensor], said: str, wards: Path
 ) -> None:
-    state = {
-        "0.weight": torch.arange(12.0).reshape(2, 6),
-        "0.bias": torch.tensor([0.5, -0.5]),
-        "scale": torch.full((6,), 2.0),
-    }
-    save_file(state | changes, wards / "public" / "start.safetensors")
-    result = run("task", "new", "t.toml", *NEW, "--from", "public/start.safetensors")
-    if said:
-        assert result.exit_code == 2, result.exception
-        assert re.search(said, result.stderr)
-        assert not (wards / "start.safetensors").exists()
-        return
-    assert result.exit_code == 0, result.stderr
-    task = Task.load(wards / "t.toml")
-    assert Path(str(task.model.initial_file)) == wards / "start.safetensors"
-    assert initial_vector(task.model)[:13].tolist() == [*range(12), 0.5]
-    assert [buffer.name for buffer in task.model.buffers] == ["scale"]
-    assert str(task.digest) in run("task", "check", "t.toml").stdout
-    (wards / "start.safetensors").rename(wards / "gone")
-    assert "isn't there" in run("task", "check", "t.toml").stderr
-    (wards / "gone").rename(wards / "start.safetensors")
-    # Another folder, the same digest: nothing of a place is agreed on.
-    (wards / "there").mkdir()
-    for name in ("t.toml", "start.safetensors"):
-        (wards / name).rename(wards / "there" / name)
-    moved = Task.load(wards / "there" / "t.toml")
-    assert moved.digest == task.digest
-    assert initial_vector(moved.model)[12] == 0.5
+    save_file(STATE | change, wards / "public" / "start.safetensors")
+    assert re.search(said, said_to(*FROM))
+    assert not (wards / "start.safetensors").exists()
 
 
 def test_a_trained_model_is_applied_with_the_task_s_buffers(wards: Path) -> None:
-    assert run("task", "new", "t.toml", *NEW).exit_code == 0
+    assert precad(*NEW).exit_code == 0
     task = Task.load(wards / "t.toml")
     save_model(wards / "m.safetensors", task, 1, initial_vector(task.model))
     np.savez(wards / "new.npz", x=X)
     predict = ("predict", "new.npz", "--task", "t.toml", "--model-file", "m.safetensors")
-    assert run(*predict, "--model", "wards_with_weights:Net").exit_code == 0
-    other = run(*predict, "--model", "wards_with_weights:Other")
-    assert other.exit_code == 2
-    assert "buffer scale" in other.stderr
+    assert precad(*predict, "--model", "wards_with_weights:Net").exit_code == 0
+    assert "buffer scale" in said_to(*predict, "--model", "wards_with_weights:Other")
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"initial": "file"}, {"initial": "file", "initial_file": "w"}, {"initial_file": "w"},
-     {"initial_digest": "0" * 64}],
-)  # fmt: skip
-def test_file_and_digest_belong_together(values: dict[str, str]) -> None:
-    with pytest.raises(Misconfiguration, match="--from WEIGHTS writes all three"):
-        task_with({f"model.{name}": value for name, value in values.items()})
+def test_file_and_digest_belong_together() -> None:
+    for values in (
+        {"model.initial": "file"},
+        {"model.initial": "file", "model.initial_file": "w"},
+        {"model.initial_file": "w"},
+        {"model.initial_digest": "0" * 64},
+    ):
+        with pytest.raises(Misconfiguration, match="--from WEIGHTS writes all three"):
+            task_with(values)
 
 
 # --- buffers -------------------------------------------------------------------------------------
@@ -326,9 +308,6 @@ def test_owners_with_other_buffers_are_refused_before_they_enrol() -> None:
     assert without.digest != task.digest
     with pytest.raises(Misconfiguration, match=r"buffer scale.*isn't in the task.*model_section"):
         hand_over(Scaled(), without)
-
-
-def test_a_task_without_buffers_or_file_has_the_digest_that_it_had() -> None:
-    text = task_of(nn.Linear(6, 2)).canonical.decode()
+    # A task without buffers or a file has the digest that it always had.
+    text = task_of(plain).canonical.decode()
     assert not any(word in text for word in ("buffers", "initial_file", "initial_digest"))
-    assert isinstance(task_of(nn.Linear(6, 2)).digest, Digest)

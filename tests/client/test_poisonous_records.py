@@ -2,7 +2,6 @@
 
 import re
 import stat
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.rig.model_corpus import Own
 from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -28,20 +28,17 @@ from precad.common.roster import most_records
 
 N = 20
 MODEL = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-
-
 TASK = task_of(MODEL, "uniform", client_clip=30.0, record_rate=0.5)
 THETA = np.random.default_rng(1).normal(0, 0.5, TASK.dimension)
-
-
-def data() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    generator = np.random.default_rng(2)
-    return generator.normal(size=(N, 4)).astype(np.float32), generator.integers(0, 3, N)
+TOKENS = np.random.default_rng(5).integers(0, 50, (N, 4))
+X = np.random.default_rng(2).normal(size=(N, 4)).astype(np.float32)
+Y = np.random.default_rng(3).integers(0, 3, N)
 
 
 def update(
-    records: object,
-    indices: Any = None,
+    x: Any = X,
+    y: Any = Y,
+    indices: Any = range(N),
     theta: NDArray[np.float64] = THETA,
     model: nn.Module = MODEL,
     loss: Loss = cross_entropy,
@@ -49,14 +46,18 @@ def update(
 ) -> tuple[NDArray[np.int64], list[int]]:
     """The update, and who counted as zero."""
     failed: list[int] = []
-    chosen = np.arange(N) if indices is None else np.array(indices, np.int64)
+    chosen = np.array(indices, np.int64)
     task = TASK if model is MODEL else task_of(model, "uniform")
-    x = local_update(model, loss, records, chosen, theta, task, on_failure=failed.append, **options)
-    return x, failed
+    options |= {"on_failure": failed.append}
+    return local_update(model, loss, (x, y), chosen, theta, task, **options), failed
 
 
-def without(record: int) -> list[int]:
-    return [i for i in range(N) if i != record]
+def counts_as_zero(x: Any, y: Any, record: int, *, ignored: bool = False, **how: Any) -> None:
+    """Alone, and costs its neighbours nothing; a loss that ignores it finds nothing wrong."""
+    expected, _ = update(x, y, [i for i in range(N) if i != record], **how)
+    found, failed = update(x, y, **how)
+    assert failed == ([] if ignored else [record])
+    assert (found == expected).all()
 
 
 @pytest.mark.parametrize("label", [3, 10**9, -1, 2**63 - 1, -(2**63), -100])
@@ -64,13 +65,9 @@ def without(record: int) -> list[int]:
 def test_a_label_that_is_no_class_counts_as_zero_and_costs_its_neighbours_nothing(
     label: int, loss: Loss
 ) -> None:
-    x, y = data()
-    expected, _ = update((x, y), without(7), chunk=6, loss=loss)
-    y[7] = label
-    found, failed = update((x, y), chunk=6, loss=loss)
     # Torch's losses ignore -100: a gradient of zero without our doing.
-    assert failed == ([] if label == -100 else [7])
-    assert (found == expected).all()
+    y = np.where(np.arange(N) == 7, label, Y)
+    counts_as_zero(X, y, 7, ignored=label == -100, chunk=6, loss=loss)
 
 
 @pytest.mark.parametrize("token", [50, 51, 10**6, -1, 2**63 - 1, -(2**63)])
@@ -81,12 +78,18 @@ def test_a_token_that_is_no_row_counts_as_zero_and_trains_no_neighbours_table(
     """Without a check, torch's batched embedding reads and trains the next record's copy."""
     model = nn.Sequential(nn.Embedding(50, 2), nn.Flatten(), nn.Linear(8, 3))
     theta = np.random.default_rng(4).normal(size=sum(p.numel() for p in model.parameters()))
-    tokens = np.random.default_rng(5).integers(0, 50, (N, 4))
-    expected, _ = update((tokens, data()[1]), without(7), theta, model, chunk=chunk)
+    tokens = TOKENS.copy()
     tokens[7, 1] = token
-    found, failed = update((tokens, data()[1]), None, theta, model, chunk=chunk)
-    assert failed == [7]
-    assert (found == expected).all()
+    counts_as_zero(tokens, Y, 7, theta=theta, model=model, chunk=chunk)
+
+
+@pytest.mark.parametrize("chunk", [1, 6, 64])
+def test_a_record_at_which_the_model_raises_costs_its_neighbours_nothing(chunk: int) -> None:
+    """For a matrix without inverse, as no check of values foresees."""
+    x = X.copy()
+    x[9] = 1.0
+    model = Own(lambda m, x: m.head(torch.linalg.inv(x.reshape(-1, 2, 2)).reshape(-1, 4)), 4)
+    counts_as_zero(x, Y, 9, theta=np.linspace(-1, 1, 15), model=model, chunk=chunk)
 
 
 @settings(max_examples=40, deadline=None)
@@ -102,47 +105,22 @@ def test_no_model_that_a_server_serves_makes_an_owner_fall_silent(
     values: list[float], seed: int
 ) -> None:
     generator = np.random.default_rng(seed)
-    theta = THETA.copy()
+    theta, x, y = THETA.copy(), X.copy(), Y.copy()
     theta[generator.integers(0, TASK.dimension, len(values))] = values
-    x, y = data()
     x[3], x[4, 0], y[5] = 3.4e38, 1e-42, 77
-    found, failed = update((x, y), theta=theta, chunk=8)
+    found, failed = update(x, y, theta=theta, chunk=8)
     assert squared_norm(found) <= TASK.bound**2
     # Nor does any record move the sum by more than R.
-    other, _ = update((x, y), without(3), theta=theta, chunk=8)
+    other, _ = update(x, y, [i for i in range(N) if i != 3], theta=theta, chunk=8)
     assert squared_norm(found - other) <= (2**20) ** 2
     assert 5 in failed
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 def test_a_model_without_a_single_number_gives_the_zero_vector(value: float) -> None:
-    found, failed = update(data(), theta=np.full(TASK.dimension, value))
+    found, failed = update(theta=np.full(TASK.dimension, value))
     assert not found.any()
     assert failed == list(range(N))
-
-
-class Whitening(nn.Module):
-    """Raises for a matrix without inverse, as no check of values foresees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inverse = torch.linalg.inv(x.reshape(-1, 2, 2))
-        outputs: torch.Tensor = self.linear(inverse.reshape(-1, 4))
-        return outputs
-
-
-@pytest.mark.parametrize("chunk", [1, 6, 64])
-def test_a_record_at_which_the_model_raises_costs_its_neighbours_nothing(chunk: int) -> None:
-    x, y = data()
-    theta = np.linspace(-1, 1, 15)
-    expected, _ = update((x, y), without(9), theta, Whitening(), chunk=chunk)
-    x[9] = 1.0
-    found, failed = update((x, y), None, theta, Whitening(), chunk=chunk)
-    assert failed == [9]
-    assert (found == expected).all()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +131,7 @@ def test_an_owner_without_memory_is_absent_and_sends_no_zeros(error: Exception) 
         raise error
 
     with pytest.raises(type(error)):
-        update(data(), loss=loss)
+        update(loss=loss)
 
 
 # --- the work ----------------------------------------------------------------------------------
@@ -180,29 +158,27 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_the_work_of_an_attempt_is_that_of_m_records(
     size: int, kernels: list[tuple[int, int]]
 ) -> None:
-    x, y = data()
-    padded, _ = update((x, y), range(size), chunk=6, most=16)
+    padded, _ = update(indices=range(size), chunk=6, most=16)
     assert [slots for _, slots in kernels] == [6, 6, 6]
     assert sum(records for records, _ in kernels) == size
-    plain, _ = update((x, y), range(size), chunk=6)
+    plain, _ = update(indices=range(size), chunk=6)
     assert (padded == plain).all()
     assert size == 0 or padded.any()
 
 
 def test_a_larger_sample_is_replaced_by_the_empty_one(kernels: list[tuple[int, int]]) -> None:
-    found, failed = update(data(), range(17), chunk=6, most=16)
+    found, failed = update(indices=range(17), chunk=6, most=16)
     assert not found.any()
-    assert kernels == [(0, 6)] * 3
-    assert failed == []
+    assert (kernels, failed) == ([(0, 6)] * 3, [])
 
 
 def test_bad_records_take_as_many_kernels_as_good_ones(kernels: list[tuple[int, int]]) -> None:
-    x, y = data()
-    update((x, y), range(12), chunk=6, most=16)
+    x, y = X.copy(), Y.copy()
+    update(x, y, range(12), chunk=6, most=16)
     good = kernels.copy()
     kernels.clear()
     x[2], x[3], y[4] = 3e38, 1e-42, 99
-    update((x, y), range(12), chunk=6, most=16, theta=np.full(TASK.dimension, np.nan))
+    update(x, y, range(12), chunk=6, most=16, theta=np.full(TASK.dimension, np.nan))
     assert kernels == good
 
 
@@ -212,69 +188,52 @@ def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays(
     assert (tiny * tiny)[0] != 0  # starts this thread's own workers, which don't flush
     seen: list[bool] = []
 
-    class Product(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            # Python's own sum, so that no comparison flushes; large, so that all threads work.
-            seen.append(float((tiny * tiny).double().sum()) == 0.0)
-            return super().forward(x)
+    def look(m: Any, x: torch.Tensor) -> Any:
+        # Python's own sum, so that no comparison flushes; large, so that all threads work.
+        seen.append(float((tiny * tiny).double().sum()) == 0.0)
+        return m.head(x)
 
-    x, y = data()
-    update((x, y), model=Product(4, 3), theta=np.zeros(15))
+    update(model=Own(look, 4), theta=np.zeros(15))
     assert seen[-1]
     assert (tiny * tiny)[0] != 0
 
 
 # --- the owner ---------------------------------------------------------------------------------
 
-
-@pytest.fixture
-def owner() -> Callable[..., DataOwner]:
-    def make(x: object, y: object, state: Path | None = None) -> DataOwner:
-        identity: Any = object()  # no server is called
-        return DataOwner(
-            "ward-1", task=task_of(MODEL, "uniform", record_rate=1.0), data=(x, y), model=MODEL,
-            server_a="a:1", server_b="b:1", identity=identity, record_rate=1.0, state=state,
-        )  # fmt: skip
-
-    return make
+VIEW = RoundView(3, THETA, Digest(bytes(32)))
 
 
-def view(theta: NDArray[np.float64] = THETA) -> RoundView:
-    return RoundView(3, theta, Digest(bytes(32)))
+def owner(y: Any = Y, state: Path | None = None) -> DataOwner:
+    identity: Any = object()  # no server is called
+    return DataOwner(
+        "ward-1", task=task_of(MODEL, "uniform", record_rate=1.0), data=(X, y), model=MODEL,
+        server_a="a:1", server_b="b:1", identity=identity, record_rate=1.0, state=state,
+    )  # fmt: skip
 
 
-def test_an_owners_work_is_padded(
-    owner: Callable[..., DataOwner], kernels: list[tuple[int, int]]
+def test_an_owners_work_is_padded_and_work_for_show_touches_no_record(
+    kernels: list[tuple[int, int]],
 ) -> None:
-    one = owner(*data())
+    one = owner()
+    one.update(VIEW)
+    assert not one.update(replace(VIEW, covering=True)).any()
+    assert kernels == [(N, N), (0, N)]
+    kernels.clear()
     one._record_rate, one._most = 0.5, most_records(N, 0.5)
     for _ in range(20):
-        one.update(view())
-    assert {slots for _, slots in kernels} == {N}
-    assert len(kernels) == 20
+        one.update(VIEW)
+    assert [slots for _, slots in kernels] == [N] * 20
     assert len({records for records, _ in kernels}) > 1
 
 
-def test_work_for_show_is_as_much_and_touches_no_record(
-    owner: Callable[..., DataOwner], kernels: list[tuple[int, int]]
-) -> None:
-    one = owner(*data())
-    one.update(view())
-    shown = one.update(replace(view(), covering=True))
-    assert not shown.any()
-    assert kernels == [(N, N), (0, N)]
-
-
 def test_failures_stand_in_the_owners_private_log_alone(
-    owner: Callable[..., DataOwner], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    x, y = data()
-    y[7] = 99
     caplog.set_level("DEBUG")
-    one = owner(x, y, tmp_path / "own")
-    assert one.update(view()).any()
-    one.update(replace(view(np.full(TASK.dimension, np.nan)), left_s=3600.0))
-    one.update(replace(view(), left_s=-1.0))
+    one = owner(np.where(np.arange(N) == 7, 99, Y), tmp_path / "own")
+    assert one.update(VIEW).any()
+    one.update(replace(VIEW, theta=np.full(TASK.dimension, np.nan), left_s=3600.0))
+    one.update(replace(VIEW, left_s=-1.0))
     log = tmp_path / "own" / "failed-records.log"
     *counts, late = log.read_text().splitlines()
     assert counts == [
