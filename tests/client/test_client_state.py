@@ -325,15 +325,19 @@ def test_a_limit_that_is_none_is_refused(limit: float) -> None:
 def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
     tmp_path: Path, make_task: TaskMaker
 ) -> None:
-    def owner(number: int, folder: Path | None) -> DataOwner:
+    def owner(number: int, account: Path | None) -> DataOwner:
         identity: Any = object()  # no server is called
-        data = np.zeros((5, 3), np.float32), np.zeros(5, np.int64)
-        task, servers = make_task(8, {**logistic(3), "name": f"task-{number}"}), ("a:1", "b:1")
         return DataOwner(
-            "ward-1", task=task, data=data, server_a=servers[0], server_b=servers[1],
-            identity=identity, epsilon_limit=1.5, state=tmp_path / f"state-{number}",
-            account=folder,
-        )  # fmt: skip
+            "ward-1",
+            task=make_task(8, {**logistic(3), "name": f"task-{number}"}),
+            data=(np.zeros((5, 3), np.float32), np.zeros(5, np.int64)),
+            server_a="a:1",
+            server_b="b:1",
+            identity=identity,
+            epsilon_limit=1.5,
+            state=tmp_path / f"state-{number}",
+            account=account,
+        )
 
     shared = tmp_path / "account"
     one, two, alone = owner(1, shared), owner(2, shared), owner(3, None)

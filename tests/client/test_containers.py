@@ -161,8 +161,11 @@ MAKERS: dict[str, Callable[[Values], Any]] = {
     "arrow": lambda values: pa.table(table(column_of(values))),
     "dictionary": dictionary,
 }
-FILES = ("parquet of pandas", "parquet of categories", "parquet of polars", "parquet of arrow",
-         "csv of objects", "csv of polars", "csv of arrow")  # fmt: skip
+WRITERS = {
+    "parquet": ("pandas", "categories", "polars", "arrow"),
+    "csv": ("objects", "polars", "arrow"),
+}
+FILES = (f"{kind} of {maker}" for kind, makers in WRITERS.items() for maker in makers)
 CONTAINERS = (*MAKERS, *FILES)
 
 

@@ -209,8 +209,8 @@ def wards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-NEW = ("task", "new", "t.toml", "--model", "wards_with_weights:Net", "--records", "3x600",
-       "--epsilon", "3")  # fmt: skip
+MODEL = "wards_with_weights:Net"
+NEW = ("task", "new", "t.toml", "--model", MODEL, "--records", "3x600", "--epsilon", "3")
 FROM = (*NEW, "--from", "public/start.safetensors")
 STATE = {
     "0.weight": torch.arange(12.0).reshape(2, 6),

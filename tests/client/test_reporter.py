@@ -1,65 +1,63 @@
 """An owner is told each round, and nothing of the telling shows outside: a callback that raises or
-takes long, held-out records, a full disk."""
+takes long, held-out records, a full disk. What a person sees of it, on a terminal or elsewhere."""
 
 import csv
 import logging
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.conftest import TaskMaker
-from tests.rig.scripted_servers import ME, Open, Over, Owner, Script
+from tests.rig.scripted_servers import Open, Over, Owner, Script
+from tests.rig.tasks import task_with
+from tests.rig.terminal import Terminal
 
 from precad.accounting.events import poisson_gaussian
-from precad.client.account_file import Charge
-from precad.client.participation import (
-    Evaluation,
-    Participation,
-    RoundInfo,
-    TrainedModel,
-    VersionOver,
+from precad.client import reporter as shown_by
+from precad.client.participation import Evaluation, Participation, RoundInfo, VersionOver
+from precad.client.participation import TrainedModel as Model
+from precad.client.reporter import (
+    HISTORY_FILE,
+    NotebookDisplay,
+    OwnerProgress,
+    Reporter,
+    TerminalDisplay,
+    display_for,
 )
-from precad.client.reporter import HISTORY_FILE, Reporter
 from precad.common.model import model_digest
 from precad.common.task import Task
 
 D = 8
 WORK_S = 7.0
+TASK = task_with({"deadlines.work": WORK_S}, D)
 ROUNDS = (Open(0, 0), Over(0, 0), Open(1, 1, selected=False), Over(1, 1, counted=False))
+Between = Callable[[], object]
 
 
-@pytest.fixture
-def task(make_task: TaskMaker) -> Task:
-    return make_task(D, {"deadlines.work": WORK_S})
+def model_of(version: int) -> Model:
+    theta = np.full(D, float(version))
+    return Model(
+        TASK, version, theta, model_digest(TASK.digest, version, TASK.model.parameters, theta)
+    )
 
 
-def model_of(task: Task, version: int) -> TrainedModel:
-    theta = np.full(task.dimension, float(version))
-    digest = model_digest(task.digest, version, task.model.parameters, theta)
-    return TrainedModel(task, version, theta, digest)
+def ended(version: int, spent: Any = None) -> VersionOver:
+    privacy = TASK.privacy
+    step = poisson_gaussian(rate=privacy.record_rate, noise_multiplier=privacy.noise_multiplier)
+    spent = spent or Counter({step: version + 1})
+    return VersionOver(version, drawn=True, counted=True, rejected="", seconds=1.5, spent=spent)
 
 
-def ended(task: Task, version: int, *, counted: bool = True) -> VersionOver:
-    privacy = task.privacy
-    step = Charge(
-        task=task.digest,
-        client=ME.name,
-        version=version,
-        re_releases=0,
-        noise_multiplier=privacy.noise_multiplier,
-        record_rate=privacy.record_rate,
-        delta=privacy.delta,
-    ).event
-    return VersionOver(version, drawn=True, counted=counted, rejected="", seconds=1.5,
-                       spent=Counter({step: version + 1}))  # fmt: skip
-
-
-def play(task: Task, folder: Path, **listening: Any) -> tuple[Owner, Participation, Reporter]:
+def play(
+    folder: Path, task: Task = TASK, **listening: Any
+) -> tuple[Owner, Participation, Reporter]:
     """A whole training against scripted servers."""
     folder.mkdir()
     owner = Owner(Script(task, list(ROUNDS)), folder)
@@ -73,32 +71,20 @@ def play(task: Task, folder: Path, **listening: Any) -> tuple[Owner, Participati
 # --- what is told ------------------------------------------------------------------------------
 
 
-def test_each_round_is_told_in_order_with_what_it_cost(task: Task, tmp_path: Path) -> None:
+def test_each_round_is_told_in_order_with_what_it_cost_and_in_a_file_for_this_user_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     told: list[RoundInfo] = []
-    _, result, reporter = play(task, tmp_path / "own", on_round=told.append)
-    assert [(r.number, r.drawn, r.counted, r.rejected) for r in told] == [
-        (1, True, True, ""),
-        (2, False, False, ""),
-    ]
-    assert {r.rounds for r in told} == {task.training.rounds}
-    assert told[0].epsilon == told[1].epsilon == pytest.approx(result.epsilon)
-    assert [r.seconds for r in told] == [WORK_S, 0.0]
+    listening: Any = {"on_round": told.append, "validate": lambda *_: Evaluation(5, 0.125, 0.9876)}
+    _, result, reporter = play(tmp_path / "own", **listening)
     assert reporter.history == told
-    assert [r.model for r in reporter.history] == [None, None]
-
-
-def test_of_an_account_over_many_tasks_not_every_round_adds_up_again(task: Task) -> None:
-    spent = Counter(
-        {poisson_gaussian(rate=0.1, noise_multiplier=2 + kind / 10): 1 for kind in range(17)}
-    )
-    with Reporter(task) as reporter:
-        for version in range(3):
-            reporter.over(replace(ended(task, version), spent=spent))
-    assert [info.epsilon is None for info in reporter.history] == [False, True, False]
-
-
-def test_the_rounds_are_in_a_file_for_this_user_alone(task: Task, tmp_path: Path) -> None:
-    play(task, tmp_path / "own")
+    assert [each.model for each in reporter.history] == [None, None]
+    assert [(r.number, r.rounds, r.drawn, r.counted, r.rejected, r.seconds) for r in told] == [
+        (1, TASK.training.rounds, True, True, "", WORK_S),
+        (2, TASK.training.rounds, False, False, "", 0.0),
+    ]
+    assert told[0].epsilon == told[1].epsilon == pytest.approx(result.epsilon)
     path = tmp_path / "own" / HISTORY_FILE
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     assert [(row["round"], row["drawn"], row["counted"]) for row in rows] == [
@@ -106,13 +92,7 @@ def test_the_rounds_are_in_a_file_for_this_user_alone(task: Task, tmp_path: Path
         ("2", "False", "False"),
     ]
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_one_line_a_round_goes_to_the_log_and_nothing_of_the_held_out_records(
-    task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    play(task, tmp_path / "own", validate=lambda *_: Evaluation(5, 0.125, 0.9876))
+    # A line a round goes to the log, and nothing of the held-out records.
     lines = [r.getMessage() for r in caplog.records if r.name == "precad.rounds"]
     assert [line.split(";")[0] for line in lines] == [
         "round 1 of 10: counted",
@@ -122,37 +102,45 @@ def test_one_line_a_round_goes_to_the_log_and_nothing_of_the_held_out_records(
     assert "98" not in "".join(lines)
 
 
-def test_the_newest_model_is_tried_on_the_held_out_records(task: Task, tmp_path: Path) -> None:
+def test_of_an_account_over_many_tasks_not_every_round_adds_up_again() -> None:
+    kinds = [poisson_gaussian(rate=0.1, noise_multiplier=2 + kind / 10) for kind in range(17)]
+    with Reporter(TASK) as reporter:
+        for version in range(3):
+            reporter.over(ended(version, Counter(kinds)))
+    assert [info.epsilon is None for info in reporter.history] == [False, True, False]
+
+
+def test_the_newest_model_is_tried_on_the_held_out_records(tmp_path: Path) -> None:
     tried: list[int] = []
 
-    def validate(model: TrainedModel, between: Callable[[], object]) -> Evaluation:
+    def validate(model: Model, between: Between) -> Evaluation:
         between()
         tried.append(model.version)
         return Evaluation(3, float(model.version), None)
 
     told: list[RoundInfo] = []
-    _, result, reporter = play(task, tmp_path / "own", validate=validate, on_round=told.append)
+    _, result, reporter = play(tmp_path / "own", validate=validate, on_round=told.append)
     assert result.model is not None
     assert (tried[-1], result.model.version) == (2, 2)
     assert reporter.validation == Evaluation(3, 2.0, None)
     for info in told:
-        assert info.validation is None or info.model is not None
-        assert info.model is None or info.validation == Evaluation(3, info.model.version, None)
+        expected = None if info.model is None else Evaluation(3, info.model.version, None)
+        assert info.validation == expected
 
 
-def test_a_model_that_a_newer_one_has_followed_is_neither_tried_nor_kept(task: Task) -> None:
+def test_a_model_that_a_newer_one_has_followed_is_neither_tried_nor_kept() -> None:
     tried: list[int] = []
     told: list[RoundInfo] = []
 
-    def validate(model: TrainedModel, _: Callable[[], object]) -> Evaluation:
+    def validate(model: Model, _: Between) -> Evaluation:
         tried.append(model.version)
         return Evaluation(1, 0.0, None)
 
-    with Reporter(task, validate=validate, on_round=told.append) as reporter:
+    with Reporter(TASK, validate=validate, on_round=told.append) as reporter:
         reporter.hold()
         for version in range(4):
-            reporter.saw(model_of(task, version + 1))
-            reporter.over(ended(task, version))
+            reporter.saw(model_of(version + 1))
+            reporter.over(ended(version))
     assert tried == [4]
     assert [None if r.model is None else r.model.version for r in told] == [None, None, None, 4]
 
@@ -169,10 +157,10 @@ def broken(info: RoundInfo) -> None:
 
 
 def test_a_callback_that_raises_stops_nothing_and_is_neither_silent_nor_quoted(
-    task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    _, result, reporter = play(task, tmp_path / "own", on_round=broken)
+    _, result, reporter = play(tmp_path / "own", on_round=broken)
     assert (result.ended, result.counted) == ("finished", 1)
     assert reporter.failures == len(reporter.history) == 2
     assert isinstance(reporter.first_failure, Stubborn)
@@ -183,14 +171,13 @@ def test_a_callback_that_raises_stops_nothing_and_is_neither_silent_nor_quoted(
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 def test_not_even_an_exit_in_a_callback_ends_the_training(
-    task: Task, tmp_path: Path, error: BaseException
+    tmp_path: Path, error: BaseException
 ) -> None:
     def leave(_: RoundInfo) -> None:
         raise error
 
-    _, result, reporter = play(task, tmp_path / "own", on_round=leave)
-    assert result.ended == "finished"
-    assert reporter.first_failure is error
+    _, result, reporter = play(tmp_path / "own", on_round=leave)
+    assert (result.ended, reporter.first_failure) == ("finished", error)
 
 
 @pytest.mark.parametrize("cover", [False, True], ids=["as drawn", "covered"])
@@ -203,7 +190,7 @@ def test_messages_and_their_times_are_those_of_an_owner_that_nobody_watches(
     """
     task = make_task(D, {"deadlines.work": WORK_S, "privacy.cover_uploads": cover})
 
-    def fails(_model: TrainedModel, _between: Callable[[], object]) -> Evaluation:
+    def fails(_model: Model, _between: Between) -> Evaluation:
         raise MemoryError("record 7")
 
     seen, notes, lines = [], list[str](), dict[str, list[str]]()
@@ -214,12 +201,11 @@ def test_messages_and_their_times_are_those_of_an_owner_that_nobody_watches(
         ("slow", {"on_round": lambda _: threading.Event().wait(0.05)}),
     ):
         caplog.clear()
-        owner, result, _ = play(task, tmp_path / name, **listening)
+        owner, result, _ = play(tmp_path / name, task, **listening)
         lines[name] = [record.getMessage() for record in caplog.records]
         script = owner.script
-        seen.append(
-            (script.calls, [s.at for s in script.sent], script.clock.slept, result.submitted)
-        )
+        times = [each.at for each in script.sent]
+        seen.append((script.calls, times, script.clock.slept, result.submitted))
     assert all(each == seen[0] for each in seen)
     assert WORK_S in seen[0][1]
     assert lines["failing"] == lines["alone"]
@@ -229,11 +215,11 @@ def test_messages_and_their_times_are_those_of_an_owner_that_nobody_watches(
     }
 
 
-def test_what_is_slow_waits_while_an_upload_is_due(task: Task) -> None:
+def test_what_is_slow_waits_while_an_upload_is_due() -> None:
     said: list[str] = []
     at_a_chunk, over = threading.Event(), threading.Event()
 
-    def validate(model: TrainedModel, between: Callable[[], object]) -> Evaluation:
+    def validate(model: Model, between: Between) -> Evaluation:
         for chunk in range(3):
             at_a_chunk.set()
             over.wait(60)
@@ -241,9 +227,9 @@ def test_what_is_slow_waits_while_an_upload_is_due(task: Task) -> None:
             said.append(f"chunk {chunk} of {model.version}")
         return Evaluation(1, 0.0, None)
 
-    with Reporter(task, validate=validate, on_round=lambda _: said.append("told")) as reporter:
-        reporter.saw(model_of(task, 1))
-        reporter.over(ended(task, 0))
+    with Reporter(TASK, validate=validate, on_round=lambda _: said.append("told")) as reporter:
+        reporter.saw(model_of(1))
+        reporter.over(ended(0))
         assert at_a_chunk.wait(60)
         reporter.hold()
         over.set()
@@ -254,7 +240,7 @@ def test_what_is_slow_waits_while_an_upload_is_due(task: Task) -> None:
     assert said == ["chunk 0 of 1", "chunk 1 of 1", "chunk 2 of 1", "told"]
 
 
-def test_an_interrupted_owner_waits_for_no_callback(task: Task) -> None:
+def test_an_interrupted_owner_waits_for_no_callback() -> None:
     stuck, free = threading.Event(), threading.Event()
 
     def slow(_: RoundInfo) -> None:
@@ -262,8 +248,8 @@ def test_an_interrupted_owner_waits_for_no_callback(task: Task) -> None:
         free.wait(60)
 
     def interrupted() -> None:
-        with Reporter(task, on_round=slow) as reporter:
-            reporter.over(ended(task, 0))
+        with Reporter(TASK, on_round=slow) as reporter:
+            reporter.over(ended(0))
             assert stuck.wait(60)
             raise KeyboardInterrupt
 
@@ -274,21 +260,124 @@ def test_an_interrupted_owner_waits_for_no_callback(task: Task) -> None:
 
 
 def test_a_history_that_cannot_be_written_stops_nothing(
-    task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / HISTORY_FILE).mkdir()
-    with Reporter(task, folder=tmp_path) as reporter:
-        reporter.over(ended(task, 0))
+    with Reporter(TASK, folder=tmp_path) as reporter:
+        reporter.over(ended(0))
     assert [info.number for info in reporter.history] == [1]
     assert "can't be written" in caplog.text
 
 
-def test_a_round_that_is_told_again_after_a_restart_has_one_line(
-    task: Task, tmp_path: Path
-) -> None:
+def test_a_round_that_is_told_again_after_a_restart_has_one_line(tmp_path: Path) -> None:
     for versions in ((0, 1), (1, 2)):
-        with Reporter(task, folder=tmp_path) as reporter:
+        with Reporter(TASK, folder=tmp_path) as reporter:
             for version in versions:
-                reporter.over(ended(task, version))
+                reporter.over(ended(version))
     lines = (tmp_path / HISTORY_FILE).read_text().splitlines()
     assert [line.split(",")[1] for line in lines] == ["round", "1", "2", "3"]
+
+
+# --- what a person sees ------------------------------------------------------------------------
+
+
+NOON = 1000.0
+
+
+@pytest.fixture
+def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still."""
+    monkeypatch.setattr(shown_by, "time", SimpleNamespace(monotonic=lambda: NOON))
+
+
+def info(number: int = 12, **changes: Any) -> RoundInfo:
+    usual = RoundInfo(
+        number,
+        400,
+        drawn=True,
+        counted=True,
+        rejected="",
+        epsilon=0.9312,
+        epsilon_limit=4.0,
+        seconds=2.0,
+    )
+    return replace(usual, **changes)
+
+
+def test_nobody_is_shown_anything_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not sys.stderr.isatty()
+    for how in ({}, {"wanted": False}, {"wanted": True}):
+        assert display_for("ward-3", 400, **how) is None
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_a_terminal_shows_the_round_what_it_cost_and_what_is_waited_for() -> None:
+    out = Terminal()
+    display = TerminalDisplay("ward-3", 400, out)
+    display.start()
+    display.round(info())
+    display.doing("waiting for server A", NOON + 110)
+    display.stop()
+    for words in ("ward-3: round", "12/400", "counted; ε 0.932 of 4 spent", "server A, 110 s left"):
+        assert words in out.getvalue()
+
+
+@pytest.mark.usefixtures("at_noon")
+@pytest.mark.parametrize(
+    ("what", "until", "said"),
+    [
+        ("waiting for server A", NOON - 5, "waiting for server A, 0 s left"),
+        ("x" * 500, None, f"{'x' * 99}…"),
+    ],
+)
+def test_what_is_waited_for_is_said_in_a_line(what: str, until: float | None, said: str) -> None:
+    shown = OwnerProgress("ward-3", 400)
+    shown.doing(what, until)
+    assert shown.activity() == said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"counted": False, "rejected": "absent"}, "rejected (absent)"),
+        ({"counted": False, "drawn": False}, "not drawn"),
+        ({"counted": False}, "sat out"),
+        ({"validation": Evaluation(50, 0.2, 0.912)}, "91.2% right on own held-out records"),
+        ({"validation": Evaluation(50, 0.2, None)}, "loss 0.2 on own held-out records"),
+        ({"epsilon": None}, "counted"),
+    ],
+)
+def test_a_round_is_told_in_words(changes: dict[str, Any], words: str) -> None:
+    shown = OwnerProgress("ward-3", 400)
+    shown.last = info(**changes)
+    assert words in shown.result()
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_a_notebook_gets_one_output_that_changes_and_needs_no_widgets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """IPython isn't needed for it: what is used of it is three names."""
+    given: list[str] = []
+
+    def display(markup: str, *, display_id: bool) -> Any:
+        assert display_id
+        given.append(markup)
+        return SimpleNamespace(update=given.append)
+
+    ipython, drawing = ModuleType("IPython"), ModuleType("IPython.display")
+    vars(ipython)["get_ipython"] = lambda: SimpleNamespace(kernel=1)
+    vars(drawing).update(HTML=str, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", drawing)
+    found = display_for("ward-<3>", 400)
+    assert isinstance(found, NotebookDisplay)
+    found.start()
+    found.doing("waiting for server A", NOON + 60)
+    assert "waiting for server A, 60 s left" in found.markup()
+    found.round(info(400))
+    found.stop()
+    assert '<progress max="400" value="400"' in given[-1]
+    assert "ward-&lt;3&gt;: round 400/400" in given[-1]
+    assert "waiting" not in given[-1]
