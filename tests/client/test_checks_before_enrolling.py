@@ -5,13 +5,11 @@ tests/integration/deployment/test_first_mistakes.py.
 import os
 import socket
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import TaskMaker
 from tests.rig.keys import identity
 from tests.rig.tasks import task_with
 from torch.nn import functional
@@ -36,6 +34,7 @@ from precad.common.errors import PrecadError
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.party_certificate import Principal
+from precad.common.task import Task
 
 WARD = ClientId("ward-1")
 A, B = Role.SERVER_A, Role.SERVER_B
@@ -47,10 +46,8 @@ def test_an_attempt_that_fails_is_a_finding_and_a_bug_stays_loud() -> None:
     def wrong() -> int:
         raise PrecadError("mend it")
 
-    assert findings.attempt("data", wrong) is None
-    assert findings.attempt("data", lambda: 7) == 7
-    assert not findings.passes("data", wrong)
-    assert findings.passes("data", lambda: None)
+    assert [findings.attempt("data", each) for each in (wrong, lambda: 7)] == [None, 7]
+    assert [findings.passes("data", each) for each in (wrong, lambda: None)] == [False, True]
     assert [each.text for each in findings.wrong] == ["mend it", "mend it"]
     with pytest.raises(ZeroDivisionError):
         findings.attempt("data", lambda: 1 // 0)
@@ -59,17 +56,12 @@ def test_an_attempt_that_fails_is_a_finding_and_a_bug_stays_loud() -> None:
 # --- servers -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """A port that takes connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-def test_a_server_that_never_answers_is_given_up(silent: str) -> None:
-    addresses = {A: silent, B: silent}
-    look = look_at_servers(None, WARD, identity(Principal.client(WARD.name)), addresses, 0.5)
-    findings = look()
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        addresses = {A: address, B: address}
+        look = look_at_servers(None, WARD, identity(Principal.client(WARD.name)), addresses, 0.5)
+        findings = look()
     assert [each.kind for each in findings] == [Kind.BAD, Kind.BAD]
     assert all("didn't answer within 0.5 s" in each.text for each in findings)
 
@@ -119,65 +111,55 @@ def test_the_clock_that_is_off_is_named(ahead: dict[Role, float], said: str) -> 
     assert _clocks({}) == []
 
 
-# --- the owner's own disk and account -------------------------------------------------------------
+# --- the owner's own disk, account and pace -------------------------------------------------------
 
 
 def test_a_state_folder_in_use_and_a_full_disk_are_said(
-    make_task: TaskMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = make_task(8)
-    assert not look_at_state(task, tmp_path / "new" / "state", None).wrong
+    def said() -> str:
+        (found,) = look_at_state(task_with({}), tmp_path, None).wrong
+        return found.text
+
+    assert not look_at_state(task_with({}), tmp_path / "new" / "state", None).wrong
     assert not (tmp_path / "new").exists()
     with state_lock(tmp_path):
-        (found,) = look_at_state(task, tmp_path, None).wrong
-    assert "another process takes part" in found.text
+        assert "another process takes part" in said()
     usage = namedtuple("usage", "total used free")  # noqa: PYI024 -- as shutil's
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(9, 9, 1000))
-    (found,) = look_at_state(task, tmp_path, None).wrong
-    assert "is full" in found.text
-    assert "make room for 1 MB" in found.text
+    assert "is full" in said()
+    assert "make room for 1 MB" in said()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_is_said(make_task: TaskMaker, tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    (found,) = look_at_state(make_task(8), tmp_path / "state", None).wrong
+    (found,) = look_at_state(task_with({}), tmp_path / "state", None).wrong
     assert "can't be written (Permission denied)" in found.text
 
 
-def test_a_limit_says_how_many_rounds_it_allows(make_task: TaskMaker, tmp_path: Path) -> None:
-    task = make_task(8, {"training.rounds": 400})
-    path = tmp_path / ACCOUNT_FILE
-    account = OwnAccount(task, 0.2, 2.0, path, WARD)
+def of_limit(task: Task, account: OwnAccount) -> tuple[Kind, str]:
+    (found,) = look_at_limit(task, account)
+    return found.kind, found.text
+
+
+def test_a_limit_says_how_many_rounds_it_allows_and_whether_it_leaves_room(tmp_path: Path) -> None:
+    task, short = task_with({"training.rounds": 400}), task_with({"training.rounds": 40})
+    account = OwnAccount(task, 0.2, 2.0, tmp_path / ACCOUNT_FILE, WARD)
     left = account.rounds_left(400)
     assert 1 < left < 400
-    (found,) = look_at_limit(task, account)
-    assert found.kind is Kind.NOTE
-    assert f"allows {left} of the task's 400 rounds" in found.text
+    kind, said = of_limit(task, account)
+    assert (kind, f"allows {left} of the task's 400 rounds" in said) == (Kind.NOTE, True)
     # It is the number that is really allowed.
     for version in range(left):
         account.charge(version)
-    assert account.rounds_left(400) == 0
-    assert not account.allows(left)
-    ample = OwnAccount(task, 0.2, 50.0, None, WARD)
-    assert look_at_limit(task, ample)[0].kind is Kind.GOOD
-
-
-def test_a_limit_that_one_task_uses_up_says_so_and_the_number_that_leaves_room(
-    make_task: TaskMaker,
-) -> None:
-    task = make_task(8, {"training.rounds": 40})
-    needed = OwnAccount(task, 0.2, 50.0, None, WARD).ample()
-    tight = OwnAccount(task, 0.2, needed - 0.05, None, WARD)
-    (found,) = look_at_limit(task, tight)
-    assert "allows 40 of the task's 40 rounds, and goes to this task alone" in found.text
-    assert f"an epsilon_limit of {needed:.2f} or more" in found.text
-
-
-# --- records and model ----------------------------------------------------------------------------
-
-
-# --- pace --------------------------------------------------------------------------------------
+    assert (account.rounds_left(400), account.allows(left)) == (0, False)
+    ample = OwnAccount(short, 0.2, 50.0, None, WARD)
+    assert of_limit(short, ample)[0] is Kind.GOOD
+    needed = ample.ample()
+    _, said = of_limit(short, OwnAccount(short, 0.2, needed - 0.05, None, WARD))
+    assert "allows 40 of the task's 40 rounds, and goes to this task alone" in said
+    assert f"an epsilon_limit of {needed:.2f} or more" in said
 
 
 @pytest.mark.parametrize(("wait_s", "kind"), [(10_000.0, Kind.GOOD), (0.0, Kind.NOTE)])
@@ -190,6 +172,5 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads_begin(
     records = as_records((np.ones((20, 4), np.float32), np.zeros(20, np.int64)))
     found = look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy)
     (pace,) = (each for each in found if each.about == "pace")
-    assert pace.kind is kind
-    assert ("deadlines.work" in pace.text) == (kind is Kind.NOTE)
+    assert (pace.kind, "deadlines.work" in pace.text) == (kind, kind is Kind.NOTE)
     assert found.wrong == ()

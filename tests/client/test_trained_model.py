@@ -1,4 +1,7 @@
-"""A model goes from a task's vector into a module and a file, and what doesn't fit is refused."""
+"""A model goes from a task's vector into a module and a file, and what doesn't fit is refused.
+
+Predictions of a trained one by commands: tests/integration/deployment/test_model_comes_home.py.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,85 +9,74 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
-from tests.conftest import TaskMaker
+from tests.rig.commands import precad
+from tests.rig.tasks import logistic as logistic_changes
+from tests.rig.tasks import task_with
 from torch import nn
 from torch.nn import functional
 
 from precad.cli.local_deployment import task_to_toml
-from precad.cli.main import app
 from precad.client import TrainedModel, load_vector, model_section
 from precad.client.gradients.torch_models import Applied, build, logistic, mlp
 from precad.client.participation import Participation
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import initial_vector, model_digest
-from precad.common.task import Task
 from precad.common.task_schema import ModelSection
 
 FEATURES, CLASSES = 3, 2
+TASK = task_with(logistic_changes(FEATURES, CLASSES))
+THETA = np.linspace(-1, 1, TASK.dimension)
+MODEL = TrainedModel(TASK, 3, THETA, model_digest(TASK.digest, 3, TASK.model.parameters, THETA))
 
 
-@pytest.fixture
-def task(make_task: TaskMaker) -> Task:
-    section = model_section(logistic(FEATURES, CLASSES), "logistic")
-    changes: dict[str, Any] = {f"model.{name}": value for name, value in section.items()}
-    return make_task(8, changes)
-
-
-@pytest.fixture
-def model(task: Task) -> TrainedModel:
-    theta = np.linspace(-1, 1, task.dimension)
-    digest = model_digest(task.digest, 3, task.model.parameters, theta)
-    return TrainedModel(task, 3, theta, digest)
-
-
-def test_what_is_saved_is_what_is_loaded(model: TrainedModel, tmp_path: Path) -> None:
-    model.save(tmp_path / "m.safetensors")
-    again = TrainedModel.load(tmp_path / "m.safetensors", model.task)
-    assert again == model
-    assert again.theta.tobytes() == model.theta.tobytes()
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    MODEL.save(tmp_path / "m.safetensors")
+    again = TrainedModel.load(tmp_path / "m.safetensors", TASK)
+    assert again == MODEL
+    assert again.theta.tobytes() == THETA.tobytes()
     assert set(again.weights) == {"1.weight", "1.bias"}
+    with pytest.raises(TaskMismatch):
+        TrainedModel.load(tmp_path / "m.safetensors", task_with({"name": "other"}))
+    with pytest.raises(Misconfiguration, match="can't be written"):
+        MODEL.save(tmp_path / "nowhere" / "m.safetensors")
+    with pytest.raises(Misconfiguration, match="before a model was seen"):
+        Participation().save(tmp_path / "m.safetensors")
 
 
-def test_buffers_stay_and_parameters_of_another_name_or_shape_are_refused(
-    model: TrainedModel,
-) -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.add_module("1", nn.Linear(FEATURES, CLASSES))
-            self.register_buffer("scale", torch.full((FEATURES,), 7.0))
-
-    loaded = model.load_into(Scaled())
+def test_buffers_stay_and_parameters_of_another_name_or_shape_are_refused() -> None:
+    module = logistic(FEATURES, CLASSES)
+    module.register_buffer("scale", torch.full((FEATURES,), 7.0))
+    loaded = MODEL.load_into(module)
     assert dict(loaded.named_buffers())["scale"].tolist() == [7.0] * FEATURES
     for other in (nn.Linear(FEATURES, CLASSES), logistic(FEATURES + 1, CLASSES)):
         with pytest.raises(Misconfiguration, match="parameter 0"):
-            model.load_into(other)
+            MODEL.load_into(other)
 
 
-def test_a_model_is_the_same_on_records_in_chunks_and_alone(model: TrainedModel) -> None:
+APPLIED = Applied(build(TASK.model), TASK.model.parameters)
+
+
+def test_a_model_is_the_same_on_records_in_chunks_and_alone() -> None:
     x = np.random.default_rng(1).normal(size=(150, FEATURES)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
     gaps: list[None] = []
-    applied = Applied(build(model.task.model), model.task.model.parameters)
-    module = model.load_into(build(model.task.model))
+    module = MODEL.load_into(build(TASK.model))
     with torch.no_grad():
         outputs = module(torch.from_numpy(x))
         expected = float(functional.cross_entropy(outputs, torch.from_numpy(y)))
-    found = applied.evaluate(model.theta, as_records((x, y)), lambda: gaps.append(None))
+    found = APPLIED.evaluate(THETA, as_records((x, y)), lambda: gaps.append(None))
     assert found.loss == pytest.approx(expected, rel=1e-5)
     assert found.accuracy == float((outputs.argmax(dim=1).numpy() == y).mean())
     assert len(gaps) == 6, "it can be held before each chunk"
 
 
-def test_records_that_the_model_cannot_take_are_named(model: TrainedModel) -> None:
-    applied = Applied(build(model.task.model), model.task.model.parameters)
+def test_records_that_the_model_cannot_take_are_named() -> None:
     with pytest.raises(Misconfiguration, match=r"records 0 to 1.*can't take them"):
-        applied.outputs(model.theta, torch.zeros(2, FEATURES + 1))
-    labels = np.array([0, CLASSES])
+        APPLIED.outputs(THETA, torch.zeros(2, FEATURES + 1))
+    records = as_records((np.zeros((2, FEATURES)), np.array([0, CLASSES])))
     with pytest.raises(Misconfiguration, match="targets from record 0"):
-        applied.evaluate(model.theta, as_records((np.zeros((2, FEATURES)), labels)))
+        APPLIED.evaluate(THETA, records)
 
 
 # --- built-in models -----------------------------------------------------------------------------
@@ -134,77 +126,54 @@ def test_a_vector_becomes_the_models_parameters_in_order() -> None:
     assert flat.tolist() == theta.tolist()
     with pytest.raises(Misconfiguration, match=r"must be \[14\]"):
         load_vector(module, theta[:-1])
-
-
-def test_a_network_that_starts_uniform_has_unequal_hidden_units() -> None:
-    theta = initial_vector(section(mlp(3, 2, 2), "mlp", "uniform"))
-    assert theta[:3].tolist() != theta[3:6].tolist()
+    # A network that starts uniform has unequal hidden units.
+    start = initial_vector(section(module, "mlp", "uniform"))
+    assert start[:3].tolist() != start[3:6].tolist()
 
 
 # --- the commands ------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def files(model: TrainedModel, tmp_path: Path) -> Path:
-    model.save(tmp_path / "model.safetensors")
-    (tmp_path / "task.toml").write_text(task_to_toml(model.task), encoding="utf-8")
+def files(tmp_path: Path) -> Path:
+    MODEL.save(tmp_path / "model.safetensors")
+    (tmp_path / "task.toml").write_text(task_to_toml(TASK), encoding="utf-8")
     np.savez(tmp_path / "data.npz", x=np.ones((4, FEATURES), np.float32), y=np.zeros(4, int))
     return tmp_path
 
 
 def run(command: str, files: Path, *more: object) -> Any:
     places = ("--task", files / "task.toml", "--model-file", files / "model.safetensors")
-    arguments = [command, files / "data.npz", *places, *more]
-    return CliRunner().invoke(app, [str(each) for each in arguments])
+    return precad(command, files / "data.npz", *places, *more)
 
 
-def test_raw_outputs_are_the_models(files: Path, model: TrainedModel) -> None:
+def test_raw_outputs_are_the_models(files: Path) -> None:
     said = run("predict", files, "--raw", "--out", files / "raw.npy")
     assert said.exit_code == 0, said.output
-    module = model.load_into(build(model.task.model))
+    module = MODEL.load_into(build(TASK.model))
     with torch.no_grad():
         expected = module(torch.ones(4, FEATURES)).numpy()
     assert (np.load(files / "raw.npy") == expected).all()
     (header, *rows) = run("predict", files, "--raw").stdout.splitlines()
-    assert header == "record,output_0,output_1"
-    assert len(rows) == 4
+    assert (header, len(rows)) == ("record,output_0,output_1", 4)
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "status", "words"),
     [
-        (("--out", "p.xlsx"), ".csv or .npy"),
-        (("--out", "/nowhere/p.csv"), "no such folder"),
-        (("--model", "nowhere:Net"), "can't be loaded"),
-        (("--model-file", "absent.safetensors"), "can't be read"),
+        (("--out", "p.xlsx"), 2, ".csv or .npy"),
+        (("--out", "/nowhere/p.csv"), 2, "no such folder"),
+        (("--model", "nowhere:Net"), 2, "can't be loaded"),
+        (("--model-file", "absent.safetensors"), 2, "can't be read"),
+        (("--task", "other.toml"), 1, "task digest differs"),
     ],
 )
 def test_what_is_wrong_with_a_prediction_is_one_line(
-    files: Path, more: tuple[str, str], words: str
+    files: Path, more: tuple[str, str], status: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(files)
+    other = task_with({**logistic_changes(FEATURES, CLASSES), "name": "other"})
+    (files / "other.toml").write_text(task_to_toml(other), encoding="utf-8")
     result = run("predict", files, *more)
-    assert result.exit_code == 2
+    assert (result.exit_code, result.stdout) == (status, "")
     assert words in result.stderr
-    assert result.stdout == ""
-
-
-def test_a_model_of_another_task_is_not_applied(
-    files: Path, model: TrainedModel, make_task: TaskMaker
-) -> None:
-    other = make_task(8, {"name": "other", "model": model.task.model.model_dump(mode="json")})
-    (files / "task.toml").write_text(task_to_toml(other), encoding="utf-8")
-    result = run("evaluate", files)
-    assert result.exit_code == 1
-    assert "task digest differs" in result.stderr
-    with pytest.raises(TaskMismatch):
-        TrainedModel.load(files / "model.safetensors", other)
-
-
-def test_a_place_that_cannot_be_written_is_named(model: TrainedModel, tmp_path: Path) -> None:
-    with pytest.raises(Misconfiguration, match="can't be written"):
-        model.save(tmp_path / "nowhere" / "m.safetensors")
-
-
-def test_a_training_without_a_model_says_so() -> None:
-    with pytest.raises(Misconfiguration, match="before a model was seen"):
-        Participation().save("m.safetensors")
