@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.rig.model_corpus import Own
 from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn import functional
@@ -42,10 +43,8 @@ def net() -> nn.Module:
 
 
 def convolution() -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.Tanh(), nn.Conv2d(4, 5, 2),
-        nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(10, 4),
-    )  # fmt: skip
+    first = nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.Tanh(), nn.Conv2d(4, 5, 2)
+    return nn.Sequential(*first, nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(10, 4))
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,11 +57,6 @@ def theta_of(model: nn.Module) -> NDArray[np.float64]:
     return np.random.default_rng(2).normal(0, 0.7, sum(p.numel() for p in model.parameters()))
 
 
-def made(section: ObjectiveSection, model: nn.Module, chunk: int = 5) -> RecordGradients:
-    parameters = ModelSection.model_validate(model_section(model, "custom")).parameters
-    return RecordGradients(model, functional.cross_entropy, parameters, chunk, section)
-
-
 def loss_of(
     objective: Objective, model: nn.Module, x: torch.Tensor, y: torch.Tensor, noise: torch.Tensor
 ) -> torch.Tensor:
@@ -73,10 +67,18 @@ def loss_of(
 def rows(
     section: ObjectiveSection, indices: NDArray[np.int64], model: nn.Module
 ) -> NDArray[np.float64]:
-    found = made(section, model).chunks(
-        as_records(data()), indices, theta_of(model), randomness=KEY
-    )
+    parameters = ModelSection.model_validate(model_section(model, "custom")).parameters
+    gradients = RecordGradients(model, functional.cross_entropy, parameters, 5, section)
+    found = gradients.chunks(as_records(data()), indices, theta_of(model), randomness=KEY)
     return np.concatenate(list(found))[: len(indices)]
+
+
+def update(task: Task, records: Any, indices: Any, **how: Any) -> NDArray[np.int64]:
+    """Of a net, for the records of these indices."""
+    model, some = net(), np.array(indices, np.int64)
+    return local_update(
+        model, functional.cross_entropy, records, some, theta_of(model), task, **how
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,8 +96,7 @@ def test_one_call_gives_every_records_gradient_of_the_objective(
     objective = Objective(section)
     x, y = data()
     for record in (0, 7, RECORDS - 1):
-        shape = (FEATURES,)
-        noise = Augmentation(KEY, objective.noisy, shape).of(np.array([record]), 1)[0]
+        noise = Augmentation(KEY, objective.noisy, (FEATURES,)).of(np.array([record]), 1)[0]
         loss = loss_of(objective, model, x[record], y[record], noise)
         expected = torch.autograd.grad(loss, list(model.parameters()))
         flat = torch.cat([each.ravel() for each in expected]).numpy()
@@ -116,22 +117,16 @@ def test_neighbours_change_no_bit_of_a_record_that_keeps_its_place(name: str, co
 @pytest.mark.parametrize("clipping", ["flat", "psac"])
 @pytest.mark.parametrize("name", NAMES)
 def test_one_record_moves_the_sum_by_at_most_its_clip(name: str, clipping: str) -> None:
-    model = net()
     section = ObjectiveSection.model_validate({"name": name, "clipping": clipping})
-    task = with_objective(task_of(model, "uniform"), section)
+    task = with_objective(task_of(net(), "uniform"), section)
     # A loud record: what it adds must be bounded, not small by luck.
     x, y = data()
     x[4] *= 1000
-
-    def update(indices: list[int]) -> NDArray[np.int64]:
-        some = np.array(indices, np.int64)
-        return local_update(model, functional.cross_entropy, (x, y), some, theta_of(model), task,
-                            most=RECORDS, randomness=KEY)  # fmt: skip
-
-    whole = list(range(RECORDS))
-    for record in whole:
-        without = [each for each in whole if each != record]
-        moved = (update(whole) - update(without)).astype(object)
+    how: Any = {"most": RECORDS, "randomness": KEY}
+    whole = update(task, (x, y), range(RECORDS), **how)
+    for record in range(RECORDS):
+        without = [each for each in range(RECORDS) if each != record]
+        moved = (whole - update(task, (x, y), without, **how)).astype(object)
         assert 0 < int((moved**2).sum()) <= 2 ** (2 * task.fractional_bits)
 
 
@@ -169,11 +164,8 @@ def test_the_work_is_that_of_the_padded_sample(
         return real(self, named, axis, *tensors)
 
     monkeypatch.setattr(RecordGradients, "_of", counted)
-    model = net()
-    task = with_objective(task_of(model, "uniform"), "dp-gaussian")
-    local_update(
-        model, functional.cross_entropy, data(), np.arange(drawn), theta_of(model), task, 5, most
-    )
+    task = with_objective(task_of(net(), "uniform"), "dp-gaussian")
+    update(task, data(), range(drawn), chunk=5, most=most)
     assert calls == [(5, 2, FEATURES)] * 3
 
 
@@ -251,19 +243,14 @@ def test_psac_keeps_every_norm_below_the_clip_and_raises_middling_ones() -> None
 def test_a_label_that_no_class_has_costs_its_record_alone() -> None:
     x, y = data()
     y[2], y[5] = 77, -100
-    model = net()
-    task = with_objective(task_of(model, "uniform"), "dp-smoothadv")
+    task = with_objective(task_of(net(), "uniform"), "dp-smoothadv")
     failed: list[int] = []
-
-    def update(indices: list[int]) -> NDArray[np.int64]:
-        some = np.array(indices, np.int64)
-        return local_update(model, functional.cross_entropy, (x, y), some, theta_of(model), task,
-                            chunk=RECORDS, on_failure=failed.append, randomness=KEY)  # fmt: skip
-
-    whole = update([*range(RECORDS)])
+    how: Any = {"chunk": RECORDS, "on_failure": failed.append, "randomness": KEY}
+    whole = update(task, (x, y), range(RECORDS), **how)
     assert failed == [2, 5]
     assert whole.any()
-    assert (whole == update([each for each in range(RECORDS) if each not in (2, 5)])).all()
+    others = [each for each in range(RECORDS) if each not in (2, 5)]
+    assert (whole == update(task, (x, y), others, **how)).all()
 
 
 @pytest.mark.parametrize(
@@ -276,11 +263,7 @@ def test_a_label_that_no_class_has_costs_its_record_alone() -> None:
 def test_records_that_an_objective_cannot_be_of_are_refused_before_training(
     inputs: torch.Tensor, targets: torch.Tensor, name: str, said: str
 ) -> None:
-    class Whole(nn.Linear):
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return super().forward(rows.float())
-
-    model = nn.Sequential(Whole(FEATURES, CLASSES))
+    model = Own(lambda m, x: m.whole(x.float()), whole=nn.Linear(FEATURES, CLASSES))
     task = with_objective(task_of(model, "uniform"), name)
     loss = functional.mse_loss if targets.is_floating_point() else functional.cross_entropy
     with pytest.raises(Misconfiguration, match=said):
