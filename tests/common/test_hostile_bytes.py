@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
@@ -68,11 +68,6 @@ def npy(array: Any) -> bytes:
     return file.getvalue()
 
 
-def damaged(data: bytes) -> bytes:
-    """The deflate stream of an archive."""
-    return data[:40] + b"\xff" * 20 + data[60:]
-
-
 def packed(**members: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -83,6 +78,8 @@ def packed(**members: bytes) -> bytes:
 
 ONES = npy(np.ones(3))
 RECORDS = packed(x=ONES, y=ONES)
+OPEN = ONES.replace(b"}", b"(", 1)
+TWO_KINDS_OF_KEYS = ONES.replace(b"'shape'", b"b'hape'")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +117,107 @@ def test_a_submission_signed_with_a_damaged_certificate(old: bytes, new: bytes) 
     refused("signature", join(value, damaged))
 
 
+LIMITS = {
+    "too deep": b"x = " + b"[" * 10_000,
+    "many digits": b"x = " + b"9" * 5000,
+    "many hexadecimal digits": b"x = 0x" + b"f" * 5000,
+}
+"""What ends in Python's own limits."""
+REFUSED: dict[str, dict[str, Any]] = {
+    "client-data": {
+        "empty": b"",
+        "an array alone": ONES,
+        "an open bracket": ONES[:-1].replace(b"}", b"(", 1),
+        "no y": packed(x=ONES),
+        "an open bracket inside": packed(x=OPEN, y=ONES),
+        "words": packed(x=npy(np.array(["a", "b"])), y=npy(np.arange(2))),
+        "too long": packed(x=ONES.replace(b"(3,)", b"(9999999999999,)"), y=ONES),
+        "an unknown compression": RECORDS.replace(b"\x08\x00", b"\x63\x00"),
+        "encrypted": RECORDS.replace(b"\x14\x00\x00\x00", b"\x14\x00\x01\x00"),
+        "of a later version": RECORDS.replace(b"\x14\x00", b"\x94\x00"),
+        "a damaged deflate stream": RECORDS[:40] + b"\xff" * 20 + RECORDS[60:],
+        "a header with keys of two kinds": packed(x=TWO_KINDS_OF_KEYS, y=TWO_KINDS_OF_KEYS),
+    },
+    "run-arrays": {"a header with keys of two kinds": TWO_KINDS_OF_KEYS},
+    # By what the inputs of its certificate say; infinity is what Python's JSON reads 1e999 as.
+    "run-summary": {
+        "too deep": b"[" * 100_000,
+        "infinite": {"rounds": float("inf")},
+        "no number": {"rounds": float("nan")},
+        "a word": {"rounds": "many"},
+        "many rounds": {"rounds": 10**400},
+        "much noise": {"noise_multiplier": 10**400},
+        "a list": {"noise_multiplier": [1]},
+        "a long word": {"delta": "x" * 100_000},
+        "a quotient beyond floats": {"client_clip": 1e-320, "effective_record_clip": 1e300},
+    },
+    "task-toml": LIMITS,
+    "roster": LIMITS,
+    "settings": {
+        "a zero in a path": b'\2task = "a\\u0000b"\nlisten = "a:1"\n',
+        **{name: b"\2" + text for name, text in LIMITS.items()},
+    },
+    "task-canonical": {
+        "too deep": b"{" + b'"a":[' * 10_000,
+        "many digits": b'{"name": ' + b"9" * 5000 + b"}",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [(target, name) for target, some in REFUSED.items() for name in some]
+)
+def test_files_that_nobody_wrote(target: str, name: str) -> None:
+    data = REFUSED[target][name]
+    if isinstance(data, dict):
+        summary = json.loads(seed(target))
+        summary["certificate_inputs"].update(data)
+        data = json.dumps(summary).encode()
+    refused(target, data)
+
+
+NO_NUMBERS = (np.array(["a", "b"]), np.zeros((0, 2)), np.zeros((2, 0)), np.array([1j]))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "data"),
+    [
+        *((range(5), npy(array)) for array in NO_NUMBERS),
+        (range(5), packed(x=ONES)),
+        (range(5), OPEN),
+        # Labels that would fill the memory, and counts beyond all votes.
+        *(([1], npy(np.array([[0, 1], [label, 0]]))) for label in (2**40, 2**62, 2**63 - 1)),
+        ([0], npy(np.array([[2**64 - 1, 0]], dtype=np.uint64))),
+        ([0], npy(np.array([[2**62, 2**62], [2**62, 2**62]]))),
+        ([0], npy(np.array([[1e300, 0.0]]))),
+    ],
+)
+def test_arrays_that_are_no_votes_labels_or_scores(numbers: Iterable[int], data: bytes) -> None:
+    for number in numbers:
+        refused("certify-npy", bytes([number]) + data)
+
+
+def test_many_votes_take_no_table_of_every_count() -> None:
+    """It once computed a bound for each of 0, 1, … fifteen million votes: minutes, and 900 MB."""
+    TARGETS["certify-npy"].check(b"\0" + npy(np.array([[2**31 - 300, 256]])))
+
+
+def test_a_spooled_body_with_one_other_bit() -> None:
+    for place in range(len(seed("spooled-body"))):
+        refused("spooled-body", bytes(place) + b"\1")
+
+
+def test_a_kept_pair_whose_lengths_are_beyond_the_file() -> None:
+    whole = seed("pending")
+    head = whole.index(b"\0") + 1
+    # Wherever a length stands: of the update, and of each header.
+    for at, length in itertools.product(range(head, len(whole) - 8), (2**64 - 1, 2**63, 2**40)):
+        TARGETS["pending"].check(whole[:at] + length.to_bytes(8, "little") + whole[at + 8 :])
+
+
+# --- messages ----------------------------------------------------------------------------------
+
+
 def test_a_receipt_or_a_notice_with_a_word_that_is_no_rejection() -> None:
     pieces = split(seed("client", 1))
     pieces[4] = pb.Receipt(rejection="absen#").SerializeToString()
@@ -136,114 +234,34 @@ def test_an_announced_deadline_that_is_no_number_of_seconds(seconds: float) -> N
     TARGETS["client"].check(join(*pieces[:-1], notice.SerializeToString()))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(npy(np.ones(3)), id="an array alone"),
-        pytest.param(npy(np.ones(3))[:-1].replace(b"}", b"(", 1), id="an open bracket"),
-        pytest.param(packed(x=npy(np.ones(3))), id="no y"),
-        pytest.param(packed(x=ONES.replace(b"}", b"(", 1), y=ONES), id="an open bracket inside"),
-        pytest.param(packed(x=npy(np.array(["a", "b"])), y=npy(np.arange(2))), id="words"),
-        pytest.param(packed(x=ONES.replace(b"(3,)", b"(9999999999999,)"), y=ONES), id="too long"),
-        pytest.param(RECORDS.replace(b"\x08\x00", b"\x63\x00"), id="an unknown compression"),
-        pytest.param(RECORDS.replace(b"\x14\x00\x00\x00", b"\x14\x00\x01\x00"), id="encrypted"),
-        pytest.param(RECORDS.replace(b"\x14\x00", b"\x94\x00"), id="of a later version"),
-        pytest.param(damaged(RECORDS), id="a damaged deflate stream"),
-    ],
-)
-def test_records_that_are_no_records(data: bytes) -> None:
-    refused("client-data", data)
-
-
-NO_NUMBERS = (np.array(["a", "b"]), np.zeros((0, 2)), np.zeros((2, 0)), np.array([1j]))
-
-
-@pytest.mark.parametrize(
-    ("numbers", "data"),
-    [
-        *((range(5), npy(array)) for array in NO_NUMBERS),
-        (range(5), packed(x=npy(np.ones(3)))),
-        (range(5), npy(np.ones(3)).replace(b"}", b"(", 1)),
-        # Labels that would fill the memory, and counts beyond all votes.
-        *(([1], npy(np.array([[0, 1], [label, 0]]))) for label in (2**40, 2**62, 2**63 - 1)),
-        ([0], npy(np.array([[2**64 - 1, 0]], dtype=np.uint64))),
-        ([0], npy(np.array([[2**62, 2**62], [2**62, 2**62]]))),
-        ([0], npy(np.array([[1e300, 0.0]]))),
-    ],
-)
-def test_arrays_that_are_no_votes_labels_or_scores(numbers: Iterable[int], data: bytes) -> None:
-    for number in numbers:
-        refused("certify-npy", bytes([number]) + data)
-
-
-def change(**changes: object) -> bytes:
-    summary = json.loads(seed("run-summary"))
-    summary["certificate_inputs"].update(changes)
-    # Infinity is what Python's JSON reads 1e999 as.
-    return json.dumps(summary).encode()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        lambda: b"[" * 100_000,
-        lambda: change(rounds=float("inf")),
-        lambda: change(rounds=float("nan")),
-        lambda: change(rounds="many"),
-        lambda: change(rounds=10**400),
-        lambda: change(noise_multiplier=10**400),
-        lambda: change(noise_multiplier=[1]),
-        lambda: change(delta="x" * 100_000),
-        lambda: change(client_clip=1e-320, effective_record_clip=1e300),
-    ],
-)
-def test_summaries_that_no_run_wrote(data: Callable[[], bytes]) -> None:
-    refused("run-summary", data())
-
-
-def test_toml_that_ends_in_pythons_own_limits() -> None:
-    for text in (b"x = " + b"[" * 10_000, b"x = " + b"9" * 5000, b"x = 0x" + b"f" * 5000):
-        refused("settings", b"\2" + text)
-        refused("task-toml", text)
-        refused("roster", text)
-    deep = b"{" + b'"a":[' * 10_000
-    refused("task-canonical", deep)
-    refused("task-canonical", b'{"name": ' + b"9" * 5000 + b"}")
-
-
-def test_paths_that_no_file_system_takes() -> None:
-    refused("settings", b'\2task = "a\\u0000b"\nlisten = "a:1"\n')
-
-
-def test_a_spooled_body_with_one_other_bit() -> None:
-    for place in range(len(seed("spooled-body"))):
-        refused("spooled-body", bytes(place) + b"\1")
-
-
 def test_correction_words_of_another_length() -> None:
     whole = split(seed("deal-words"))
     for words in (b"", bytes(7), bytes(8), pb.DealPiece.FromString(whole[1]).words + bytes(8)):
-        piece = pb.DealPiece(words=words).SerializeToString()
-        refused("deal-words", join(whole[0], piece))
+        refused("deal-words", join(whole[0], pb.DealPiece(words=words).SerializeToString()))
 
 
 @pytest.mark.parametrize("number", [2**40 + 1, 2**63, 2**64 - 1])
-def test_numbers_of_the_other_server_that_no_database_holds(number: int) -> None:
+@pytest.mark.parametrize("field", ["version", "next_attempt"])
+def test_numbers_of_the_other_server_that_no_database_holds(field: str, number: int) -> None:
     position = pb.Position.FromString(seed("peer-messages")[1:])
-    for field in ("version", "next_attempt"):
-        changed = pb.Position()
-        changed.CopyFrom(position)
-        setattr(changed, field, number)
-        assert field in str(refused("peer-messages", b"\0" + changed.SerializeToString()))
+    setattr(position, field, number)
+    assert field in str(refused("peer-messages", b"\0" + position.SerializeToString()))
 
 
-def test_a_batch_that_no_round_of_the_task_has() -> None:
+def invalid(target: str, message: Any) -> str:
+    with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
+        TARGETS[target].parse(message.SerializeToString())
+    return str(caught.value)
+
+
+def test_a_batch_that_no_round_of_the_task_has_and_a_name_of_a_megabyte() -> None:
     for field, value in (("clients", 11), ("comparisons", 2**28), ("clients", 0)):
         request = pb.DealRequest.FromString(seed("deal-request"))
         setattr(request, field, value)
-        with pytest.raises(Exception, match="INVALID_ARGUMENT"):
-            TARGETS["deal"].parse(request.SerializeToString())
+        invalid("deal", request)
+    digest = stage().task.digest.value
+    name = pb.EnrolRequest(client="\0" * (1 << 20), task_digest=digest)
+    assert len(invalid("enrol", name)) < MAX_TEXT
 
 
 @pytest.mark.parametrize(
@@ -255,32 +273,6 @@ def test_an_error_shows_a_bounded_part_of_a_value(value: object) -> None:
     text = str(Misconfiguration("field", value, "mend it"))
     assert len(text) < 300
     assert text.endswith("mend it")
-
-
-def test_a_name_of_a_megabyte_is_refused_in_few_words() -> None:
-    request = pb.EnrolRequest(client="\0" * (1 << 20), task_digest=stage().task.digest.value)
-    with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
-        TARGETS["enrol"].parse(request.SerializeToString())
-    assert len(str(caught.value)) < MAX_TEXT
-
-
-def test_many_votes_take_no_table_of_every_count() -> None:
-    """It once computed a bound for each of 0, 1, … fifteen million votes: minutes, and 900 MB."""
-    TARGETS["certify-npy"].check(b"\0" + npy(np.array([[2**31 - 300, 256]])))
-
-
-def test_a_kept_pair_whose_lengths_are_beyond_the_file() -> None:
-    whole = seed("pending")
-    head = whole.index(b"\0") + 1
-    # Wherever a length stands: of the update, and of each header.
-    for at, length in itertools.product(range(head, len(whole) - 8), (2**64 - 1, 2**63, 2**40)):
-        TARGETS["pending"].check(whole[:at] + length.to_bytes(8, "little") + whole[at + 8 :])
-
-
-def test_an_array_whose_header_has_keys_of_two_kinds() -> None:
-    data = npy(np.ones(3)).replace(b"'shape'", b"b'hape'")
-    refused("run-arrays", data)
-    refused("client-data", packed(x=data, y=data))
 
 
 # --- a peer's words ----------------------------------------------------------------------------
