@@ -1,9 +1,13 @@
-"""Everything wrong with a party's folder is found at start-up, with file and remedy."""
+"""Everything wrong with a party's folder is found at start-up, with file and remedy.
+
+A revoked certificate: tests/integration/test_keys_command.py.
+"""
 
 import shutil
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,10 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import Deployment, create_local_keys
+from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.party_certificate import Principal, has_chain
+
+SERVER_A = Principal.service(Role.SERVER_A)
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +40,22 @@ def folder(keys: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(keys / "server-a", tmp_path / "server-a"))
 
 
-def put_key(folder: Path, pem: bytes) -> None:
-    (folder / "key.pem").write_bytes(pem)
+def refused(folder: Path, complaint: str) -> str:
+    with pytest.raises(Misconfiguration, match=complaint) as caught:
+        Identity.load(folder)
+    return str(caught.value)
+
+
+def put(folder: Path, **files: bytes) -> None:
+    for name, pem in files.items():
+        (folder / f"{name}.pem").write_bytes(pem)
 
 
 def test_repr_shows_who_and_where_but_no_key(folder: Path) -> None:
     identity = Identity.load(folder)
     text = repr(identity) + str(identity)
-    body = identity.key.reveal().decode().splitlines()[1]
     assert "server-a" in text
-    assert body not in text
+    assert identity.key.reveal().decode().splitlines()[1] not in text
     assert "BEGIN" not in text
 
 
@@ -78,78 +90,71 @@ def test_files_as_people_leave_them_are_read_and_written_anew_for_grpc(
     assert not found.revocations.revokes(own)
 
 
+def written(key: Any, form: serialization.PrivateFormat) -> bytes:
+    pem: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return pem
+
+
 def test_a_key_as_openssl_writes_it_is_written_anew_for_grpc(folder: Path) -> None:
     plain = Identity.load(folder)
     key = serialization.load_pem_private_key(plain.key.reveal(), password=None)
-    form = serialization.PrivateFormat.TraditionalOpenSSL
-    nothing = serialization.NoEncryption()
-    written = key.private_bytes(serialization.Encoding.PEM, form, nothing)
     parameters = b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
-    put_key(folder, parameters + written)
+    put(folder, key=parameters + written(key, serialization.PrivateFormat.TraditionalOpenSSL))
     assert Identity.load(folder) == plain
 
 
-NONSENSE = b"-----BEGIN NONSENSE-----\n"
+Spoil = Callable[[Path], object]
 
 
-def other_key(folder: Path, keys: Path) -> None:
-    put_key(folder, (keys / "server-b" / "key.pem").read_bytes())
-
-
-def other_root(folder: Path, _keys: Path) -> None:
-    (folder / "ca.pem").write_bytes(to_pem(Authority.create().certificate))
+def other_root(folder: Path) -> None:
+    put(folder, ca=to_pem(Authority.create().certificate))
     (folder / "crl.pem").unlink()
 
 
-def other_roots_list(folder: Path, _keys: Path) -> None:
-    (folder / "crl.pem").write_bytes(to_pem(Authority.create().revocation_list([], number=1)))
+def other_roots_list(folder: Path) -> None:
+    put(folder, crl=to_pem(Authority.create().revocation_list([], number=1)))
 
 
-def ed25519_key(folder: Path, _keys: Path) -> None:
+def ed25519_key(folder: Path) -> None:
     key = ed25519.Ed25519PrivateKey.generate()
-    form = serialization.PrivateFormat.PKCS8
-    nothing = serialization.NoEncryption()
-    put_key(folder, key.private_bytes(serialization.Encoding.PEM, form, nothing))
+    put(folder, key=written(key, serialization.PrivateFormat.PKCS8))
 
 
-def missing(name: str) -> Callable[[Path, Path], object]:
-    return lambda folder, _keys: (folder / name).unlink()
+def gone(name: str) -> Spoil:
+    return lambda folder: (folder / f"{name}.pem").unlink()
 
 
-def damaged(name: str) -> Callable[[Path, Path], object]:
-    return lambda folder, _keys: (folder / name).write_bytes(NONSENSE)
+def damaged(name: str) -> Spoil:
+    return lambda folder: put(folder, **{name: b"-----BEGIN NONSENSE-----\n"})
 
 
-def readable_by_others(mode: int) -> Callable[[Path, Path], object]:
-    return lambda folder, _keys: (folder / "key.pem").chmod(mode)
+NAMES = ("ca", "cert", "key", "crl")
+SPOILT: dict[str, tuple[Spoil, str]] = {
+    **{f"no {name}": (gone(name), rf"{name}\.pem.*precad keys") for name in NAMES[:3]},
+    **{f"damaged {name}": (damaged(name), rf"{name}\.pem") for name in NAMES},
+    "a group's": (lambda f: (f / "key.pem").chmod(0o640), "chmod 600"),
+    "everybody's": (lambda f: (f / "key.pem").chmod(0o604), "chmod 600"),
+    "another key": (
+        lambda f: put(f, key=key_to_pem(new_key()).reveal()),
+        "belongs to another certificate",
+    ),
+    "another root": (other_root, "not issued by a valid authority"),
+    "another root's list": (other_roots_list, "not signed by an authority"),
+    "an Ed25519 key": (ed25519_key, r"P-256.*refuses Ed25519"),
+}
 
 
-@pytest.mark.parametrize(
-    ("spoil", "complaint"),
-    [
-        *((missing(f"{name}.pem"), rf"{name}\.pem.*precad keys") for name in ("ca", "cert", "key")),
-        *((damaged(f"{name}.pem"), rf"{name}\.pem") for name in ("ca", "cert", "key", "crl")),
-        *((readable_by_others(mode), "chmod 600") for mode in (0o640, 0o604)),
-        (other_key, "belongs to another certificate"),
-        (other_root, "not issued by a valid authority"),
-        (other_roots_list, "not signed by an authority"),
-        (ed25519_key, r"P-256.*refuses Ed25519"),
-    ],
-)
-def test_what_is_wrong_with_a_file_is_named(
-    folder: Path, keys: Path, spoil: Callable[[Path, Path], object], complaint: str
-) -> None:
-    spoil(folder, keys)
-    with pytest.raises(Misconfiguration, match=complaint):
-        Identity.load(folder)
+@pytest.mark.parametrize("what", SPOILT)
+def test_what_is_wrong_with_a_file_is_named(folder: Path, what: str) -> None:
+    spoil, complaint = SPOILT[what]
+    spoil(folder)
+    refused(folder, complaint)
 
 
 def test_a_damaged_key_is_not_quoted(folder: Path) -> None:
     body = "MC4CAQAwBQYDK2VwBCIEIHNlY3JldA"
-    put_key(folder, f"-----BEGIN PRIVATE KEY-----\n{body}\n".encode())
-    with pytest.raises(Misconfiguration) as caught:
-        Identity.load(folder)
-    assert body not in str(caught.value)
+    put(folder, key=f"-----BEGIN PRIVATE KEY-----\n{body}\n".encode())
+    assert body not in refused(folder, r"key\.pem")
 
 
 def test_on_windows_a_files_mode_says_nothing_and_the_key_is_read(
@@ -158,7 +163,7 @@ def test_on_windows_a_files_mode_says_nothing_and_the_key_is_read(
     """Every file there has the mode 0o666 or 0o444."""
     (folder / "key.pem").chmod(0o666)
     monkeypatch.setattr(sys, "platform", "win32")
-    assert Identity.load(folder).principal == Principal.service(Role.SERVER_A)
+    assert Identity.load(folder).principal == SERVER_A
 
 
 @pytest.mark.parametrize(
@@ -172,17 +177,7 @@ def test_a_certificate_outside_its_days_is_refused(
     folder: Path, later: timedelta, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "wall", lambda: datetime.now(UTC) + later)
-    with pytest.raises(Misconfiguration, match=complaint):
-        Identity.load(folder)
-
-
-def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:
-    create_local_keys(tmp_path, [])
-    deployment = Deployment.open(tmp_path)
-    dealer = Principal.service(Role.DEALER)
-    deployment.revoke(deployment.current_serials(dealer))
-    with pytest.raises(Misconfiguration, match="revoked"):
-        Identity.load(tmp_path / "dealer")
+    refused(folder, complaint)
 
 
 @pytest.mark.parametrize(
@@ -201,69 +196,57 @@ def test_what_an_authority_of_ones_own_gets_wrong_is_named(
 ) -> None:
     authority = Authority.create()
     made = forged(Identity.load(folder), authority, *names, purposes=purposes)
-    (folder / "ca.pem").write_bytes(to_pem(authority.certificate))
-    (folder / "cert.pem").write_bytes(made.cert)
+    put(folder, ca=to_pem(authority.certificate), cert=made.cert, key=made.key.reveal())
     (folder / "crl.pem").unlink()
-    put_key(folder, made.key.reveal())
-    with pytest.raises(Misconfiguration, match=complaint):
-        Identity.load(folder)
+    refused(folder, complaint)
 
 
 def put_chain(folder: Path, root: dict[str, Any], issuing: dict[str, Any]) -> None:
     """A server's folder whose certificate came over a company's own intermediate authority."""
     root = dict(root)
-    root_key, issuing_key = root.pop("key", None) or new_key(), new_key()
+    root_key, issuing_key, key = root.pop("key", None) or new_key(), new_key(), new_key()
     anchor = company_authority("company root", root_key, "company root", root_key, **root)
-    middle = company_authority("issuing", issuing_key, "company root", root_key, **issuing)
-    key = new_key()
-    server = Principal.service(Role.SERVER_A)
+    below = partial(company_authority, "issuing", issuing_key, "company root", root_key)
     # From a whole one: what is wrong with the other doesn't keep it from signing.
-    whole = company_authority("issuing", issuing_key, "company root", root_key)
-    leaf = Authority(whole, issuing_key).issue(server, key.public_key(), days=1)
-    put_key(folder, key_to_pem(key).reveal())
-    (folder / "ca.pem").write_bytes(to_pem(anchor))
+    leaf = Authority(below(), issuing_key).issue(SERVER_A, key.public_key(), days=1)
+    chain = to_pem(leaf) + to_pem(below(**issuing))
+    put(folder, ca=to_pem(anchor), cert=chain, key=key_to_pem(key).reveal())
     (folder / "crl.pem").unlink()
-    (folder / "cert.pem").write_bytes(to_pem(leaf) + to_pem(middle))
 
 
 def test_an_intermediate_authority_in_the_chain_is_accepted(folder: Path) -> None:
     put_chain(folder, {}, {})
-    assert Identity.load(folder).principal.role is Role.SERVER_A
+    assert Identity.load(folder).principal == SERVER_A
     alone = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes())
-    (folder / "cert.pem").write_bytes(to_pem(alone))
-    with pytest.raises(Misconfiguration, match="not issued"):
-        Identity.load(folder)
+    put(folder, cert=to_pem(alone))
+    refused(folder, "not issued")
 
 
 OVER = {"starts_days": -9.0, "ends_days": -1.0}
 NO_AUTHORITY = x509.BasicConstraints(ca=False, path_length=None)
 ALONE = x509.BasicConstraints(ca=True, path_length=0)
+BAD_CHAINS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "root over": (OVER, {}),
+    "root allows no intermediate": ({"constraints": ALONE}, {}),
+    "root with a weak key": ({"key": rsa.generate_private_key(65537, 1024)}, {}),
+    "intermediate over": ({}, OVER),
+    "intermediate to come": ({}, {"starts_days": 1.0}),
+    "intermediate no authority": ({}, {"constraints": NO_AUTHORITY}),
+    "intermediate says nothing": ({}, {"constraints": None}),
+    "intermediate for other names": ({}, {"names": "example"}),
+}
 
 
-WEAK = rsa.generate_private_key(65537, 1024)
-NOT_ISSUED = "not issued by a valid authority"
+@pytest.mark.parametrize("what", BAD_CHAINS)
+def test_a_chain_that_does_not_hold_is_refused(folder: Path, what: str) -> None:
+    put_chain(folder, *BAD_CHAINS[what])
+    refused(folder, "not issued by a valid authority")
 
 
-@pytest.mark.parametrize(
-    ("root", "issuing", "complaint"),
-    [
-        pytest.param(OVER, {}, NOT_ISSUED, id="root over"),
-        pytest.param({}, OVER, NOT_ISSUED, id="intermediate over"),
-        pytest.param({}, {"starts_days": 1.0}, NOT_ISSUED, id="intermediate to come"),
-        pytest.param({}, {"constraints": NO_AUTHORITY}, NOT_ISSUED, id="intermediate no authority"),
-        pytest.param({}, {"constraints": None}, NOT_ISSUED, id="intermediate says nothing"),
-        pytest.param({"constraints": ALONE}, {}, NOT_ISSUED, id="root allows no intermediate"),
-        pytest.param({"key": WEAK}, {}, NOT_ISSUED, id="root with a weak key"),
-        pytest.param({}, {"names": "example"}, NOT_ISSUED, id="intermediate for other names"),
-        *(({"constraints": each}, {}, r"ca\.pem.*no authority") for each in (NO_AUTHORITY, None)),
-    ],
-)
-def test_a_chain_that_does_not_hold_or_a_root_that_is_no_authority_is_refused(
-    folder: Path, root: dict[str, Any], issuing: dict[str, Any], complaint: str
-) -> None:
-    put_chain(folder, root, issuing)
-    with pytest.raises(Misconfiguration, match=complaint):
-        Identity.load(folder)
+@pytest.mark.parametrize("constraints", [NO_AUTHORITY, None])
+def test_a_root_that_is_no_authority_is_refused(folder: Path, constraints: Any) -> None:
+    put_chain(folder, {"constraints": constraints}, {})
+    refused(folder, r"ca\.pem.*no authority")
 
 
 def test_a_chain_that_was_believed_ends_with_its_first_certificate() -> None:
@@ -282,6 +265,5 @@ def test_a_believed_chain_is_no_other_authoritys() -> None:
     authority = company_authority("top", top, "top", top)
     namesake = company_authority("top", other, "top", other)
     own = company_authority("own", leaf, "top", top, constraints=None)
-    assert has_chain(own, [], [authority])
-    assert not has_chain(own, [], [namesake])
-    assert has_chain(own, [], [namesake, authority])
+    believed = [has_chain(own, [], to) for to in ([authority], [namesake], [namesake, authority])]
+    assert believed == [True, False, True]
