@@ -7,6 +7,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,20 +33,6 @@ MOST = 16
 DEADLINE_S = 60.0
 
 
-class Context:
-    """A call over a connection, as gRPC shows it."""
-
-    def __init__(self, peer: str, who: Principal) -> None:
-        self._peer = peer
-        self._who = who
-
-    def peer(self) -> str:
-        return self._peer
-
-    def auth_context(self) -> Any:
-        return {"x509_pem_cert": [identity(self._who).cert]}
-
-
 class Port:
     """A listening port with connections to it, both ends in this process."""
 
@@ -67,13 +54,22 @@ class Port:
             if caller is not None:
                 self.call(ours, caller)
             # Each is seen in its turn.
-            self.connections.look()
+            self.look_after(0.0)
             self.clock.sleep(0.001)
         return made
 
     def call(self, connection: socket.socket, caller: Principal) -> None:
+        """As gRPC shows a call over it."""
         host, port = connection.getsockname()
-        self.connections.called(Context(f"ipv4:{host}:{port}", caller))
+        context: Any = SimpleNamespace(
+            peer=lambda: f"ipv4:{host}:{port}",
+            auth_context=lambda: {"x509_pem_cert": [identity(caller).cert]},
+        )
+        self.connections.called(context)
+
+    def look_after(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+        self.connections.look()
 
 
 @pytest.fixture
@@ -82,38 +78,41 @@ def port() -> Iterator[Port]:
         yield Port(stack)
 
 
-def ended(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
+def ended(*some: socket.socket) -> list[bool]:
+    """Of each whether the port has closed it."""
+
+    def closed(connection: socket.socket) -> bool:
+        try:
+            return connection.recv(1) == b""
+        except BlockingIOError:
+            return False
+
+    return [closed(each) for each in some]
 
 
 def test_a_callers_oldest_connections_end_and_nobody_elses(port: Port) -> None:
     others = port.connect(TWO, OPERATOR, TWO, *[OPERATOR] * 5)
     mine = port.connect(*[ONE] * (PER_CALLER + 3))
     port.connections.look()
-    assert [ended(each) for each in mine] == [True] * 3 + [False] * PER_CALLER
-    assert not any(ended(each) for each in others)
+    assert ended(*mine) == [True] * 3 + [False] * PER_CALLER
+    assert not any(ended(*others))
 
 
 def test_a_connection_without_a_call_ends_after_a_while(port: Port) -> None:
     silent, caller, late = port.connect(None, ONE, None)
-    port.clock.sleep(SILENT_S - 1)
-    port.connections.look()
-    assert not ended(silent)
+    port.look_after(SILENT_S - 1)
+    assert ended(silent) == [False]
+    # The call comes on the event loop, the look in a thread of its own: it counts before it.
     port.call(late, ONE)
-    port.clock.sleep(2)
-    port.connections.look()
-    assert (ended(silent), ended(caller), ended(late)) == (True, False, False)
+    port.look_after(2)
+    assert ended(silent, caller, late) == [True, False, False]
 
 
 def test_of_too_many_silent_connections_the_oldest_end(port: Port) -> None:
     before = port.connect(ONE)
     silent = port.connect(*[None] * (SILENT + 5))
     port.connections.look()
-    assert [ended(each) for each in silent] == [True] * 5 + [False] * SILENT
-    assert not ended(before[0])
+    assert ended(*before, *silent) == [False] + [True] * 5 + [False] * SILENT
 
 
 @pytest.mark.parametrize(("reserved", "places"), [(4, 12), (RESERVED, MOST // 2)])
@@ -125,17 +124,23 @@ def test_many_clients_leave_the_servers_places_and_the_first_stay(
     servers = port.connect(*[Principal.service(Role.SERVER_A)] * (PER_CALLER + 3))
     clients = port.connect(*[Principal.client(f"ward-{n}") for n in range(places + 2)])
     port.connections.look()
-    assert [ended(each) for each in clients] == [False] * places + [True] * 2
-    assert not any(ended(each) for each in servers)
+    assert ended(*clients) == [False] * places + [True] * 2
+    assert not any(ended(*servers))
 
 
-def test_a_call_before_the_connection_is_seen_counts(port: Port) -> None:
-    """The call comes on the event loop, the look in a thread of its own."""
-    (connection,) = port.connect(ONE)
-    port.connections.look()
-    port.clock.sleep(SILENT_S + 1)
-    port.connections.look()
-    assert not ended(connection)
+def test_a_call_before_the_connection_is_seen_counts_and_the_processs_own_sockets_stay(
+    port: Port,
+) -> None:
+    """Links to other ports: the other server's, the dealer's, the database's."""
+    (called,) = port.connect(ONE)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        socket.create_connection(elsewhere.getsockname()) as own,
+    ):
+        own.settimeout(0)
+        for seconds in (0.0, 10 * SILENT_S):
+            port.look_after(seconds)
+        assert ended(called, own) == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -153,31 +158,17 @@ def test_grpcs_words_for_a_peer_are_the_sockets(text: str, peer: tuple[str, int]
     assert _peer(text) == peer
 
 
-def test_the_processs_own_sockets_stay(port: Port) -> None:
-    """Links to other ports: the other server's, the dealer's, the database's."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as elsewhere,
-        socket.create_connection(elsewhere.getsockname()) as own,
-    ):
-        port.connections.look()
-        port.clock.sleep(10 * SILENT_S)
-        port.connections.look()
-        own.settimeout(0)
-        assert not ended(own)
-
-
 def test_the_watch_outlasts_a_moment_without_a_file_to_list_them_with(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (silent,) = port.connect(None)
     silent.settimeout(DEADLINE_S)
     port.clock.sleep(2 * SILENT_S)
-    listed, tries = connections._sockets, list[int]()
+    listed, failing = connections._sockets, [OSError(errno.EMFILE, "Too many open files")]
 
     def sockets() -> Iterator[tuple[int, int]]:
-        tries.append(1)
-        if len(tries) == 1:
-            raise OSError(errno.EMFILE, "Too many open files")
+        if failing:
+            raise failing.pop()
         return listed()
 
     async def watch() -> None:
@@ -188,6 +179,7 @@ def test_the_watch_outlasts_a_moment_without_a_file_to_list_them_with(
     monkeypatch.setattr(connections, "_sockets", sockets)
     monkeypatch.setattr(connections, "LOOK_S", connections.SOONEST_S)
     asyncio.run(watch())
+    assert failing == []
 
 
 @pytest.mark.parametrize(
@@ -206,8 +198,6 @@ def test_a_server_takes_what_leaves_half_of_its_files_and_says_where_that_is_too
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (512, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _which, limit: changed.append(limit))
     with caplog.at_level(logging.WARNING):
-        assert connections_for(100) == taken
-    assert changed == [(hard, hard)]
-    assert (f"may open {taken} are for connections, and it may need 1224" in caplog.text) == (
-        taken < 1224
-    )
+        assert (connections_for(100), changed) == (taken, [(hard, hard)])
+    said = f"may open {taken} are for connections, and it may need 1224"
+    assert (said in caplog.text) == (taken < 1224)

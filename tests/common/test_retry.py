@@ -1,7 +1,7 @@
 """Trying again: how long, how often, and what is said when it is given up."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,9 +9,9 @@ from typing import Any, cast
 import grpc
 import pytest
 from sqlalchemy.exc import OperationalError
-from tests.conftest import TaskMaker
 from tests.rig.clock import LeapingClock, LonelyClock
 from tests.rig.keys import verifier
+from tests.rig.tasks import task_with
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.rounds.states import Opened
@@ -45,10 +45,18 @@ def give_up(retries: Retries) -> None:
         retries.wait(GONE)
 
 
-def test_waits_grow_and_the_last_one_is_cut_to_the_total(lonely: Lonely) -> None:
-    give_up(Retries(10, RetryPolicy(1, 3), lonely))
-    assert lonely.slept == [1, 2, 3, 3, 1]
-    assert lonely.time == 1010
+def test_waits_grow_to_the_total_and_what_worked_makes_the_next_failure_a_first_one(
+    lonely: Lonely,
+) -> None:
+    retries = Retries(10, RetryPolicy(1, 3), lonely)
+    for _ in range(3):
+        retries.wait(GONE)
+    retries.renew()
+    lonely.time += 100
+    give_up(retries)
+    # The last one is cut.
+    assert lonely.slept == [1, 2, 3, 1, 2, 3, 3, 1]
+    assert lonely.time == 1116
 
 
 @pytest.mark.parametrize(("from_now", "left"), [(True, 6), (False, 10)])
@@ -60,16 +68,6 @@ def test_the_total_counts_from_the_first_failure_or_from_now(
     assert retries.remaining() == left
     give_up(retries)
     assert lonely.slept == [left]
-
-
-def test_what_worked_makes_the_next_failure_a_first_one(lonely: Lonely) -> None:
-    retries = Retries(10, RetryPolicy(1, 8), lonely)
-    for _ in range(3):
-        retries.wait(GONE)
-    retries.renew()
-    lonely.time += 100
-    give_up(retries)
-    assert lonely.slept == [1, 2, 4, 1, 2, 4, 3]
 
 
 class _Unreachable(grpc.RpcError):
@@ -91,9 +89,9 @@ def test_a_patient_call_is_never_given_more_than_what_is_left(lonely: Lonely) ->
 
 
 def test_waiting_for_submissions_ends_at_the_deadline_and_not_later(
-    lonely: Lonely, make_task: TaskMaker, tmp_path: Path
+    lonely: Lonely, tmp_path: Path
 ) -> None:
-    inbox = Inbox(Role.SERVER_A, make_task(), verifier(), tmp_path, lonely)
+    inbox = Inbox(Role.SERVER_A, task_with({}), verifier(), tmp_path, lonely)
     names = [ClientId("ward-1"), ClientId("ward-2")]
     inbox.open(Opened(3, 3, tuple(names), Digest(b"\2" * 32), frozenset()))
     inbox.wait(names, lonely.time + 1.1)
@@ -117,6 +115,10 @@ def session(clock: LeapingClock) -> Session:
     return cast("Session", SimpleNamespace(task=task, progress=Progress(), clock=clock))
 
 
+def nothing() -> None:
+    """It fails without having heard from anybody."""
+
+
 def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
     """An attempt that does these one after the other, and fails after each but the last."""
     left = list(attempts)
@@ -124,32 +126,39 @@ def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
     def attempt() -> None:
         left.pop(0)()
         if left:
-            raise PeerUnavailable("gone")
+            raise GONE
 
     return attempt
 
 
-def test_it_tries_again_with_growing_waits_and_ends_when_it_works(
+def test_it_tries_again_with_growing_waits_and_ends_when_it_works_or_after_an_outage(
     clock: LeapingClock, session: Session
 ) -> None:
-    persist(session, failing(*[lambda: None] * 5))
-    assert clock.slept == [0.2, 0.4, 0.8, 1.6]
-    assert session.progress.error == ""
-
-
-def test_it_gives_up_after_an_outage(clock: LeapingClock, session: Session) -> None:
+    persist(session, failing(*[nothing] * 5))
+    assert (clock.slept, session.progress.error) == ([0.2, 0.4, 0.8, 1.6], "")
+    began = clock.now()
     with pytest.raises(PeerUnavailable):
-        persist(session, failing(*[lambda: None] * 100))
+        persist(session, failing(*[nothing] * 100))
     # The last wait is cut to what is left.
-    assert clock.now() - clock.start == pytest.approx(OUTAGE_S)
+    assert clock.now() - began == pytest.approx(OUTAGE_S)
     assert "trying again" in session.progress.error
+
+
+def test_what_trying_again_cannot_mend_ends_it_at_once(
+    clock: LeapingClock, session: Session
+) -> None:
+    def differ() -> None:
+        raise PeerViolation("the servers' trainings differ")
+
+    with pytest.raises(PeerViolation):
+        persist(session, differ)
+    assert clock.slept == []
 
 
 def test_whoever_gives_up_says_what_failed_since_both_were_heard_from(
     clock: LeapingClock, session: Session
 ) -> None:
     """The dealer is gone, and the last try met a server B that was between two of its own."""
-
     heard, dealer, b = "the link broke an hour ago", "the dealer is gone", "B sent nothing"
     said = ["gone for ever", heard, dealer, b, dealer, b]
 
@@ -177,9 +186,8 @@ def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Se
         session.progress.contacts += 1
         clock.time += 100 * OUTAGE_S
 
-    persist(session, failing(play, lambda: None, play, lambda: None, lambda: None))
-    assert session.progress.error == ""
-    assert clock.slept == [0.2, 0.4, 0.2, 0.4]
+    persist(session, failing(play, nothing, play, nothing, nothing))
+    assert (clock.slept, session.progress.error) == ([0.2, 0.4, 0.2, 0.4], "")
 
 
 def test_whoever_comes_back_is_said_to_be_back_and_after_how_long(
@@ -191,10 +199,7 @@ def test_whoever_comes_back_is_said_to_be_back_and_after_how_long(
     def play() -> None:
         away.append(session.progress.heard_from_peers(clock.now()))
 
-    def wait() -> None:
-        clock.time += 3.0
-
-    persist(session, failing(play, wait, play, lambda: None))
+    persist(session, failing(play, lambda: clock.sleep(3.0), play, nothing))
     assert away == [None, pytest.approx(0.2 + 3.0 + 0.4)]
     assert session.progress.error == ""
 
@@ -202,42 +207,27 @@ def test_whoever_comes_back_is_said_to_be_back_and_after_how_long(
 # --- a server waits for its database -------------------------------------------------------------
 
 
-def engine(connect: Callable[[], Any]) -> Any:
+def engine(fails: float, why: str) -> Any:
+    """One that can't be connected to so many times."""
+    left = [fails]
+
+    def connect() -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OperationalError("", {}, Exception(why))
+        return nullcontext()
+
     return SimpleNamespace(dialect=SimpleNamespace(name="postgresql"), connect=connect)
 
 
-def test_a_database_that_recovers_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    clock, fails = LeapingClock(), [3]
-
-    def connect() -> AbstractContextManager[None]:
-        if fails[0]:
-            fails[0] -= 1
-            raise OperationalError("", {}, Exception("FATAL: the database system is starting up"))
-        return nullcontext()
-
-    wait_for_database(engine(connect), clock)
+def test_a_database_that_recovers_is_waited_for_and_one_that_never_comes_is_an_error(
+    clock: LeapingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait_for_database(engine(3, "FATAL: the database system is starting up"), clock)
     assert len(clock.slept) == 3
     assert "starting up" in caplog.text
     assert "trying again for 60 s" in caplog.text
-
-
-def test_a_database_that_never_comes_is_an_error() -> None:
-    clock = LeapingClock()
-
-    def connect() -> None:
-        raise OperationalError("", {}, Exception("connection refused"))
-
+    began = clock.time
     with pytest.raises(StorageFailure, match="refused"):
-        wait_for_database(engine(connect), clock)
-    assert START_S <= clock.time - clock.start < 2 * START_S
-
-
-def test_what_trying_again_cannot_mend_ends_it_at_once(
-    clock: LeapingClock, session: Session
-) -> None:
-    def differ() -> None:
-        raise PeerViolation("the servers' trainings differ")
-
-    with pytest.raises(PeerViolation):
-        persist(session, differ)
-    assert clock.slept == []
+        wait_for_database(engine(float("inf"), "connection refused"), clock)
+    assert START_S <= clock.time - began < 2 * START_S
