@@ -109,7 +109,10 @@ def test_a_step_multiplies_by_one_number_adds_and_rounds_once(theta: ModelVector
     ("start", "denominator", "said"),
     [
         (3e38, 1e-30, "overflows"),
-        *((0.0, each, "denominator|finite") for each in (0.0, -1.0, float("nan"), float("inf"), 1e-320)),
+        *(
+            (0.0, each, "denominator|finite")
+            for each in (0.0, -1.0, float("nan"), float("inf"), 1e-320)
+        ),
     ],
 )
 def test_a_step_past_float32_or_by_an_unusable_denominator_is_refused(

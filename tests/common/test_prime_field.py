@@ -1,15 +1,20 @@
 """Arithmetic modulo p against Python's integers, by NumPy and compiled, to the last bit."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from precad.common.identifiers import Secret
 from precad.common.kernel import built_library
 from precad.common.prime_field import (
     FIELD,
     RING,
     Arithmetic,
+    FieldKeystream,
     FieldVector,
     Group,
     arithmetics,
@@ -19,6 +24,7 @@ from precad.common.prime_field import (
     signed_of,
 )
 from precad.common.proof_shape import P
+from precad.common.ring import derive
 
 ALL = arithmetics(built_library())
 EDGES = [0, 1, 2**32 - 1, 2**32, 2**32 + 1, (P - 1) // 2, (P + 1) // 2, P - 2**32, P - 1]
@@ -119,34 +125,27 @@ def test_signed_integers_are_the_fields_representatives() -> None:
     assert signed_of(of_signed(x)).tolist() == x.tolist()
 
 
-@pytest.mark.parametrize("bad", [P, P + 5, 2**64 - 1])
-def test_words_from_p_on_are_none_of_the_field(bad: int) -> None:
-    assert first_not_below(words([0, P - 1, bad, bad])) == 2
-    assert first_not_below(words([0, P - 1])) is None
-
-
 def test_the_compiled_functions_take_no_lengths_that_differ() -> None:
     for field in list(ALL.values())[:-1]:
-        with pytest.raises(ValueError, match="don't belong together"):
-            field.add(words([1]), words([1, 2]))
+        for call in (
+            partial(field.add, words([1]), words([1, 2])),
+            partial(field.combine, drawn(2, 3), words([1]), drawn(3)),
+            partial(field.squares, drawn(2, 3), drawn(3)),
+        ):
+            with pytest.raises(ValueError, match="don't belong together"):
+                call()
         with pytest.raises(ValueError, match="must be contiguous, aligned uint64, not int64"):
             field.dot(words([1]), np.ones(1, dtype=np.int64))
-        with pytest.raises(ValueError, match="don't belong together"):
-            field.combine(drawn(2, 3), words([1]), drawn(3))
-        with pytest.raises(ValueError, match="don't belong together"):
-            field.squares(drawn(2, 3), drawn(3))
-
-
-def test_the_compiled_functions_write_to_nothing_that_may_only_be_read() -> None:
-    """A body's bytes are read where they lie."""
-    fixed = bytes(32)
-    for field in ALL.values():
-        with pytest.raises(ValueError, match=r"writeable|read-only"):
-            field.squares(drawn(4, 3), np.frombuffer(fixed, dtype=np.uint64))
-    assert fixed == bytes(32)
-    for field in list(ALL.values())[:-1]:
         with pytest.raises(ValueError, match="aligned"):
             field.dot(words([1]), np.frombuffer(bytes(9), np.uint64, 1, 1))
+
+
+def test_nothing_is_written_to_what_may_only_be_read(field: Arithmetic) -> None:
+    """A body's bytes are read where they lie."""
+    fixed = bytes(32)
+    with pytest.raises(ValueError, match=r"writeable|read-only"):
+        field.squares(drawn(4, 3), np.frombuffer(fixed, dtype=np.uint64))
+    assert fixed == bytes(32)
 
 
 # --- a group of elements, as sums and noise have it ---------------------------------------------
@@ -183,4 +182,62 @@ def test_what_is_no_element_is_found(group: Group, modulus: int) -> None:
     for bad in (P, P + 5, 2**64 - 1):
         found = group.first_foreign(words([P - 1, 0, bad, bad]).view(np.int64))
         assert found == (2 if bad >= modulus else None)
+        assert first_not_below(words([0, P - 1, bad, bad])) == 2
     assert group.first_foreign(words([P - 1, 0]).view(np.int64)) is None
+    assert first_not_below(words([0, P - 1])) is None
+
+
+# --- random words below p: fixed places, no bias -------------------------------------------------
+
+KEY = Secret(bytes(range(32)))
+REJECTED = 3_716_396_515
+"""The first word of this stream's W_0 that isn't below p: found by reading that far."""
+
+
+def stream() -> FieldKeystream:
+    return FieldKeystream(KEY, "field-words")
+
+
+def raw(again: int, place: int) -> int:
+    """W_again[place] by the cipher alone."""
+    cipher = algorithms.AES256(derive(KEY, "field-words").reveal())
+    counter = ((again << 64) + place // 2).to_bytes(16, "big")
+    block = Cipher(cipher, modes.CTR(counter)).encryptor().update(bytes(16))
+    half = block[8:] if place % 2 else block[:8]
+    return int.from_bytes(half, "little")
+
+
+def test_words_are_the_ciphers_and_one_too_large_is_replaced_by_its_own_place_in_the_next() -> None:
+    assert stream().words(5).tolist() == [raw(0, i) for i in range(5)]
+    assert raw(0, REJECTED) >= P
+    around = stream().words(5, REJECTED - 2).tolist()
+    right = [raw(int(place == REJECTED), place) for place in range(REJECTED - 2, REJECTED + 3)]
+    assert around == right
+    # The mutant that reduces and the one that takes the next word are both caught.
+    assert right[2] not in {raw(0, REJECTED) - P, raw(0, REJECTED + 1)}
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 7, REJECTED - 6])
+def test_every_piece_is_the_same_however_it_is_cut(start: int) -> None:
+    whole = stream().words(13, start)
+    for cut in range(14):
+        parts = stream().words(cut, start), stream().words(13 - cut, start + cut)
+        assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+def test_words_below_p_that_were_too_large_twice_come_from_the_third_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def drawn(_self: FieldKeystream, again: int, start: int, count: int) -> np.ndarray:
+        words = np.arange(start, start + count, dtype=np.uint64) + np.uint64(100 * again)
+        if again < 2:
+            words[(start <= 4) * (4 - start) if count > 1 else 0] = P + again
+        return words
+
+    monkeypatch.setattr(FieldKeystream, "_drawn", drawn)
+    assert stream().words(6).tolist() == [0, 1, 2, 3, 204, 5]
+
+
+def test_purpose_and_context_give_other_words() -> None:
+    uses = (("field-words",), ("field-words", b"x"), ("field-wordsx",), ("field-words", 0))
+    assert len({tuple(FieldKeystream(KEY, *use).words(4).tolist()) for use in uses}) == 4
