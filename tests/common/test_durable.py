@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import TaskMaker
-from tests.rig.submissions import pair_of
+from tests.rig.submissions import ONE, pair_of
+from tests.rig.tasks import task_with
 
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common import files
-from precad.common.identifiers import ClientId
 from precad.common.model import save_model
+
+TASK = task_with({})
 
 
 class Disk:
@@ -46,24 +47,30 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
 def test_a_written_file_is_whole_and_on_the_disk(disk: Disk, tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content in (b"one", b"another"):
         files.write_file(path, content)
-        assert path.read_bytes() == content
-        assert disk.has(path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+        assert (path.read_bytes(), disk.has(path)) == (content, True)
+    first = tmp_path / "first"
+    files.write_file(first, b"first", replace=False)
+    with pytest.raises(FileExistsError):
+        files.write_file(first, b"second", replace=False)
+    assert (first.read_bytes(), disk.has(first)) == (b"first", True)
+    assert names(tmp_path) == {"file", "first"}
 
 
 def test_several_files_are_on_the_disk_each_and_their_folder_once(
     disk: Disk, tmp_path: Path
 ) -> None:
     (tmp_path / "b").write_bytes(b"older and longer")
-    files.write_files(tmp_path, {"a": b"one", "b": b"two"})
-    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {
-        "a": b"one",
-        "b": b"two",
-    }
+    wanted = {"a": b"one", "b": b"two"}
+    files.write_files(tmp_path, wanted)
+    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == wanted
     assert all(disk.has(entry) for entry in tmp_path.iterdir())
 
 
@@ -77,21 +84,15 @@ def test_a_file_has_its_mode_whatever_the_umask(tmp_path: Path, mode: int) -> No
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
-def test_without_replacing_the_first_writer_wins(disk: Disk, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    files.write_file(path, b"first", replace=False)
-    assert disk.has(path)
-    with pytest.raises(FileExistsError):
-        files.write_file(path, b"second", replace=False)
-    assert path.read_bytes() == b"first"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_failure_leaves_the_old_file_and_no_draft(
+def test_a_failure_leaves_the_old_file_and_no_draft_and_a_crashs_drafts_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
     files.write_file(path, b"old")
+    for name in (".file.abc.part", ".other.abc.part"):
+        (tmp_path / name).touch()
+    files.remove_drafts(path)
+    assert names(tmp_path) == {".other.abc.part", "file"}
 
     def fail(_descriptor: int) -> None:
         raise OSError("no space left")
@@ -100,7 +101,7 @@ def test_a_failure_leaves_the_old_file_and_no_draft(
     with pytest.raises(OSError, match="no space"):
         files.write_file(path, b"new")
     assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert names(tmp_path) == {".other.abc.part", "file"}
 
 
 def test_each_appended_line_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
@@ -112,40 +113,28 @@ def test_each_appended_line_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_drafts_that_a_crash_left_are_removed_and_others_stay(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    for name in (".file.abc.part", ".other.abc.part", "file"):
-        (tmp_path / name).touch()
-    files.remove_drafts(path)
-    assert {entry.name for entry in tmp_path.iterdir()} == {".other.abc.part", "file"}
-
-
 # --- what has to be durable ----------------------------------------------------------------------
 
 
-def test_the_model_is_on_the_disk_when_it_counts_as_kept(
-    disk: Disk, tmp_path: Path, make_task: TaskMaker
-) -> None:
-    path = tmp_path / "model.safetensors"
-    save_model(path, make_task(8), 3, np.zeros(8))
-    assert disk.has(path)
+def test_the_model_is_on_the_disk_when_it_counts_as_kept(disk: Disk, tmp_path: Path) -> None:
+    save_model(tmp_path / "model.safetensors", TASK, 3, np.zeros(8))
+    assert disk.has(tmp_path / "model.safetensors")
 
 
 def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
-    disk: Disk, tmp_path: Path, make_task: TaskMaker
+    disk: Disk, tmp_path: Path
 ) -> None:
     path = tmp_path / "participations.log"
-    account = OwnAccount(make_task(8), 0.2, None, path)
+    account = OwnAccount(TASK, 0.2, None, path)
     for version in (4, 7):
         account.charge(version)
         assert disk.has(path, new=version == 4)
 
 
 def test_update_and_pair_are_on_the_disk_before_anything_is_sent(
-    disk: Disk, tmp_path: Path, make_task: TaskMaker
+    disk: Disk, tmp_path: Path
 ) -> None:
-    task, client = make_task(8), ClientId("ward-1")
     path = tmp_path / "pending.bin"
-    Pending(task, client, path).keep(2, np.arange(8), pair_of(task, client), 0)
+    Pending(TASK, ONE, path).keep(2, np.arange(8), pair_of(TASK), 0)
     assert disk.has(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -42,15 +42,10 @@ X = np.arange(-4, 4, dtype=np.int64)
 A, B = Role.SERVER_A, Role.SERVER_B
 
 
-def shared(x: NDArray[np.int64], context: SubmissionContext) -> tuple[Submission, Submission]:
+def made(x: NDArray[np.int64] = X, c: SubmissionContext = CONTEXT) -> tuple[Submission, Submission]:
     """With a nonce of its own."""
-    c = context
     fresh = SubmissionContext(c.task, c.version, c.attempt, c.client, c.model)
     return shard(x, fresh, signer(c.client))
-
-
-def made() -> tuple[Submission, Submission]:
-    return shared(X, CONTEXT)
 
 
 def test_every_field_of_a_context_is_in_its_digest() -> None:
@@ -60,36 +55,32 @@ def test_every_field_of_a_context_is_in_its_digest() -> None:
 
 def test_each_server_gets_its_seed_and_both_the_same_header() -> None:
     to_a, to_b = made()
-    assert (to_a.role, to_b.role) == (A, B)
+    assert (to_a.role, to_b.role, to_a.opens, to_b.opens) == (A, B, True, True)
     assert to_a.header is to_b.header
-    assert to_a.opens
-    assert to_b.opens
     assert to_a.body is None
-    assert len(body_of(to_b)) == 32 + 64
-    assert (reconstructed((to_a, to_b), X.size) == X).all()
     assert to_b.body is not None
+    assert len(body_of(to_b)) == 32 + 64
     hasher = body_hasher(to_b.context.digest, to_b.body.prefix)
     hasher.update(words_of(to_b))
     assert hasher.digest() == to_b.header.body_digest.value
+
+
+def secrets_of(submission: Submission) -> list[bytes]:
+    """Seed and salt; a body's prefix and words."""
+    found = [submission.seed.reveal(), submission.salt.reveal()]
+    if submission.body is not None:
+        found += [submission.body.prefix.reveal(), words_of(submission)]
+    return found
 
 
 def test_nothing_random_is_used_twice() -> None:
     seen: set[bytes] = set()
     for _ in range(20):
         to_a, to_b = made()
-        assert to_b.body is not None
-        parts = {
-            to_a.seed.reveal(),
-            to_b.seed.reveal(),
-            to_a.salt.reveal(),
-            to_b.salt.reveal(),
-            to_b.body.prefix.reveal(),
-            words_of(to_b),
-            to_a.context.nonce,
-            to_a.header.commitment_a.value,
-            to_a.header.commitment_b.value,
-            to_a.header.body_digest.value,
-        }
+        header = to_a.header
+        digests = header.commitment_a, header.commitment_b, header.body_digest
+        parts = {secret for each in (to_a, to_b) for secret in secrets_of(each)}
+        parts |= {to_a.context.nonce, *(each.value for each in digests)}
         assert len(parts) == 10
         assert not parts & seen
         seen |= parts
@@ -97,12 +88,8 @@ def test_nothing_random_is_used_twice() -> None:
 
 def test_a_submission_does_not_show_its_secrets() -> None:
     for submission in made():
-        shown = repr(submission) + str(submission)
-        secrets = [submission.seed.reveal(), submission.salt.reveal()]
-        if submission.body is not None:
-            shown += repr(submission.body)
-            secrets += [submission.body.prefix.reveal(), words_of(submission)]
-        for secret in secrets:
+        shown = repr(submission) + str(submission) + repr(submission.body)
+        for secret in secrets_of(submission):
             assert secret.hex() not in shown
             assert repr(secret)[2:-1] not in shown
 
@@ -123,18 +110,11 @@ def test_a_value_of_another_length_or_a_round_before_the_first_is_malformed(
     assert rejected.value.reason is Rejection.MALFORMED
 
 
-# --- commitments and masks -----------------------------------------------------------------------
-
-
-CTX, OTHER_CTX = Digest(b"\1" * 32), Digest(b"\2" * 32)
-SALT, SEED = Secret(b"\3" * 32), Secret(b"\4" * 32)
-
-
-@pytest.mark.parametrize("length", [0, 31, 33, 64])
-def test_a_commitment_to_a_seed_or_salt_of_another_length_never_opens(length: int) -> None:
-    odd = Secret(bytes(length))
-    assert not opens(commit(A, CTX, SALT, odd), A, CTX, SALT, odd)
-    assert not opens(commit(A, CTX, odd, SEED), A, CTX, odd, SEED)
+def test_a_commitment_to_a_seed_or_salt_of_another_length_never_opens() -> None:
+    right = Secret(b"\3" * 32)
+    for odd in (Secret(bytes(length)) for length in (0, 31, 33, 64)):
+        for salt, seed in ((right, odd), (odd, right)):
+            assert not opens(commit(A, CONTEXT.digest, salt, seed), A, CONTEXT.digest, salt, seed)
 
 
 # --- for every vector and context ----------------------------------------------------------------
@@ -154,7 +134,7 @@ contexts = st.builds(
 
 @given(vectors, contexts)
 def test_body_and_masks_add_up(x: NDArray[np.int64], context: SubmissionContext) -> None:
-    to_a, to_b = shared(x, context)
+    to_a, to_b = made(x, context)
     a_a, a_b = to_a.mask().words(x.size), to_b.mask().words(x.size)
     b = from_bytes(words_of(to_b))
     # In the integers: congruent modulo 2^64.
@@ -182,27 +162,23 @@ def test_a_seed_and_a_body_add_up_in_the_field(
 def test_a_long_vector_is_shared_in_pieces_as_a_short_one(context: SubmissionContext) -> None:
     size = 2 * (PIECE_BYTES // 8) + 3
     x = np.arange(size, dtype=np.int64) - 7
-    pair = shared(x, context)
+    pair = made(x, context)
     assert [len(piece) for piece in pair[1].body_pieces()] == [PIECE_BYTES, PIECE_BYTES, 24]
     assert (reconstructed(pair, size) == x).all()
 
 
 parts = st.lists(st.binary(max_size=12) | st.integers(0, 2**64 - 1), max_size=4)
-purposes = st.text("abc/", max_size=4)
 
 
-def as_bytes(context: list[bytes | int]) -> list[bytes]:
-    """A number stands for its eight bytes; a purpose fixes which parts are numbers."""
-    return [struct.pack("<Q", part) if isinstance(part, int) else part for part in context]
-
-
-@given(purposes, parts)
+@given(st.text("abc/", max_size=4), parts)
 def test_an_encoded_context_can_be_read_back_so_that_no_two_are_alike(
     purpose: str, context: list[bytes | int]
 ) -> None:
+    """A number stands for its eight bytes; a purpose fixes which parts are numbers."""
+    written = [struct.pack("<Q", part) if isinstance(part, int) else part for part in context]
     encoded, read = encode_context(purpose, *context), []
     while encoded:
         (length,) = struct.unpack_from("<I", encoded)
         read.append(encoded[4 : 4 + length])
         encoded = encoded[4 + length :]
-    assert read == [b"precad/v1/" + purpose.encode(), *as_bytes(context)]
+    assert read == [b"precad/v1/" + purpose.encode(), *written]
