@@ -1,6 +1,5 @@
 """What one caller may take of a port, over real TLS: in calls that nobody serves too."""
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,138 +27,130 @@ ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 DEALER, OPERATOR = Principal.service(Role.DEALER), Principal.service(Role.OPERATOR)
 CHECK, NOBODYS = "/grpc.health.v1.Health/Check", "/precad.v1.Nothing/Here"
 WAIT_S = 60.0
-SERVING = HealthCheckResponse.SERVING
 Code = grpc.StatusCode
 
 
 class Port:
     """A dealer's port that answers how it is, and channels to it."""
 
-    def __init__(self, loop: LoopThread, stack: ExitStack, rate: CallRate) -> None:
-        self._stack = stack
-        self._running = loop.run(self._start(rate))
-        stack.callback(lambda: loop.run(self._running.stop(0)))
+    def __init__(self, loop: LoopThread, stack: ExitStack) -> None:
+        self._loop, self._stack = loop, stack
+        self._address = ""
+        self.silence = threading.Event()
+        stack.callback(self.silence.set)
 
-    async def _start(self, rate: CallRate) -> GuardedPort:
-        port = GuardedPort("the dealer", identity(DEALER), rate=rate)
-        add_health(port.server, identity(DEALER), lambda: True)
-        self.address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
-        return port
+    def start(self, rate: CallRate | None = None) -> None:
+        async def started() -> GuardedPort:
+            port = GuardedPort("the dealer", identity(DEALER), rate=rate or CallRate())
+            add_health(port.server, identity(DEALER), lambda: True)
+            self._address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
+            return port
 
-    def channel(self, who: Principal) -> grpc.Channel:
-        return self._stack.enter_context(open_channel(self.address, identity(who), Role.DEALER))
+        running = self._loop.run(started())
+        self._stack.callback(lambda: self._loop.run(running.stop(0)))
+
+    def channel(self, who: Principal = ONE) -> Any:
+        return self._stack.enter_context(open_channel(self._address, identity(who), Role.DEALER))
+
+    def streamed(self, method: str = CHECK, who: Principal = ONE) -> Any:
+        """A call that begins before its one message is there."""
+        return partial(self.channel(who).stream_unary(method), timeout=WAIT_S)
+
+    def nothing(self) -> Iterator[bytes]:
+        """No message, for as long as the silence lasts."""
+        self.silence.wait(WAIT_S)
+        yield from ()
 
     def serves(self, who: Principal = DEALER) -> bool:
-        request = HealthCheckRequest()
-        return bool(HealthStub(self.channel(who)).Check(request, timeout=WAIT_S).status == SERVING)
+        answer = HealthStub(self.channel(who)).Check(HealthCheckRequest(), timeout=WAIT_S)
+        return bool(answer.status == HealthCheckResponse.SERVING)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Port]]:
+def port() -> Iterator[Port]:
     with LoopThread() as loop, ExitStack() as stack:
-        yield lambda rate=None: Port(loop, stack, rate or CallRate())
+        yield Port(loop, stack)
 
 
-def code_of(call: Callable[[], object]) -> Code:
+def code_of(call: Callable[..., object], *arguments: Any) -> Code:
     try:
-        call()
+        call(*arguments)
     except grpc.RpcError as error:
         code: Code = error.code()
         return code
     return Code.OK
 
 
-def streamed(channel: grpc.Channel, method: str) -> Any:
-    """A call that begins before its one message is there."""
-    return channel.stream_unary(method)
-
-
 @pytest.mark.parametrize("method", [CHECK, NOBODYS])
 def test_calls_are_counted_when_they_begin_and_not_when_their_message_is_there(
-    start: Callable[..., Port], method: str, monkeypatch: pytest.MonkeyPatch
+    port: Port, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, ended = start(), threading.Event()
+    port.start()
     # One never ends by itself here: who has too many is refused all the same.
     monkeypatch.setattr(guarded_port, "REQUEST_S", WAIT_S if method == CHECK else 0.1)
-
-    def nothing() -> Iterator[bytes]:
-        ended.wait(WAIT_S)
-        yield from ()
-
     # Over several connections: it is the caller that is counted.
-    channels = [port.channel(ONE) for _ in range(3)]
+    streams = [port.channel().stream_unary(method) for _ in range(3)]
     calls = [
-        streamed(channel, method).future(nothing(), timeout=WAIT_S)
-        for channel, _ in itertools.product(channels, range(UNFINISHED))
+        stream.future(port.nothing(), timeout=WAIT_S)
+        for stream in streams
+        for _ in range(UNFINISHED)
     ]
     if method == CHECK:
         until(lambda: sum(call.done() for call in calls) == 2 * UNFINISHED, "refusals")
         assert {call.code() for call in calls if call.done()} == {Code.RESOURCE_EXHAUSTED}
         # Nobody else's, and no server's.
         assert port.serves()
-        assert code_of(lambda: port.serves(TWO)) is Code.PERMISSION_DENIED
-        ended.set()
-        until(lambda: all(call.done() for call in calls), "their end")
-    else:
-        until(lambda: all(call.done() for call in calls), "their end")
+        assert code_of(port.serves, TWO) is Code.PERMISSION_DENIED
+        port.silence.set()
+    until(lambda: all(call.done() for call in calls), "their end")
+    if method == NOBODYS:
         assert {call.code() for call in calls} == {Code.UNIMPLEMENTED}
-        ended.set()
 
 
 def test_a_message_that_is_no_message_is_refused_and_fills_no_log(
-    start: Callable[..., Port], caplog: pytest.LogCaptureFixture
+    port: Port, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A trace of each would be gigabytes a day, of any certificate's holder."""
-    port = start()
-    channel = port.channel(ONE)
+    port.start()
+    call = port.streamed()
     for body in (bytes(500_000), b"\xff" * 10):
         with pytest.raises(grpc.RpcError) as refused:
-            streamed(channel, CHECK)(iter([body]), timeout=WAIT_S)
+            call(iter([body]))
         assert refused.value.code() is Code.INVALID_ARGUMENT
         assert "can't be read" in str(refused.value.details())
     # Longer than messages may be: the call is over before anybody looks at it.
-    too_long = bytes(MAX_REQUEST_BYTES + 1)
     for _ in range(3):
-        code = code_of(partial(streamed(channel, CHECK), iter([too_long]), timeout=WAIT_S))
-        assert code is Code.RESOURCE_EXHAUSTED
+        too_long = iter([bytes(MAX_REQUEST_BYTES + 1)])
+        assert code_of(call, too_long) is Code.RESOURCE_EXHAUSTED
     assert port.serves()
     assert "Traceback" not in caplog.text
     assert "a call failed" not in caplog.text
 
 
 def test_a_message_that_does_not_come_ends_its_call(
-    start: Callable[..., Port], monkeypatch: pytest.MonkeyPatch
+    port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guarded_port, "REQUEST_S", 0.1)
-    port, ended = start(), threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        ended.wait(WAIT_S)
-        yield from ()
-
-    call = streamed(port.channel(ONE), CHECK)
-    assert code_of(lambda: call(nothing(), timeout=WAIT_S)) is Code.DEADLINE_EXCEEDED
-    ended.set()
+    port.start()
+    call = port.streamed()
+    assert code_of(call, port.nothing()) is Code.DEADLINE_EXCEEDED
     # The same where the caller says that there is none.
-    assert code_of(lambda: call(iter(()), timeout=WAIT_S)) is Code.INVALID_ARGUMENT
+    assert code_of(call, iter(())) is Code.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("caller", [ONE, OPERATOR])
 @pytest.mark.parametrize("method", [CHECK, NOBODYS])
 def test_refused_calls_count_as_served_ones_do_and_end_the_connection(
-    start: Callable[..., Port], caller: Principal, method: str, monkeypatch: pytest.MonkeyPatch
+    port: Port, caller: Principal, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = start(CallRate(burst=5, per_s=1e-6))
+    port.start(CallRate(burst=5, per_s=1e-6))
     monkeypatch.setattr(guarded_port, "REFUSED_S", 0.01)
-    call: Any = port.channel(caller).unary_unary(method)
-    early = [code_of(lambda: call(b"", timeout=WAIT_S)) for _ in range(6)]
-    assert Code.RESOURCE_EXHAUSTED not in early[:5]
-    assert early[5] is Code.RESOURCE_EXHAUSTED
+    call = partial(code_of, partial(port.channel(caller).unary_unary(method), timeout=WAIT_S), b"")
+    *early, sixth = [call() for _ in range(6)]
+    assert (Code.RESOURCE_EXHAUSTED in early, sixth) == (False, Code.RESOURCE_EXHAUSTED)
     monkeypatch.setattr(guarded_port, "REFUSED_S", WAIT_S)
     with ThreadPoolExecutor(REFUSED) as threads:
-        late = list(
-            threads.map(lambda _: code_of(lambda: call(b"", timeout=WAIT_S)), range(REFUSED))
-        )
+        late = list(threads.map(lambda _: call(), range(REFUSED)))
     # The connection ends under those that wait; nobody else's does, and servers have no rate.
     assert Code.UNAVAILABLE in late
     assert [port.serves() for _ in range(20)] == [True] * 20

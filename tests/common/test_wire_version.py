@@ -27,7 +27,7 @@ from precad.common.wire.guarded_port import RefusingOtherVersions
 
 WAIT_S = 60.0
 NEWER = ("grpc.secondary_user_agent", f"precad-wire/{WIRE_VERSION + 1}")
-UNARY = "/precad.v1.Aggregation/Describe"
+UNARY, HEALTH = "/precad.v1.Aggregation/Describe", "/grpc.health.v1.Health/Check"
 
 
 async def _link(requests: AsyncIterator[bytes], _context: Any) -> Any:
@@ -43,27 +43,26 @@ async def _first_versions_link(_requests: AsyncIterator[bytes], _context: Any) -
 
 
 @contextmanager
-def server(*, greets: bool = True, called: list[str] | None = None) -> Iterator[str]:
+def server(called: list[str], *, greets: bool = True) -> Iterator[str]:
     """A server of this version, or of the one before, and its address."""
 
     async def answer(request: bytes, _context: Any) -> bytes:
-        (called if called is not None else []).append("answered")
+        called.append("answered")
         return request
 
     def make() -> grpc.aio.Server:
-        interceptors = [RefusingOtherVersions("server B")] if greets else []
-        started = grpc.aio.server(interceptors=interceptors)
+        started = grpc.aio.server(
+            interceptors=[RefusingOtherVersions("server B")] if greets else []
+        )
         unary: Any = grpc.unary_unary_rpc_method_handler(answer)
-        for service, method in (UNARY[1:].split("/"), ("grpc.health.v1.Health", "Check")):
-            handler = grpc.method_handlers_generic_handler(service, {method: unary})
-            started.add_generic_rpc_handlers((handler,))
+        link: Any = grpc.stream_stream_rpc_method_handler(_first_versions_link)
+        handlers = {UNARY: unary, HEALTH: unary} if greets else {METHOD: link}
+        for name, handler in handlers.items():
+            service, method = name[1:].split("/")
+            generic = grpc.method_handlers_generic_handler(service, {method: handler})
+            started.add_generic_rpc_handlers((generic,))
         if greets:
             add_link_to_server(_link, started)
-        else:
-            service, method = METHOD[1:].split("/")
-            link: Any = grpc.stream_stream_rpc_method_handler(_first_versions_link)
-            handler = grpc.method_handlers_generic_handler(service, {method: link})
-            started.add_generic_rpc_handlers((handler,))
         return started
 
     with LoopThread() as loop:
@@ -79,10 +78,10 @@ def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request
     option: Any, said: int, behind: str
 ) -> None:
     called: list[str] = []
-    with server(called=called) as address, grpc.insecure_channel(address, option) as channel:
+    with server(called) as address, grpc.insecure_channel(address, option) as channel:
         unary: Any = channel.unary_unary(UNARY)
         stream: Any = channel.stream_stream(METHOD)
-        health: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        health: Any = channel.unary_unary(HEALTH)
         for call in (unary.with_call, lambda _, timeout: next(stream(iter(()), timeout=timeout))):
             with pytest.raises(grpc.RpcError) as refused:
                 call(b"x", timeout=WAIT_S)
@@ -96,26 +95,25 @@ def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request
     assert called == ["answered"]
 
 
-def test_server_a_says_nothing_to_an_older_server_b() -> None:
+@pytest.mark.parametrize(
+    ("greets", "option", "said"),
+    [
+        (False, (USER_AGENT,), "{} speaks wire version 1, this side {}: upgrade precad at {}"),
+        (True, (), "wire version 1, server B {1}: upgrade"),
+    ],
+    ids=["an older server B", "an older server A"],
+)
+def test_on_a_link_to_an_older_server_nothing_is_said_but_why_it_ends(
+    option: Any, said: str, *, greets: bool
+) -> None:
     with (
-        server(greets=False) as address,
-        grpc.insecure_channel(address, (USER_AGENT,)) as channel,
+        server([], greets=greets) as address,
+        grpc.insecure_channel(address, option) as channel,
         pytest.raises(PeerViolation) as refused,
     ):
         DialledTransport(channel, address, WAIT_S)
-    assert str(refused.value) == (
-        f"server B at {address} speaks wire version 1, this side {WIRE_VERSION}: upgrade precad "
-        f"at server B at {address}"
-    )
-
-
-def test_an_older_server_a_hears_why_its_link_ends() -> None:
-    with (
-        server() as address,
-        grpc.insecure_channel(address) as channel,
-        pytest.raises(PeerViolation, match=f"wire version 1, server B {WIRE_VERSION}: upgrade"),
-    ):
-        DialledTransport(channel, address, WAIT_S)
+    b = f"server B at {address}"
+    assert said.format(b, WIRE_VERSION, b) in str(refused.value)
 
 
 def test_the_sentence_names_both_numbers_and_who_must_upgrade() -> None:
@@ -131,11 +129,6 @@ def test_the_sentence_names_both_numbers_and_who_must_upgrade() -> None:
             f"the dealer speaks wire version {said or 1}, this side {WIRE_VERSION}: "
             f"upgrade precad {where}"
         )
-
-
-@pytest.mark.parametrize(
-    ("metadata", "version"),
-    [(None, 0), ((), 0), ([("precad-wire", "7")], 7), ([("precad-wire", "x")], 0)],
-)
-def test_what_a_stream_greets_with_is_a_number_or_nothing(metadata: Any, version: int) -> None:
-    assert greeted_version(metadata) == version
+    # What a stream greets with is a number or nothing.
+    greetings = (None, (), [("precad-wire", "7")], [("precad-wire", "x")])
+    assert [greeted_version(each) for each in greetings] == [0, 0, 7, 0]
