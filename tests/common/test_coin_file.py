@@ -6,11 +6,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.conftest import TaskMaker
+from tests.rig.tasks import task_with
 
 from precad.aggregator.rpc.process import open_session
 from precad.aggregator.settings import ServerBSettings
-from precad.cli.local_deployment import to_toml
+from precad.cli.local_deployment import task_to_toml
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity.credentials import COIN_FILE, read_coin_key, replace_coin_key
@@ -31,41 +31,32 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()]
-
-
-def test_tasks_share_the_key_that_is_made_at_first(identity: Path, journal: Path) -> None:
-    first = read_coin_key(identity, journal, WARDS).reveal()
-    assert len(first) == 32
-    assert read_coin_key(identity, journal, CLINICS).reveal() == first
-    assert names(identity) == [COIN_FILE]
-    assert names(journal) == []
-
-
-def test_new_coins_for_one_task_leave_the_others_theirs(identity: Path, journal: Path) -> None:
+def test_tasks_share_the_key_that_is_made_at_first_until_one_has_new_coins(
+    identity: Path, journal: Path
+) -> None:
     """Also where both have one journal's folder, one after the other."""
-    first = read_coin_key(identity, journal, CLINICS).reveal()
-    fresh = Secret.random()
+    first, fresh = read_coin_key(identity, journal, WARDS), Secret.random()
+    assert len(first) == 32
+    assert read_coin_key(identity, journal, CLINICS) == first
+    assert [path.name for path in (*identity.iterdir(), *journal.iterdir())] == [COIN_FILE]
     replace_coin_key(journal, WARDS, fresh)
-    assert read_coin_key(identity, journal, WARDS).reveal() == fresh.reveal()
-    assert read_coin_key(identity, journal, CLINICS).reveal() == first
+    assert read_coin_key(identity, journal, WARDS) == fresh
+    assert read_coin_key(identity, journal, CLINICS) == first
     for path in (*identity.iterdir(), *journal.iterdir()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_key_from_where_it_was_kept_at_first_goes_on(identity: Path, journal: Path) -> None:
     """An upgrade falls back to no coins that the other server may know."""
-    fresh = Secret.random()
+    fresh, newer = Secret.random(), Secret.random()
     replace_coin_key(identity, WARDS, fresh)
-    assert read_coin_key(identity, journal, WARDS).reveal() == fresh.reveal()
+    assert read_coin_key(identity, journal, WARDS) == fresh
     # A renewed identity folder has it no more.
     (identity / f"coin-{WARDS}.key").unlink()
-    assert read_coin_key(identity, journal, WARDS).reveal() == fresh.reveal()
-    newer = Secret.random()
+    assert read_coin_key(identity, journal, WARDS) == fresh
     replace_coin_key(journal, WARDS, newer)
     replace_coin_key(identity, WARDS, fresh)
-    assert read_coin_key(identity, journal, WARDS).reveal() == newer.reveal()
+    assert read_coin_key(identity, journal, WARDS) == newer
 
 
 def test_what_is_no_key_is_refused_with_its_field_and_file(identity: Path, journal: Path) -> None:
@@ -75,20 +66,16 @@ def test_what_is_no_key_is_refused_with_its_field_and_file(identity: Path, journ
     replace_coin_key(journal, WARDS, Secret(b"short"))
     with pytest.raises(Misconfiguration, match=f"journal = .*coin-{WARDS}.key"):
         read_coin_key(identity, journal, WARDS)
-
-
-def test_a_key_that_can_t_be_kept_says_where_and_what_to_do(tmp_path: Path) -> None:
+    # One that can't be kept says where, and what to do.
     with pytest.raises(StorageFailure, match="settings' journal, then start this server again"):
-        replace_coin_key(tmp_path / "full", WARDS, Secret.random())
+        replace_coin_key(journal / "full", WARDS, Secret.random())
 
 
-def test_a_server_keeps_new_coins_where_a_container_keeps_things(
-    tmp_path: Path, make_task: TaskMaker
-) -> None:
+def test_a_server_keeps_new_coins_where_a_container_keeps_things(tmp_path: Path) -> None:
     """Its identity is read-only there, or in memory and gone with the pod."""
     create_local_keys(tmp_path, [])
-    task = make_task()
-    (tmp_path / "task.toml").write_text(to_toml(task.model_dump(mode="json", exclude_none=True)))
+    task = task_with({})
+    (tmp_path / "task.toml").write_text(task_to_toml(task))
     settings = ServerBSettings(
         task=tmp_path / "task.toml",
         identity=tmp_path / "server-b",
@@ -107,38 +94,37 @@ def test_a_server_keeps_new_coins_where_a_container_keeps_things(
         finally:
             session.store.close()
 
-    issued = {path.name: path.read_bytes() for path in settings.identity.iterdir()}
-    first = asyncio.run(opening(renewed=False))
-    fresh = asyncio.run(opening(renewed=True))
-    assert fresh != first
-    assert {path.name: path.read_bytes() for path in settings.identity.iterdir()} == issued
-    assert asyncio.run(opening(renewed=False)) == fresh
+    def identity() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in settings.identity.iterdir()}
+
+    issued = identity()
+    first, fresh, again = (asyncio.run(opening(renewed=each)) for each in (False, True, False))
+    assert first != fresh == again
+    assert identity() == issued
 
 
 CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("server", ["a", "b"])
-@pytest.mark.parametrize("kept", ["compose", "kit", "kubernetes"])
-def test_what_keeps_a_server_in_a_container_keeps_its_journal(server: str, kept: str) -> None:
+def test_what_keeps_a_server_in_a_container_keeps_its_journal(server: str) -> None:
     """And gives it its keys without a way to change them, or a copy that nobody keeps."""
-    settings = (CHECKOUT / "deploy" / "compose" / f"server-{server}.toml").read_text()
+
+    def text(*place: str) -> str:
+        return CHECKOUT.joinpath(*place).read_text()
+
+    settings = text("deploy", "compose", f"server-{server}.toml")
     assert '\njournal = "journal"\n' in settings
     assert '\nidentity = "keys"\n' in settings
-    if kept == "compose":
-        text = (CHECKOUT / "docker-compose.yml").read_text()
-        part = text[text.index(f"\n  server_{server}:") :].partition("\n\n")[0]
-        volumes, volume = text[text.index("\nvolumes:") :], f"server-{server}-journal"
-    elif kept == "kit":
-        text = (CHECKOUT / "cli" / "machines" / f"server-{server}.yml").read_text()
-        part, volumes, volume = text, text[text.index("\nvolumes:") :], "journal"
-    else:
-        text = (CHECKOUT / "deploy" / kept / f"server-{server}.yml").read_text()
-        claims = text[text.index("volumeClaimTemplates:") :]
-        assert "- {name: journal, mountPath: /precad/journal}" in text
-        assert "metadata: {name: journal}" in claims
-        assert "metadata: {name: keys}" not in claims
-        return
-    assert re.search(rf"^ +- {volume}:/precad/journal$", part, re.MULTILINE)
-    assert re.search(r"^ +- \S+:/precad/keys:ro$", part, re.MULTILINE)
-    assert f"\n  {volume}:\n" in f"{volumes}\n"
+    compose, kit = text("docker-compose.yml"), text("cli", "machines", f"server-{server}.yml")
+    service = compose[compose.index(f"\n  server_{server}:") :].partition("\n\n")[0]
+    journal = f"server-{server}-journal"
+    for part, whole, volume in ((service, compose, journal), (kit, kit, "journal")):
+        assert re.search(rf"^ +- {volume}:/precad/journal$", part, re.MULTILINE)
+        assert re.search(r"^ +- \S+:/precad/keys:ro$", part, re.MULTILINE)
+        assert f"\n  {volume}:\n" in whole[whole.index("\nvolumes:") :] + "\n"
+    kubernetes = text("deploy", "kubernetes", f"server-{server}.yml")
+    claims = kubernetes[kubernetes.index("volumeClaimTemplates:") :]
+    assert "- {name: journal, mountPath: /precad/journal}" in kubernetes
+    assert "metadata: {name: journal}" in claims
+    assert "metadata: {name: keys}" not in claims
