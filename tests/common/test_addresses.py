@@ -27,8 +27,7 @@ GOOD = {
 
 @pytest.mark.parametrize("address", GOOD)
 def test_a_good_address_is_taken_apart(address: str) -> None:
-    assert address_fault(address) is None
-    assert split_address(address) == GOOD[address]
+    assert (address_fault(address), split_address(address)) == (None, GOOD[address])
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,7 @@ def test_only_who_listens_may_take_port_0() -> None:
     assert address_fault("127.0.0.1:65536", least_port=0) == "a port is 0 to 65535"
 
 
-SETTINGS = """
-task = "task.toml"
+SETTINGS = """task = "task.toml"
 identity = "keys"
 data = "records.csv"
 state = "state"
@@ -69,16 +67,8 @@ SERVER = 'task = "t"\nidentity = "k"\nstate = "s"\nlisten = "[::]:0"\n'
 @pytest.mark.parametrize(
     ("kind", "text", "found"),
     [
-        (
-            JoinSettings,
-            SETTINGS.replace("7301", "99999"),
-            "server_a = 'a.example:99999': a port is",
-        ),
-        (
-            ServerASettings,
-            f'{SERVER}server_b = "::1:1"\ndealer = "d:1"\n',
-            "server_b = '::1:1': give",
-        ),
+        (JoinSettings, SETTINGS.replace("7301", "99999"), "server_a = 'a.example:99999': a port "),
+        (ServerASettings, f'{SERVER}server_b = "::1:1"\ndealer = "d:1"\n', "server_b = '::1:1'"),
         (ServerASettings, f'{SERVER}server_b = "b:1"\ndealer = "d:0"\n', "dealer = 'd:0': a port"),
         (ServerASettings, SERVER.replace(":0", ":70000"), "listen = '[::]:70000': a port is 0"),
         (JoinSettings, SETTINGS + 'proxy = "socks5://planted:1"', "proxy = '…': give http://host"),
@@ -97,25 +87,19 @@ def test_settings_are_refused_by_the_fields_name_and_no_secret_is_repeated(
     assert "planted" not in str(refused.value)
 
 
-def test_settings_with_a_mark_of_their_encoding_are_read(tmp_path: Path) -> None:
-    (tmp_path / "settings.toml").write_text(SETTINGS, encoding="utf-8-sig")
-    assert JoinSettings.load(tmp_path / "settings.toml").client == "ward-3"
-
-
 def test_a_proxy_of_the_settings_goes_with_the_addresses_that_are_dialled(tmp_path: Path) -> None:
     text = SETTINGS + 'proxy = "http://user:pl%40nted@proxy.example:3128"\n'
-    (tmp_path / "settings.toml").write_text(text, encoding="utf-8")
+    # With a mark of their encoding.
+    (tmp_path / "settings.toml").write_text(text, encoding="utf-8-sig")
     settings = JoinSettings.load(tmp_path / "settings.toml")
-    for address in (settings.server_a, settings.server_b):
+    found = {"a.example:7301": settings.server_a, "b.example:7302": settings.server_b}
+    for plain, address in found.items():
         proxy = proxy_of(address)
         assert proxy is not None
-        assert proxy.address == "proxy.example:3128"
         assert proxy.authorization is not None
         # RFC 7617: base64 of user:pl@nted.
         assert proxy.authorization.reveal() == b"Basic dXNlcjpwbEBudGVk"
-        assert (
-            f"{address}" == str(address) == f"{address[0]}.example:730{1 + 'ab'.index(address[0])}"
-        )
+        assert (proxy.address, f"{address}", str(address)) == ("proxy.example:3128", plain, plain)
         shown = repr((proxy, address, settings))
         assert "nted" not in shown
         assert "dXNlcj" not in shown

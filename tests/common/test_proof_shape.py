@@ -87,10 +87,8 @@ def test_a_task_digest_covers_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_task_with_proofs_has_a_hundred_rows_or_more_and_no_dealer() -> None:
     task = task_with({"validation": "proof"})
-    assert task.projections == 100
-    assert not task.has_dealer
+    assert (task.projections, task.has_dealer, task_with({}).has_dealer) == (100, False, True)
     assert task_with({"validation": "proof", "projections": 128}).projections == 128
-    assert task_with({}).has_dealer
     for wrong, words in (({"projections": 99}, "at least 100"), ({"validation": "fss"}, "proof")):
         with pytest.raises(Misconfiguration, match=words):
             task_with({"validation": "proof", **wrong})

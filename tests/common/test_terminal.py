@@ -26,18 +26,13 @@ def test_nothing_of_a_text_is_a_control_or_markup() -> None:
 
 
 def test_a_file_gets_unbroken_lines_without_colours_or_spaces_at_their_ends() -> None:
-    out = io.StringIO()
+    out, table = io.StringIO(), Table("who", ">ε", "what")
     say(out, "word " * 60, style="red")
-    table = Table("who", ">ε", "what")
     table.add("a", "1.5", "x" * 200)
     table.add("bcd", "10")
     table.show(out)
-    assert out.getvalue().splitlines() == [
-        "word " * 60,
-        "who    ε  what",
-        f"a    1.5  {'x' * 200}",
-        "bcd   10",
-    ]
+    rows = ["who    ε  what", f"a    1.5  {'x' * 200}", "bcd   10"]
+    assert out.getvalue().splitlines() == ["word " * 60, *rows]
 
 
 def test_a_bar_draws_nothing_in_a_file_and_is_gone_from_a_terminal() -> None:
