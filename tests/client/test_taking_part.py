@@ -127,14 +127,19 @@ def test_the_update_goes_when_its_version_is_over(owner: MakeOwner) -> None:
     assert not kept(one, "pending.bin").exists()
 
 
-def test_an_update_that_was_lost_is_not_replaced(owner: MakeOwner, caplog: Log) -> None:
+@pytest.mark.parametrize("cover", [False, True])
+def test_an_update_that_was_lost_is_not_replaced_or_covered_with_zeros(
+    owner: MakeOwner, caplog: Log, *, cover: bool
+) -> None:
     """The state that held it is gone, the account says that it was shared."""
-    one = owner(Open(0, 0), Open(1, 0), Over(1, 0), Open(2, 1), Over(2, 1))
+    one = owner(Open(0, 0), Open(1, 0), Over(1, 0), Open(2, 1), task=COVERED if cover else {})
     lose_after_submit(one)
     one.run_until_done()
-    assert {each.version for each in one.script.sent if each.attempt > 0} == {1}
-    assert len(by_version(one.script.sent)[0]) == 1
-    assert "lost; sitting it out" in caplog.text
+    # Covered, the attempt at hand once more, and the next one: nothing of the records in either.
+    sent = [(each.attempt, each.x.tobytes() == ZEROS) for each in one.script.sent]
+    assert sent == [(0, False), *([(0, True), (1, True)] if cover else []), (2, False)]
+    assert one.open_account().participations == 2
+    assert cover or "lost; sitting it out" in caplog.text
 
 
 def charged_before(one: Owner, step: str) -> None:
@@ -187,12 +192,20 @@ def test_killed_at_any_step_one_version_shares_one_update_and_is_counted_before(
 # --- what a version costs ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("charges", [(0, 2), (2, 0), (2, 2), (1, 2)])
+@pytest.mark.parametrize(
+    ("first", "charges", "releases"),
+    [
+        *((True, charges, 2) for charges in ((0, 2), (2, 0), (2, 2), (1, 2))),
+        # Zeros that were answered with are no release.
+        (False, (1, 1), 0),
+    ],
+)
 def test_the_larger_of_both_servers_signatures_counts(
-    owner: MakeOwner, charges: tuple[int, int]
+    owner: MakeOwner, charges: tuple[int, int], releases: int, *, first: bool
 ) -> None:
-    one = owner(Open(0, 0), Open(1, 0), Open(2, 0, charges=charges), Over(2, 0))
-    assert one.run().epsilon == epsilon_of(one, 2)
+    early = (Open(n, 0, selected=first) for n in range(2 if first else 1))
+    one = owner(*early, Open(2, 0, charges=charges), Over(2, 0), task={} if first else COVERED)
+    assert one.run().epsilon == epsilon_of(one, releases)
 
 
 @pytest.mark.parametrize("m", [1, 99, 10**18])
@@ -207,11 +220,6 @@ def test_no_more_releases_are_counted_than_attempts_were_answered_with_the_updat
     assert (result.ended, len(one.script.sent)) == ("finished", 3)
     assert result.epsilon == epsilon_of(one, 0, 1)
     assert f"released {m} times before" in caplog.text
-
-
-def test_zeros_that_were_answered_with_are_no_release(owner: MakeOwner) -> None:
-    events = (Open(0, 0, selected=False), Open(1, 0, charges=(1, 1)), Over(1, 0))
-    assert owner(*events, task=COVERED).run().epsilon == epsilon_of(owner(), 0)
 
 
 def put_back(one: Owner, versions: int) -> None:
@@ -349,15 +357,6 @@ def test_an_owner_at_its_limit_stays_and_sends_zeros(owner: MakeOwner) -> None:
     assert [each.x.tobytes() == ZEROS for each in one.script.sent] == [n >= most for n in range(9)]
     assert {each.at for each in one.script.sent} == {WORK_S}
     assert result.epsilon <= 1.5
-
-
-def test_an_owner_that_lost_its_update_covers_with_zeros(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0), Open(1, 0), Over(1, 0), task=COVERED)
-    lose_after_submit(one)
-    one.run_until_done()
-    # The attempt at hand once more, and the next one: nothing of the records in either.
-    assert [each.x.tobytes() == ZEROS for each in one.script.sent] == [False, True, True]
-    assert one.open_account().participations == 1
 
 
 @pytest.mark.parametrize("wait_s", [None, 18.0, 3600.0])
