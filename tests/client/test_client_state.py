@@ -213,6 +213,9 @@ def test_the_limit_of_an_account_is_fixed_with_its_first_charge(log: Path) -> No
         with pytest.raises(Misconfiguration, match=r"limit is ε = 2, δ = 1e-05.*--raise-limit"):
             account(other, log)
     assert account(path=log).limit == account(2.0, log).limit == own.limit
+    for none in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(Misconfiguration, match="epsilon_limit"):
+            account(none)
 
 
 def test_a_limit_equal_to_the_tasks_epsilon_lasts_to_its_end(log: Path) -> None:
@@ -242,10 +245,9 @@ def test_a_limit_that_went_to_one_task_refuses_others_and_another_rate(log: Path
     for of, rate, name in ((other, 0.2, None), (TASK, 0.1, None), (TASK, 0.2, OTHER)):
         with pytest.raises(Misconfiguration, match=r"all of it went to task .* of their own"):
             OwnAccount(of, rate, None, log, name)
-
-
-def test_a_limit_never_goes_to_one_task_once_others_were_charged(log: Path) -> None:
-    account(path=log, task=task_of(50.0)).charge(0)
+    # Nor does one go to a single task once others were charged.
+    log.unlink()
+    account(path=log, task=other).charge(0)
     assert not account(1.01 * TIGHT, log).whole_task()
 
 
@@ -314,12 +316,6 @@ def test_a_limit_below_what_was_spent_before_is_refused(log: Path) -> None:
     own = account(4.0, log)
     own.charge(20)
     assert own.epsilon() == pytest.approx(cost(*[0] * 21))
-
-
-@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf])
-def test_a_limit_that_is_none_is_refused(limit: float) -> None:
-    with pytest.raises(Misconfiguration, match="epsilon_limit"):
-        account(limit)
 
 
 def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(

@@ -3,7 +3,6 @@ expand to is independent for every use; errors are the same beyond their process
 
 import copy
 import hmac
-import itertools
 import json
 import logging
 import pickle
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
 from precad.common.errors import Misconfiguration, MissingPackage, PrecadError, Rejection
@@ -131,25 +129,6 @@ def test_equality_is_by_constant_time_comparison(monkeypatch: pytest.MonkeyPatch
 
 KEY = Secret(bytes(range(32)))
 TINY = 1 << 16
-
-
-def test_key_purpose_and_every_part_of_the_context_separate_streams() -> None:
-    uses: list[tuple[Secret, str, tuple[bytes | int, ...]]] = [
-        (KEY, "p", (1, b"x")),
-        (Secret(bytes(32)), "p", (1, b"x")),
-        (KEY, "q", (1, b"x")),
-        (KEY, "p", (2, b"x")),
-        (KEY, "p", (1, b"y")),
-        (KEY, "p", (b"x", 1)),
-        (KEY, "p", (1, b"x", b"")),
-        (KEY, "p", (1,)),
-        (KEY, "p", ()),
-        (KEY, "", (b"p", 1, b"x")),
-    ]
-    streams = [Keystream(key, purpose, *context).read(32) for key, purpose, context in uses]
-    for one, other in itertools.combinations(streams, 2):
-        # Not only different as a whole: no shared word at any place.
-        assert not set(np.frombuffer(one, "<u4")) & set(np.frombuffer(other, "<u4"))
 
 
 def test_reading_in_pieces_is_reading_at_once() -> None:

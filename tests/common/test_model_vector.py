@@ -23,7 +23,6 @@ from precad.common.model import (
     save_model,
     tensors,
     to_bytes,
-    unrounded_start,
 )
 from precad.common.ring import encode
 from precad.common.task import Task
@@ -43,20 +42,11 @@ THETA = OLD.astype(np.float32)
 BOTH = pytest.mark.parametrize("theta", [THETA, OLD], ids=["float32", "float64"])
 
 
-def test_a_uniform_start_fills_plus_minus_one_over_root_fan_in() -> None:
-    model = task_of(initial="uniform", initial_seed=7).model
-    theta = initial_vector(model)
+def test_norms_start_at_one_and_biases_at_zero() -> None:
+    """Weights: tests/vectors/test_derivations.py, which has the bytes of a model too."""
+    theta = initial_vector(task_of(initial="uniform", initial_seed=7).model)
     assert theta.dtype == np.float32
-    assert (theta == unrounded_start(model).astype(np.float32)).all()
-    weight = theta[:100]
-    assert 0.19 < np.abs(weight).max() <= 1 / 5
-    assert abs(weight.mean()) < 0.2 / np.sqrt(3) / 10 * 4
     assert theta[100:].tolist() == [0.0] * 4 + [1.0] * 4
-
-
-def test_bytes_are_little_endian_numbers_of_the_vectors_own_size() -> None:
-    assert to_bytes(np.array([1.0, -2.5], np.float32)) == struct.pack("<2f", 1.0, -2.5)
-    assert to_bytes(np.array([1.0, -2.5])) == struct.pack("<2d", 1.0, -2.5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
