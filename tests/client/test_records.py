@@ -1,6 +1,11 @@
-"""A data owner's records in the forms that they come in."""
+"""A data owner's records in the forms that they come in: arrays, datasets, and tables that become
+numbers by the task's recipe. What can't be used is named with its place."""
 
+import json
+import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +13,14 @@ import pandas as pd
 import pytest
 import torch
 from scipy import sparse
+from tests.conftest import TaskMaker
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from precad.client.records.columns import Columns
+from precad.client.records.read_records import read_inputs, read_records
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
+from precad.common.task_schema import DataSection
 
 X = np.arange(24, dtype=np.float64).reshape(6, 4)
 Y = np.array([0, 1, 2, 0, 1, 2], np.int32)
@@ -146,3 +155,155 @@ def test_later_changes_of_the_arrays_do_not_count(convert: Callable[[object], An
     x[:], y[:] = np.nan, 99
     inputs, targets = records.take(np.arange(6))
     assert (inputs.tolist(), targets.tolist()) == (X.tolist(), Y.tolist())
+
+
+# --- tables by the task's recipe -----------------------------------------------------------------
+
+AGE = {"name": "age", "centre": 60.0, "scale": 20.0, "fill": 50.0}
+WARD = {"name": "ward", "kind": "categorical", "levels": ["A", "B"], "fill_level": "none"}
+DIED = {"name": "died", "kind": "categorical", "levels": ["no", "yes"]}
+RECIPE = DataSection.model_validate({"target": DIED, "columns": [AGE, WARD]})
+CSV = 'age,ward,died\n80,A,no\n, B ,yes\n40,"Z\nz",no\n60,,yes\n'
+ROWS = {
+    "age": [80, None, Decimal(40), 60.0],
+    "ward": ["A", "B", "Zz", None],
+    "died": ["no", "yes", "no", "yes"],
+}
+READ = [[1, 1, 0, 0], [-0.5, 0, 1, 0], [-1, 0, 0, 1], [0, 0, 0, 1]]
+DEAD = [0, 1, 0, 1]
+TWO = Columns(inputs=("age",), target="y")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "ward.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_table_becomes_the_recipes_numbers_whatever_its_owner_calls_a_column(
+    tmp_path: Path,
+) -> None:
+    """As in every other container: test_containers.py."""
+    data = write(tmp_path, CSV)
+    x, y = read_records(data, RECIPE)
+    assert (x.dtype, y.dtype, x.tolist(), y.tolist()) == (np.float32, np.int64, READ, DEAD)
+    assert read_inputs(data, RECIPE).tolist() == read_inputs(ROWS, RECIPE).tolist() == READ
+    renamed = write(tmp_path, CSV.replace("age", "Alter"))
+    assert read_records(renamed, RECIPE, Columns(rename={"age": "Alter"}))[0].tolist() == READ
+
+
+def test_without_a_recipe_a_table_of_numbers_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path, "a;b;y\n1,5;2;0\n3;4;1\n")
+    columns = Columns(inputs=("b", "a"), target="y", separator=";", decimal=",")
+    x, y = read_records(path, None, columns)
+    assert (x.tolist(), y.dtype, y.tolist()) == ([[2, 1.5], [4, 3]], np.int64, [0, 1])
+    assert read_records({"age": [1.0, 2.0], "y": [0.5, 1]}, None, TWO)[1].dtype == np.float32
+
+
+def without(column: dict[str, Any], key: str) -> DataSection:
+    bare = {name: value for name, value in column.items() if name != key}
+    others = [each for each in (AGE, WARD) if each["name"] != column["name"]]
+    return DataSection.model_validate({"target": DIED, "columns": [bare, *others]})
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe", "said"),
+    [
+        (CSV.replace("80", "old"), RECIPE, r"column age, record 0 \(line 2\) = 'old': isn't a num"),
+        (CSV.replace("60,", "1_0,"), RECIPE, r"record 3 \(line 6\) = '1_0': isn't a number"),
+        (CSV.replace("80", "1e42"), RECIPE, "must be finite"),
+        (CSV.replace("80", "inf"), RECIPE, "must be finite"),
+        (CSV.replace("no\n60", "perhaps\n60"), RECIPE, r"record 2 .*none of the task's levels"),
+        (CSV.replace("B ,yes", "B ,"), RECIPE, r"column died, record 1 .* is missing: mend it or"),
+        (CSV, without(AGE, "fill"), r"column age, record 1 .*give the column a fill in the task"),
+        (CSV, without(WARD, "fill_level"), "give the column a fill_level"),
+        (CSV.replace("ward", "Ward"), RECIPE, "no such column; it has age, Ward, died"),
+        (CSV.replace("age,ward", "ward,ward"), RECIPE, "names a column twice"),
+        (CSV + "1,2\n", RECIPE, r"line 7 = '2 cells': .*names 3 columns"),
+        ("age;ward;died\n", RECIPE, "separator.*';'"),
+        ("age,ward,died\n", RECIPE, "no records"),
+        ("", RECIPE, "no such column|no records"),
+        ('age,ward,died\n"1,2,3\n', RECIPE, "can't be read as CSV"),
+    ],
+)
+def test_a_cell_that_cannot_be_used_is_named_with_the_remedy(
+    text: str, recipe: DataSection, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        read_records(write(tmp_path, text), recipe)
+
+
+@pytest.mark.parametrize(
+    ("data", "recipe", "columns", "said"),
+    [
+        ("ward.xlsx", None, {}, "give a .npz file"),
+        ("nowhere.csv", None, {}, "no such file: mend"),
+        ("nowhere.npz", None, {}, "no such file: mend"),
+        (ROWS, None, {}, "columns.inputs"),
+        (ROWS, None, {"inputs": ("age",)}, "columns.target"),
+        (ROWS, None, {"inputs": ("ward",), "target": "died"}, "a number.*categorical column"),
+        (ROWS, None, {"rename": {"age": "old"}}, r"no \[data\]"),
+        ({"age": [1], "y": [1, 2]}, None, TWO.model_dump(), "different lengths"),
+        ({"age": [], "y": []}, None, TWO.model_dump(), "no records"),
+        # What the task says an owner doesn't.
+        (ROWS, RECIPE, {"inputs": ("age",)}, r"the task's \[data\] names the columns"),
+        (ROWS, RECIPE, {"target": "died"}, r"the task's \[data\] names the columns"),
+        (ROWS, RECIPE, {"rename": {"Age": "x"}}, "no such column: age, died, ward"),
+        (ROWS, RECIPE, {"input": ("age",)}, "unknown key"),
+    ],
+)
+def test_data_of_which_too_little_or_too_much_is_said_are_refused(
+    data: Any, recipe: DataSection | None, columns: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        read_records(data, recipe, Columns(**columns) if columns else None)
+
+
+def test_arrays_beside_a_recipe_must_have_its_shape(tmp_path: Path) -> None:
+    path = tmp_path / "ward.npz"
+    np.savez(path, x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
+    with pytest.raises(Misconfiguration, match="makes 4 numbers"):
+        read_records(path, RECIPE)
+
+
+def test_parquet_without_a_library_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (tmp_path / "ward.parquet").touch()
+    with pytest.raises(Misconfiguration, match=r"precad\[parquet\]"):
+        read_records(tmp_path / "ward.parquet", RECIPE)
+
+
+# --- the recipe itself -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "target", "said"),
+    [
+        ([AGE, AGE], DIED, "stands there twice"),
+        ([AGE], DIED | {"name": "age"}, "stands there twice"),
+        ([AGE | {"levels": ["a"]}], DIED, "isn't for a numeric column"),
+        ([WARD | {"centre": 1.0}], DIED, "isn't for a categorical column"),
+        ([WARD | {"levels": []}], DIED, "at least one"),
+        ([WARD | {"levels": ["A", "A"]}], DIED, "each level once"),
+        ([WARD | {"levels": ["A", "NA"]}], DIED, "means a missing value"),
+        ([AGE], DIED | {"fill_level": "no"}, "teaches nothing"),
+    ],
+)
+def test_a_recipe_that_means_nothing_is_refused(columns: Any, target: Any, said: str) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        DataSection.model_validate({"target": target, "columns": columns})
+
+
+def test_the_recipe_is_in_the_digest_and_a_task_without_one_is_as_before(
+    make_task: TaskMaker,
+) -> None:
+    plain = make_task(4)
+    recipe = RECIPE.model_dump(mode="json")
+    with_one = make_task(4, {"data": recipe})
+    recipe["columns"][0]["fill"] = 51.0
+    with_another = make_task(4, {"data": recipe})
+    assert len({each.digest for each in (plain, with_one, with_another)}) == 3
+    assert b"data" not in plain.canonical
+    assert type(plain).parse(json.loads(with_one.canonical)) == with_one
