@@ -103,26 +103,35 @@ def lose_after_submit(one: Owner) -> None:
 # --- one update a version ----------------------------------------------------------------------
 
 
-def test_every_attempt_of_a_version_shares_the_same_update_afresh(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0), Open(1, 0), Open(2, 0), Over(2, 0), Open(3, 1), Over(3, 1))
+def test_every_attempt_of_a_version_shares_the_same_update_afresh_at_the_public_time(
+    owner: MakeOwner,
+) -> None:
+    takes = [Open(n, 0, takes_s=takes_s) for n, takes_s in enumerate((0.0, 1.0, 6.9))]
+    one = owner(*takes, Over(2, 0), Open(3, 1), Over(3, 1))
+    seen: list[tuple[str, bool]] = []
+    one.script.on_step = lambda name: seen.append((name, kept(one, "pending.bin").exists()))
     result = one.run()
     assert (result.ended, result.submitted, result.counted) == ("finished", 4, 2)
     assert [view.version for view in one.computed] == [0, 1]
     found = by_version(one.script.sent)
-    assert {version: len(updates) for version, updates in found.items()} == {0: 1, 1: 1}
+    assert [(version, len(updates)) for version, updates in found.items()] == [(0, 1), (1, 1)]
     assert found[0] != found[1]
     seeds = {masked(each.pair[0]).seed.reveal() for each in one.script.sent}
     nonces = {each.pair[0].context.nonce for each in one.script.sent}
     salts = {masked(each.pair[1]).salt.reveal() for each in one.script.sent}
     assert len(seeds) == len(nonces) == len(salts) == 4
     assert result.epsilon == epsilon_of(one, 0, 0)
-
-
-def test_the_update_goes_when_its_version_is_over(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0), Over(0, 0))
-    seen: list[tuple[str, bool]] = []
-    one.script.on_step = lambda name: seen.append((name, kept(one, "pending.bin").exists()))
-    one.run()
+    # However soon the work is done, and once both servers have signed; none signs afterwards.
+    assert [each.at for each in one.script.sent] == [WORK_S] * 4
+    calls = one.script.calls
+    for attempt in range(4):
+        begun = next(at for at, name in enumerate(calls) if name.startswith(f"submit {attempt}"))
+        asked = [at for at, name in enumerate(calls) if name.endswith(f" {attempt}")]
+        signing = {calls[at] for at in asked if calls[at].startswith("opening")}
+        roles = (B,) if one.script.words else SERVERS
+        assert signing == {f"opening {role.value} {attempt}" for role in roles}
+        assert max(at for at in asked if calls[at] in signing) < begun
+    # The update goes when its version is over.
     assert ("statement server-b", False) in seen[seen.index(("after submit", True)) :]
     assert not kept(one, "pending.bin").exists()
 
@@ -302,28 +311,6 @@ def test_an_upgrade_that_does_not_fit_is_not_shared(owner: MakeOwner) -> None:
     result = one.run()
     assert (result.ended, 1 <= len(one.script.sent) < 9) == ("budget", True)
     assert one.open_account().epsilon() == epsilon_of(one, result.submitted - 1)
-
-
-# --- when, and what it looks like ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("takes_s", [0.0, 1.0, 6.9])
-def test_uploads_begin_at_the_public_time_however_soon_the_work_is_done(
-    owner: MakeOwner, takes_s: float
-) -> None:
-    one = owner(Open(0, 0, takes_s=takes_s), Open(1, 0, takes_s=takes_s), Over(1, 0))
-    one.run()
-    assert [each.at for each in one.script.sent] == [WORK_S, WORK_S]
-
-
-def test_both_servers_sign_before_anything_is_shared(owner: MakeOwner) -> None:
-    one = owner(Open(5, 0), Over(5, 0))
-    one.run()
-    calls = one.script.calls
-    first = next(i for i, name in enumerate(calls) if name.startswith("submit"))
-    asked = {f"opening {role.value} 5" for role in ((B,) if one.script.words else SERVERS)}
-    assert {name for name in calls[:first] if name.startswith("opening")} == asked
-    assert not any(name.startswith("opening") for name in calls[first:])
 
 
 # --- cover_uploads ------------------------------------------------------------------------------
