@@ -84,9 +84,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
         ({"enrolled": True, "present": True}, Kind.BAD, "another process takes part"),
     ],
 )
-def test_where_a_training_stands_is_said_for_this_owner(
-    reply: dict[str, Any], kind: Kind, said: str
-) -> None:
+def test_where_a_training_stands_is_said(reply: dict[str, Any], kind: Kind, said: str) -> None:
     found = _standing("server A", "a:1", WARD, ServerState(**reply))
     assert found.kind is kind
     assert said in found.text
@@ -163,9 +161,7 @@ def test_a_limit_says_how_many_rounds_it_allows_and_whether_it_leaves_room(tmp_p
 
 
 @pytest.mark.parametrize(("wait_s", "kind"), [(10_000.0, Kind.GOOD), (0.0, Kind.NOTE)])
-def test_an_owner_is_told_whether_its_work_ends_before_uploads_begin(
-    wait_s: float, kind: Kind
-) -> None:
+def test_an_owner_is_told_whether_its_work_ends_before_uploads(wait_s: float, kind: Kind) -> None:
     model = logistic(4, 3)
     changes = {"model": model_section(model, "logistic"), "deadlines.work": wait_s}
     task = task_with(changes | {"deadlines.collect": 20_000.0})

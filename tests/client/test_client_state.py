@@ -36,9 +36,7 @@ PAIR = pair_of(TASK, ME, 3)
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_a_pair_is_given_out_for_its_attempt_only_and_an_update_for_its_version(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_pair_is_for_its_attempt_and_an_update_for_its_version(kind: str, tmp_path: Path) -> None:
     pending = Pending(TASK, ME, None if kind == "memory" else tmp_path / "pending.bin")
     assert (pending.version, pending.attempt, pending.of_attempt(3)) == (None, None, None)
     pending.keep(2, X, PAIR, 0)
@@ -57,9 +55,7 @@ def test_a_pair_is_given_out_for_its_attempt_only_and_an_update_for_its_version(
 
 
 @pytest.mark.parametrize(("update", "re_releases"), [(X, 0), (X, 7), (X, None), (None, None)])
-def test_the_same_bytes_come_back_after_a_restart(
-    tmp_path: Path, update: Any, re_releases: int | None
-) -> None:
+def test_the_same_bytes_come_back(tmp_path: Path, update: Any, re_releases: int | None) -> None:
     path = tmp_path / "pending.bin"
     Pending(TASK, ME, path).keep(2, update, PAIR, re_releases)
     again = Pending(TASK, ME, path).of_attempt(3)
@@ -136,9 +132,7 @@ def filled(own: OwnAccount) -> int:
     return version
 
 
-def test_a_version_is_charged_once_and_a_further_release_takes_the_place_of_the_one_before(
-    log: Path,
-) -> None:
+def test_a_version_is_charged_once_by_the_most_of_its_releases(log: Path) -> None:
     own = account(path=log)
     for number, releases in ((0, 0), (1, 2), (1, 1), (1, 0), (0, 1)):
         own.charge(number, releases)

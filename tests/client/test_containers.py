@@ -236,9 +236,7 @@ def test_a_table_means_the_same_in_every_container(kind: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("use", ["level, filled", "level", "class"])
 @pytest.mark.parametrize("container", ["pandas", "parquet of pandas"])
-def test_a_code_that_a_float_has_rounded_is_refused(
-    use: str, container: str, tmp_path: Path
-) -> None:
+def test_a_code_that_a_float_rounded_is_refused(use: str, container: str, tmp_path: Path) -> None:
     data = contained(container, KINDS["beyond 2^53 with a gap"], tmp_path)
     with pytest.raises(Misconfiguration, match="that was rounded: keep such codes"):
         read_records(data, recipe(use))
@@ -273,7 +271,7 @@ COMMAS = Columns(separator=";", decimal=",")
 
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("use", ["number, filled", "level, filled"])
-def test_a_number_that_means_a_gap_does_so_in_every_container(
+def test_a_number_that_means_a_gap_does_so_anywhere(
     container: str, use: str, tmp_path: Path
 ) -> None:
     """-9 in a text file was filled, and in a frame it was a value."""

@@ -62,7 +62,7 @@ def counts_as_zero(x: Any, y: Any, record: int, *, ignored: bool = False, **how:
 
 @pytest.mark.parametrize("label", [3, 10**9, -1, 2**63 - 1, -(2**63), -100])
 @pytest.mark.parametrize("loss", [cross_entropy, nn.CrossEntropyLoss()])
-def test_a_label_that_is_no_class_counts_as_zero_and_costs_its_neighbours_nothing(
+def test_a_label_that_is_no_class_counts_as_zero_and_costs_no_neighbour(
     label: int, loss: Loss
 ) -> None:
     # Torch's losses ignore -100: a gradient of zero without our doing.
@@ -72,9 +72,7 @@ def test_a_label_that_is_no_class_counts_as_zero_and_costs_its_neighbours_nothin
 
 @pytest.mark.parametrize("token", [50, 51, 10**6, -1, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize("chunk", [1, 6, 64])
-def test_a_token_that_is_no_row_counts_as_zero_and_trains_no_neighbours_table(
-    token: int, chunk: int
-) -> None:
+def test_a_token_that_is_no_row_counts_as_zero_and_trains_no_table(token: int, chunk: int) -> None:
     """Without a check, torch's batched embedding reads and trains the next record's copy."""
     model = nn.Sequential(nn.Embedding(50, 2), nn.Flatten(), nn.Linear(8, 3))
     theta = np.random.default_rng(4).normal(size=sum(p.numel() for p in model.parameters()))
@@ -101,9 +99,7 @@ def test_a_record_at_which_the_model_raises_costs_its_neighbours_nothing(chunk: 
     ),
     st.integers(0, 2**32),
 )
-def test_no_model_that_a_server_serves_makes_an_owner_fall_silent(
-    values: list[float], seed: int
-) -> None:
+def test_no_model_that_is_served_makes_an_owner_fall_silent(values: list[float], seed: int) -> None:
     generator = np.random.default_rng(seed)
     theta, x, y = THETA.copy(), X.copy(), Y.copy()
     theta[generator.integers(0, TASK.dimension, len(values))] = values
@@ -148,9 +144,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 8, 15, 16])
-def test_the_work_of_an_attempt_is_that_of_m_records(
-    size: int, kernels: list[tuple[int, int]]
-) -> None:
+def test_an_attempts_work_is_that_of_m_records(size: int, kernels: list[tuple[int, int]]) -> None:
     padded, _ = update(indices=range(size), chunk=6, most=16)
     assert [slots for _, slots in kernels] == [6, 6, 6]
     assert sum(records for records, _ in kernels) == size
@@ -204,9 +198,7 @@ def owner(y: Any = Y, state: Path | None = None) -> DataOwner:
     )  # fmt: skip
 
 
-def test_an_owners_work_is_padded_and_work_for_show_touches_no_record(
-    kernels: list[tuple[int, int]],
-) -> None:
+def test_an_owners_work_is_padded_and_for_show_touches_none(kernels: list[tuple[int, int]]) -> None:
     one = owner()
     one.update(VIEW)
     assert not one.update(replace(VIEW, covering=True)).any()

@@ -153,7 +153,7 @@ def test_the_objective_is_in_the_digest_and_a_task_without_one_is_as_before() ->
 
 
 @pytest.mark.parametrize(("drawn", "most"), [(0, 12), (1, 12), (9, 12), (12, 12)])
-def test_the_work_is_that_of_the_padded_sample(
+def test_work_is_that_of_the_padded_sample(
     drawn: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[int, ...]] = []

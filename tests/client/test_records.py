@@ -126,9 +126,7 @@ def test_data_that_cannot_be_used_are_refused_at_once(data: object, message: str
     [(np.nan, np.float32), (np.inf, np.float64), (-np.inf, np.float32), (1e300, np.float64)],
 )
 @pytest.mark.parametrize("place", ["input[2]", "target"])
-def test_a_value_that_is_not_finite_in_float32_is_named(
-    value: float, dtype: type, place: str
-) -> None:
+def test_a_value_not_finite_in_float32_is_named(value: float, dtype: type, place: str) -> None:
     x: Any = X.astype(dtype)
     y = x[:, 0].copy()
     (x[:, 2] if place == "input[2]" else y)[4] = value
@@ -180,9 +178,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_table_becomes_the_recipes_numbers_whatever_its_owner_calls_a_column(
-    tmp_path: Path,
-) -> None:
+def test_a_table_becomes_the_recipes_numbers_by_its_owners_names(tmp_path: Path) -> None:
     """As in every other container: test_containers.py."""
     data = write(tmp_path, CSV)
     x, y = read_records(data, RECIPE)
@@ -266,9 +262,7 @@ def test_arrays_beside_a_recipe_must_have_its_shape(tmp_path: Path) -> None:
         read_records(path, RECIPE)
 
 
-def test_parquet_without_a_library_names_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_without_a_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "ward.parquet").touch()
     with pytest.raises(Misconfiguration, match=r"precad\[parquet\]"):
@@ -296,9 +290,7 @@ def test_a_recipe_that_means_nothing_is_refused(columns: Any, target: Any, said:
         DataSection.model_validate({"target": target, "columns": columns})
 
 
-def test_the_recipe_is_in_the_digest_and_a_task_without_one_is_as_before(
-    make_task: TaskMaker,
-) -> None:
+def test_a_recipe_is_in_the_digest_and_without_one_it_is_as_before(make_task: TaskMaker) -> None:
     plain = make_task(4)
     recipe = RECIPE.model_dump(mode="json")
     with_one = make_task(4, {"data": recipe})

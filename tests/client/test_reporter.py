@@ -71,7 +71,7 @@ def play(
 # --- what is told ------------------------------------------------------------------------------
 
 
-def test_each_round_is_told_in_order_with_what_it_cost_and_in_a_file_for_this_user_alone(
+def test_each_round_is_told_in_order_with_its_cost_and_in_a_private_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -254,7 +254,7 @@ def test_an_interrupted_owner_waits_for_no_callback() -> None:
     free.set()
 
 
-def test_a_history_that_cannot_be_written_stops_nothing(
+def test_an_unwritable_history_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / HISTORY_FILE).mkdir()

@@ -103,7 +103,7 @@ def lose_after_submit(one: Owner) -> None:
 # --- one update a version ----------------------------------------------------------------------
 
 
-def test_every_attempt_of_a_version_shares_the_same_update_afresh_at_the_public_time(
+def test_every_attempt_shares_its_versions_update_afresh_at_the_public_time(
     owner: MakeOwner,
 ) -> None:
     takes = [Open(n, 0, takes_s=takes_s) for n, takes_s in enumerate((0.0, 1.0, 6.9))]
@@ -286,9 +286,7 @@ def test_a_statement_as_long_as_a_message_may_be_keeps_no_owner_busy(owner: Make
     assert time.process_time() - began < 10
 
 
-def test_beyond_the_limit_an_owner_leaves_without_a_word_until_it_raises_it(
-    owner: MakeOwner,
-) -> None:
+def test_beyond_the_limit_an_owner_leaves_quietly_until_it_raises_it(owner: MakeOwner) -> None:
     one = owner(*versions(9), limit=1.5)
     most = one.open_account().rounds_left(9)
     assert 1 < most < 9
@@ -316,7 +314,7 @@ def test_an_upgrade_that_does_not_fit_is_not_shared(owner: MakeOwner) -> None:
 # --- cover_uploads ------------------------------------------------------------------------------
 
 
-def test_an_undrawn_owner_does_and_sends_what_a_drawn_one_does_but_zeros(
+def test_an_undrawn_owner_does_what_a_drawn_one_does_but_zeros(
     owner: MakeOwner, tmp_path: Path
 ) -> None:
     def play(*, selected: bool) -> Owner:
@@ -430,9 +428,7 @@ def test_a_server_whose_unasked_statement_says_less_is_shown_its_own(
     assert len(script.shown[A]) == (2 if script.words else 3)
 
 
-def test_a_version_that_a_server_has_stated_as_over_is_sat_out(
-    owner: MakeOwner, caplog: Log
-) -> None:
+def test_a_version_that_a_server_stated_as_over_is_sat_out(owner: MakeOwner, caplog: Log) -> None:
     """Both lost their newest models, and won't take them back: the version runs again."""
     one = owner(*versions(1))
     one.script.takes_back = False
@@ -560,9 +556,7 @@ def test_an_honest_submission_that_is_not_counted_is_a_warning(
     assert ("may be bad" in caplog.text) is not all(states)
 
 
-def test_all_that_an_owner_keeps_is_for_this_user_alone_and_refused_by_name_when_it_is_damaged(
-    owner: MakeOwner,
-) -> None:
+def test_all_that_an_owner_keeps_is_its_own_and_refused_when_damaged(owner: MakeOwner) -> None:
     one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
     modes: dict[str, int] = {}
 

@@ -31,9 +31,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def test_tasks_share_the_key_that_is_made_at_first_until_one_has_new_coins(
-    identity: Path, journal: Path
-) -> None:
+def test_tasks_share_the_first_key_until_one_has_new_coins(identity: Path, journal: Path) -> None:
     """Also where both have one journal's folder, one after the other."""
     first, fresh = read_coin_key(identity, journal, WARDS), Secret.random()
     assert len(first) == 32

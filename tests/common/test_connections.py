@@ -128,9 +128,7 @@ def test_many_clients_leave_the_servers_places_and_the_first_stay(
     assert not any(ended(*servers))
 
 
-def test_a_call_before_the_connection_is_seen_counts_and_the_processs_own_sockets_stay(
-    port: Port,
-) -> None:
+def test_a_call_before_its_connection_is_seen_counts_and_own_sockets_stay(port: Port) -> None:
     """Links to other ports: the other server's, the dealer's, the database's."""
     (called,) = port.connect(ONE)
     with (

@@ -64,9 +64,7 @@ def test_a_written_file_is_whole_and_on_the_disk(disk: Disk, tmp_path: Path) -> 
     assert names(tmp_path) == {"file", "first"}
 
 
-def test_several_files_are_on_the_disk_each_and_their_folder_once(
-    disk: Disk, tmp_path: Path
-) -> None:
+def test_several_files_are_on_the_disk_and_their_folder_once(disk: Disk, tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"older and longer")
     wanted = {"a": b"one", "b": b"two"}
     files.write_files(tmp_path, wanted)
@@ -131,9 +129,7 @@ def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
         assert disk.has(path, new=version == 4)
 
 
-def test_update_and_pair_are_on_the_disk_before_anything_is_sent(
-    disk: Disk, tmp_path: Path
-) -> None:
+def test_update_and_pair_are_on_the_disk_before_any_is_sent(disk: Disk, tmp_path: Path) -> None:
     path = tmp_path / "pending.bin"
     Pending(TASK, ONE, path).keep(2, np.arange(8), pair_of(TASK), 0)
     assert disk.has(path)

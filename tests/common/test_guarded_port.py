@@ -148,7 +148,7 @@ def test_a_message_that_is_no_message_is_refused_and_fills_no_log(
     assert "a call failed" not in caplog.text
 
 
-def test_a_message_that_does_not_come_ends_its_call(
+def test_a_message_that_never_comes_ends_its_call(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guarded_port, "REQUEST_S", 0.1)
@@ -273,7 +273,7 @@ def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request
     ],
     ids=["an older server B", "an older server A"],
 )
-def test_on_a_link_to_an_older_server_nothing_is_said_but_why_it_ends(
+def test_a_link_to_an_older_server_says_why_it_ends(
     option: Any, said: str, *, greets: bool
 ) -> None:
     with (

@@ -101,9 +101,7 @@ TWO_KINDS_OF_KEYS = ONES.replace(b"'shape'", b"b'hape'")
         ("signing-request", "signing-request", CURVE, NO_CURVE),
     ],
 )
-def test_a_damaged_certificate_list_request_or_key(
-    target: str, of: str, old: bytes, new: bytes
-) -> None:
+def test_a_damaged_certificate_list_or_key(target: str, of: str, old: bytes, new: bytes) -> None:
     refused(target, patched(seed(of), old, new))
 
 

@@ -78,9 +78,7 @@ AS_PEOPLE_LEAVE_THEM: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("left", AS_PEOPLE_LEAVE_THEM)
-def test_files_as_people_leave_them_are_read_and_written_anew_for_grpc(
-    folder: Path, left: str
-) -> None:
+def test_files_as_people_leave_them_are_written_anew_for_grpc(folder: Path, left: str) -> None:
     plain = Identity.load(folder)
     own = x509.load_pem_x509_certificate(plain.cert)
     for path in folder.glob("*.pem"):

@@ -115,9 +115,7 @@ def test_who_asks_without_end_gets_what_was_computed(caplog: pytest.LogCaptureFi
         assert "rounds_done 2.0" in read(address)
 
 
-def test_connections_are_taken_one_after_the_other_at_a_pace(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_connections_are_taken_one_by_one_at_a_pace(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever reaches the port could take most of a core of a server with 800 a second."""
     clock = LeapingClock()
     with shown(caplog, list, clock) as address:
@@ -127,9 +125,7 @@ def test_connections_are_taken_one_after_the_other_at_a_pace(
         assert clock.now() - began >= 4 * PACE_S
 
 
-def test_what_fails_is_said_in_the_log_and_not_to_the_caller(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_fails_is_said_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
     fails = [True, False]
 
     def collect() -> Iterator[Metric]:

@@ -225,7 +225,7 @@ def test_every_piece_is_the_same_however_it_is_cut(start: int) -> None:
         assert np.concatenate(parts).tolist() == whole.tolist()
 
 
-def test_words_below_p_that_were_too_large_twice_come_from_the_third_stream(
+def test_words_that_were_too_large_twice_come_from_the_third_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def drawn(_self: FieldKeystream, again: int, start: int, count: int) -> np.ndarray:

@@ -51,7 +51,7 @@ def test_no_other_sizes_cost_less(shape: ProofShape) -> None:
         (2**33, 2**25, 100, "dimension"),
     ],
 )
-def test_sizes_without_a_sound_proof_are_refused(
+def test_sizes_of_no_sound_proof_are_refused(
     dimension: int, bound: int, rows: int, named: str
 ) -> None:
     with pytest.raises(Misconfiguration, match=named):

@@ -45,9 +45,7 @@ def give_up(retries: Retries) -> None:
         retries.wait(GONE)
 
 
-def test_waits_grow_to_the_total_and_what_worked_makes_the_next_failure_a_first_one(
-    lonely: Lonely,
-) -> None:
+def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(lonely: Lonely) -> None:
     retries = Retries(10, RetryPolicy(1, 3), lonely)
     for _ in range(3):
         retries.wait(GONE)
@@ -60,7 +58,7 @@ def test_waits_grow_to_the_total_and_what_worked_makes_the_next_failure_a_first_
 
 
 @pytest.mark.parametrize(("from_now", "left"), [(True, 6), (False, 10)])
-def test_the_total_counts_from_the_first_failure_or_from_now(
+def test_the_total_counts_from_a_failure_or_from_now(
     lonely: Lonely, *, from_now: bool, left: float
 ) -> None:
     retries = Retries(10, RetryPolicy(20, 20), lonely, counted_from_now=from_now)
@@ -88,9 +86,7 @@ def test_a_patient_call_is_never_given_more_than_what_is_left(lonely: Lonely) ->
     assert given == [3.0, 1.8, 0.6]
 
 
-def test_waiting_for_submissions_ends_at_the_deadline_and_not_later(
-    lonely: Lonely, tmp_path: Path
-) -> None:
+def test_waiting_for_submissions_ends_at_the_deadline(lonely: Lonely, tmp_path: Path) -> None:
     inbox = Inbox(Role.SERVER_A, task_with({}), verifier(), tmp_path, lonely)
     names = [ClientId("ward-1"), ClientId("ward-2")]
     inbox.open(Opened(3, 3, tuple(names), Digest(b"\2" * 32), frozenset()))
@@ -144,9 +140,7 @@ def test_it_tries_again_with_growing_waits_and_ends_when_it_works_or_after_an_ou
     assert "trying again" in session.progress.error
 
 
-def test_what_trying_again_cannot_mend_ends_it_at_once(
-    clock: LeapingClock, session: Session
-) -> None:
+def test_what_trying_again_cannot_mend_ends_it(clock: LeapingClock, session: Session) -> None:
     def differ() -> None:
         raise PeerViolation("the servers' trainings differ")
 
@@ -190,7 +184,7 @@ def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Se
     assert (clock.slept, session.progress.error) == ([0.2, 0.4, 0.2, 0.4], "")
 
 
-def test_whoever_comes_back_is_said_to_be_back_and_after_how_long(
+def test_who_comes_back_is_said_to_be_back_after_how_long(
     clock: LeapingClock, session: Session
 ) -> None:
     """The first contact is no return; a return after several tries counts from the first loss."""
