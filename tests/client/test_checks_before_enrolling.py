@@ -53,9 +53,6 @@ def test_an_attempt_that_fails_is_a_finding_and_a_bug_stays_loud() -> None:
         findings.attempt("data", lambda: 1 // 0)
 
 
-# --- servers -----------------------------------------------------------------------------------
-
-
 def test_a_server_that_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -107,9 +104,6 @@ def test_the_clock_that_is_off_is_named(ahead: dict[Role, float], said: str) -> 
     assert said in found.text
     assert (found.kind is Kind.GOOD) == ("agrees" in said)
     assert _clocks({}) == []
-
-
-# --- the owner's own disk, account and pace -------------------------------------------------------
 
 
 def test_a_state_folder_in_use_and_a_full_disk_are_said(

@@ -127,9 +127,6 @@ def test_a_layer_that_can_t_draw_again_passes(error: type[Exception]) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# --- a file of weights ---------------------------------------------------------------------------
-
-
 def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
     module = trained()
     task = task_from(module, tmp_path / "w.safetensors")
@@ -272,9 +269,6 @@ def test_file_and_digest_belong_together() -> None:
     ):
         with pytest.raises(Misconfiguration, match="--from WEIGHTS writes all three"):
             task_with(values)
-
-
-# --- buffers -------------------------------------------------------------------------------------
 
 
 class Scaled(nn.Module):

@@ -123,9 +123,6 @@ def test_an_owner_without_memory_is_absent_and_sends_no_zeros(error: Exception) 
         update(loss=loss)
 
 
-# --- the work ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Sizes of all kernel calls: records, and slots."""
@@ -184,8 +181,6 @@ def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays(
     assert seen[-1]
     assert (tiny * tiny)[0] != 0
 
-
-# --- the owner ---------------------------------------------------------------------------------
 
 VIEW = RoundView(3, THETA, Digest(bytes(32)))
 

@@ -101,9 +101,6 @@ def test_shapes_and_types_that_do_not_fit_are_told_in_words(x: Any, y: Any, said
     refused(said, linear(), cross_entropy, x, y)
 
 
-# --- losses and models that mix records ----------------------------------------------------------
-
-
 def pairs(outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     """Neighbours in the batch are two views of one thing (as NT-Xent has it)."""
     unit = functional.normalize(outputs, dim=1)

@@ -79,9 +79,6 @@ def test_records_that_the_model_cannot_take_are_named() -> None:
         APPLIED.evaluate(THETA, records)
 
 
-# --- built-in models -----------------------------------------------------------------------------
-
-
 def section(module: nn.Module, architecture: str, initial: str = "zeros") -> ModelSection:
     return ModelSection.model_validate(model_section(module, architecture, initial))
 
@@ -129,9 +126,6 @@ def test_a_vector_becomes_the_models_parameters_in_order() -> None:
     # A network that starts uniform has unequal hidden units.
     start = initial_vector(section(module, "mlp", "uniform"))
     assert start[:3].tolist() != start[3:6].tolist()
-
-
-# --- the commands ------------------------------------------------------------------------------
 
 
 @pytest.fixture

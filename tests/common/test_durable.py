@@ -111,9 +111,6 @@ def test_each_appended_line_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-# --- what has to be durable ----------------------------------------------------------------------
-
-
 def test_the_model_is_on_the_disk_when_it_counts_as_kept(disk: Disk, tmp_path: Path) -> None:
     save_model(tmp_path / "model.safetensors", TASK, 3, np.zeros(8))
     assert disk.has(tmp_path / "model.safetensors")

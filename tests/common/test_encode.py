@@ -48,9 +48,6 @@ def test_a_bound_below_one_unit_is_refused(bound: int) -> None:
         clip_update(np.ones(2, dtype=np.int64), bound, 20)
 
 
-# --- the ring ------------------------------------------------------------------------------------
-
-
 def test_signed_representatives() -> None:
     values = (2**63 - 1, 2**63, 2**64 - 1, -(2**63) - 1, 5 * 2**64 + 7)
     assert [signed(value) for value in values] == [2**63 - 1, -(2**63), -1, 2**63 - 1, 7]

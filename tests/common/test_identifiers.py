@@ -55,8 +55,6 @@ def test_an_error_is_the_same_beyond_its_process(error: PrecadError) -> None:
     assert (type(there), str(there), vars(there)) == (type(error), str(error), vars(error))
 
 
-# --- secrets -----------------------------------------------------------------------------------
-
 DATA = bytes(range(200, 232))
 SECRET = Secret(DATA)
 
@@ -122,9 +120,6 @@ def test_equality_is_by_constant_time_comparison(monkeypatch: pytest.MonkeyPatch
     assert Secret(DATA[::-1]) != SECRET
     assert len(compared) == 2
     assert SECRET != DATA
-
-
-# --- expansion -----------------------------------------------------------------------------------
 
 
 KEY = Secret(bytes(range(32)))

@@ -94,8 +94,6 @@ def test_a_commitment_to_a_seed_or_salt_of_another_length_never_opens() -> None:
             assert not opens(commit(A, CONTEXT.digest, salt, seed), A, CONTEXT.digest, salt, seed)
 
 
-# --- for every vector and context ----------------------------------------------------------------
-
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 2**32])
 vectors = st.lists(words, min_size=1, max_size=40).map(lambda x: np.array(x, dtype=np.int64))
 contexts = st.builds(
