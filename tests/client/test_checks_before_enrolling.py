@@ -14,18 +14,9 @@ from tests.rig.keys import identity
 from tests.rig.tasks import task_with
 from torch.nn import functional
 
+from precad.client import check_before_enrolling as checks
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.check_before_enrolling import (
-    SKEW_S,
-    Findings,
-    Kind,
-    _clocks,
-    _standing,
-    look_at_limit,
-    look_at_owner,
-    look_at_servers,
-    look_at_state,
-)
+from precad.client.check_before_enrolling import Findings, Kind
 from precad.client.connection import ServerState
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.client.own_account import OwnAccount
@@ -57,7 +48,9 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         addresses = {A: address, B: address}
-        look = look_at_servers(None, WARD, identity(Principal.client(WARD.name)), addresses, 0.5)
+        look = checks.look_at_servers(
+            None, WARD, identity(Principal.client(WARD.name)), addresses, 0.5
+        )
         findings = look()
     assert [each.kind for each in findings] == [Kind.BAD, Kind.BAD]
     assert all("didn't answer within 0.5 s" in each.text for each in findings)
@@ -82,12 +75,12 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     ],
 )
 def test_where_a_training_stands_is_said(reply: dict[str, Any], kind: Kind, said: str) -> None:
-    found = _standing("server A", "a:1", WARD, ServerState(**reply))
+    found = checks._standing("server A", "a:1", WARD, ServerState(**reply))
     assert found.kind is kind
     assert said in found.text
 
 
-FAR = 3 * SKEW_S
+FAR = 3 * checks.SKEW_S
 
 
 @pytest.mark.parametrize(
@@ -100,20 +93,20 @@ FAR = 3 * SKEW_S
     ],
 )
 def test_the_clock_that_is_off_is_named(ahead: dict[Role, float], said: str) -> None:
-    (found,) = _clocks(ahead)
+    (found,) = checks._clocks(ahead)
     assert said in found.text
     assert (found.kind is Kind.GOOD) == ("agrees" in said)
-    assert _clocks({}) == []
+    assert checks._clocks({}) == []
 
 
 def test_a_state_folder_in_use_and_a_full_disk_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def said() -> str:
-        (found,) = look_at_state(task_with({}), tmp_path, None).wrong
+        (found,) = checks.look_at_state(task_with({}), tmp_path, None).wrong
         return found.text
 
-    assert not look_at_state(task_with({}), tmp_path / "new" / "state", None).wrong
+    assert not checks.look_at_state(task_with({}), tmp_path / "new" / "state", None).wrong
     assert not (tmp_path / "new").exists()
     with state_lock(tmp_path):
         assert "another process takes part" in said()
@@ -126,12 +119,12 @@ def test_a_state_folder_in_use_and_a_full_disk_are_said(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    (found,) = look_at_state(task_with({}), tmp_path / "state", None).wrong
+    (found,) = checks.look_at_state(task_with({}), tmp_path / "state", None).wrong
     assert "can't be written (Permission denied)" in found.text
 
 
 def of_limit(task: Task, account: OwnAccount) -> tuple[Kind, str]:
-    (found,) = look_at_limit(task, account)
+    (found,) = checks.look_at_limit(task, account)
     return found.kind, found.text
 
 
@@ -160,7 +153,7 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads(wait_s: float, ki
     changes = {"model": model_section(model, "logistic"), "deadlines.work": wait_s}
     task = task_with(changes | {"deadlines.collect": 20_000.0})
     records = as_records((np.ones((20, 4), np.float32), np.zeros(20, np.int64)))
-    found = look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy)
+    found = checks.look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy)
     (pace,) = (each for each in found if each.about == "pace")
     assert (pace.kind, "deadlines.work" in pace.text) == (kind, kind is Kind.NOTE)
     assert found.wrong == ()

@@ -14,14 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from precad.accounting.guarantees import planned_guarantees
+from precad.client.gradients import objectives
 from precad.client.gradients.local_update import local_update
-from precad.client.gradients.objectives import (
-    MOST_COPIES,
-    Augmentation,
-    Objective,
-    divergence,
-    macer_hinge,
-)
+from precad.client.gradients.objectives import MOST_COPIES, Augmentation, Objective
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import load_vector, model_section
@@ -212,16 +207,16 @@ def test_the_adversarial_copies_lie_in_the_ball_and_cost_more() -> None:
 
 def test_regularisers_are_zero_where_copies_agree_and_positive_where_they_do_not() -> None:
     logits = torch.tensor([[2.0, -1.0, 0.5]])
-    assert float(divergence(logits, logits.expand(3, 3)).abs().max()) < 1e-6
+    assert float(objectives.divergence(logits, logits.expand(3, 3)).abs().max()) < 1e-6
     other = torch.tensor([[0.0, 1.0, 0.5]])
     p, q = torch.softmax(logits, dim=1), torch.softmax(other, dim=1)
-    torch.testing.assert_close(divergence(logits, other), (p * (p / q).log()).sum(dim=1))
+    torch.testing.assert_close(objectives.divergence(logits, other), (p * (p / q).log()).sum(dim=1))
 
 
 @pytest.mark.parametrize(("top", "applies"), [(0.7, True), (0.2, False)])
 def test_the_hinge_is_of_right_predictions_only(top: float, *, applies: bool) -> None:
     probabilities = torch.tensor([top, 0.9 - top, 0.1], requires_grad=True)
-    hinge = macer_hinge(probabilities, torch.tensor(0), 8.0)
+    hinge = objectives.macer_hinge(probabilities, torch.tensor(0), 8.0)
     assert bool(hinge > 0) is applies
     (slope,) = torch.autograd.grad(hinge, probabilities)
     assert bool(slope.any()) is applies

@@ -23,14 +23,7 @@ from precad.accounting.events import poisson_gaussian
 from precad.client import reporter as shown_by
 from precad.client.participation import Evaluation, Participation, RoundInfo, VersionOver
 from precad.client.participation import TrainedModel as Model
-from precad.client.reporter import (
-    HISTORY_FILE,
-    NotebookDisplay,
-    OwnerProgress,
-    Reporter,
-    TerminalDisplay,
-    display_for,
-)
+from precad.client.reporter import HISTORY_FILE, OwnerProgress, Reporter, display_for
 from precad.common.model import model_digest
 from precad.common.task import Task
 
@@ -309,7 +302,7 @@ def test_nobody_is_shown_anything_where_nobody_looks(capsys: pytest.CaptureFixtu
 @pytest.mark.usefixtures("at_noon")
 def test_a_terminal_shows_the_round_what_it_cost_and_what_is_waited_for() -> None:
     out = Terminal()
-    display = TerminalDisplay("ward-3", 400, out)
+    display = shown_by.TerminalDisplay("ward-3", 400, out)
     display.start()
     display.round(info())
     display.doing("waiting for server A", NOON + 110)
@@ -367,7 +360,7 @@ def test_a_notebook_gets_one_output_that_changes_and_needs_no_widgets(
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", drawing)
     found = display_for("ward-<3>", 400)
-    assert isinstance(found, NotebookDisplay)
+    assert isinstance(found, shown_by.NotebookDisplay)
     found.start()
     found.doing("waiting for server A", NOON + 60)
     assert "waiting for server A, 60 s left" in found.markup()

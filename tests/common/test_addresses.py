@@ -6,14 +6,9 @@ import pytest
 
 from precad.aggregator.settings import ServerASettings
 from precad.client.owner_settings import JoinSettings
+from precad.common import process_settings
 from precad.common.errors import Misconfiguration
-from precad.common.process_settings import (
-    HttpProxy,
-    address_fault,
-    by_proxy,
-    proxy_of,
-    split_address,
-)
+from precad.common.process_settings import address_fault, by_proxy, proxy_of, split_address
 
 GOOD = {
     "127.0.0.1:7301": ("127.0.0.1", 7301),
@@ -107,5 +102,5 @@ def test_a_proxy_of_the_settings_goes_with_the_addresses_that_are_dialled(tmp_pa
 
 def test_without_a_proxy_an_address_is_itself() -> None:
     assert proxy_of(by_proxy("a.example:1", None)) is None
-    assert HttpProxy.parse("http://p.example:3128").authorization is None
-    assert HttpProxy.parse("http://p.example:3128/").address == "p.example:3128"
+    assert process_settings.HttpProxy.parse("http://p.example:3128").authorization is None
+    assert process_settings.HttpProxy.parse("http://p.example:3128/").address == "p.example:3128"

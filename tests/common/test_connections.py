@@ -17,15 +17,7 @@ from tests.rig.keys import identity
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.wire import connections
-from precad.common.wire.connections import (
-    PER_CALLER,
-    RESERVED,
-    SILENT,
-    SILENT_S,
-    Connections,
-    _peer,
-    connections_for,
-)
+from precad.common.wire.connections import PER_CALLER, SILENT, SILENT_S, Connections
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 OPERATOR = Principal.service(Role.OPERATOR)
@@ -115,7 +107,7 @@ def test_of_too_many_silent_connections_the_oldest_end(port: Port) -> None:
     assert ended(*before, *silent) == [False] + [True] * 5 + [False] * SILENT
 
 
-@pytest.mark.parametrize(("reserved", "places"), [(4, 12), (RESERVED, MOST // 2)])
+@pytest.mark.parametrize(("reserved", "places"), [(4, 12), (connections.RESERVED, MOST // 2)])
 def test_many_clients_leave_the_servers_places_and_the_first_stay(
     port: Port, monkeypatch: pytest.MonkeyPatch, reserved: int, places: int
 ) -> None:
@@ -153,7 +145,7 @@ def test_a_call_before_its_connection_is_seen_counts_and_own_sockets_stay(port: 
     ],
 )
 def test_grpcs_words_for_a_peer_are_the_sockets(text: str, peer: tuple[str, int]) -> None:
-    assert _peer(text) == peer
+    assert connections._peer(text) == peer
 
 
 def test_the_watch_outlasts_a_moment_without_a_file_to_list_them_with(
@@ -196,6 +188,6 @@ def test_a_server_takes_what_leaves_half_of_its_files_and_says_where_that_is_too
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (512, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _which, limit: changed.append(limit))
     with caplog.at_level(logging.WARNING):
-        assert (connections_for(100), changed) == (taken, [(hard, hard)])
+        assert (connections.connections_for(100), changed) == (taken, [(hard, hard)])
     said = f"may open {taken} are for connections, and it may need 1224"
     assert (said in caplog.text) == (taken < 1224)

@@ -18,30 +18,14 @@ from tests.rig.keys import identity
 from tests.rig.loop import LoopThread
 from tests.rig.waiting import until
 
-from precad.aggregator.rpc.peer_transport import (
-    METHOD,
-    DialledTransport,
-    ServedTransport,
-    add_link_to_server,
-)
+from precad.aggregator.rpc import peer_transport
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
-from precad.common.identity.mutual_tls import (
-    USER_AGENT,
-    WIRE_VERSION,
-    check_version,
-    greeted_version,
-    open_channel,
-)
+from precad.common.identity import mutual_tls
+from precad.common.identity.mutual_tls import WIRE_VERSION, check_version, open_channel
 from precad.common.identity.party_certificate import Principal
 from precad.common.wire import guarded_port
-from precad.common.wire.guarded_port import (
-    REFUSED,
-    UNFINISHED,
-    CallRate,
-    GuardedPort,
-    RefusingOtherVersions,
-)
+from precad.common.wire.guarded_port import REFUSED, UNFINISHED, CallRate, GuardedPort
 from precad.common.wire.serving import MAX_REQUEST_BYTES, add_health
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
@@ -196,13 +180,15 @@ def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> N
 
 # --- callers of another wire version: refused in one sentence, before anything else ---------------
 
+OURS = mutual_tls.USER_AGENT
 NEWER = ("grpc.secondary_user_agent", f"precad-wire/{WIRE_VERSION + 1}")
 UNARY = "/precad.v1.Aggregation/Describe"
 
 
 async def _link(requests: AsyncIterator[bytes], _context: Any) -> Any:
     """Server B's end."""
-    async for message in ServedTransport(asyncio.get_running_loop(), WAIT_S).serve(requests):
+    transport = peer_transport.ServedTransport(asyncio.get_running_loop(), WAIT_S)
+    async for message in transport.serve(requests):
         yield message
 
 
@@ -222,17 +208,17 @@ def server(called: list[str], *, greets: bool = True) -> Iterator[str]:
 
     def make() -> grpc.aio.Server:
         started = grpc.aio.server(
-            interceptors=[RefusingOtherVersions("server B")] if greets else []
+            interceptors=[guarded_port.RefusingOtherVersions("server B")] if greets else []
         )
         unary: Any = grpc.unary_unary_rpc_method_handler(answer)
         link: Any = grpc.stream_stream_rpc_method_handler(_first_versions_link)
-        handlers = {UNARY: unary, CHECK: unary} if greets else {METHOD: link}
+        handlers = {UNARY: unary, CHECK: unary} if greets else {peer_transport.METHOD: link}
         for name, handler in handlers.items():
             service, method = name[1:].split("/")
             generic = grpc.method_handlers_generic_handler(service, {method: handler})
             started.add_generic_rpc_handlers((generic,))
         if greets:
-            add_link_to_server(_link, started)
+            peer_transport.add_link_to_server(_link, started)
         return started
 
     with LoopThread() as loop:
@@ -250,7 +236,7 @@ def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request
     called: list[str] = []
     with server(called) as address, grpc.insecure_channel(address, option) as channel:
         unary: Any = channel.unary_unary(UNARY)
-        stream: Any = channel.stream_stream(METHOD)
+        stream: Any = channel.stream_stream(peer_transport.METHOD)
         health: Any = channel.unary_unary(CHECK)
         for call in (unary.with_call, lambda _, timeout: next(stream(iter(()), timeout=timeout))):
             with pytest.raises(grpc.RpcError) as refused:
@@ -268,7 +254,7 @@ def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request
 @pytest.mark.parametrize(
     ("greets", "option", "said"),
     [
-        (False, (USER_AGENT,), "{} speaks wire version 1, this side {}: upgrade precad at {}"),
+        (False, (OURS,), "{} speaks wire version 1, this side {}: upgrade precad at {}"),
         (True, (), "wire version 1, server B {1}: upgrade"),
     ],
     ids=["an older server B", "an older server A"],
@@ -281,7 +267,7 @@ def test_a_link_to_an_older_server_says_why_it_ends(
         grpc.insecure_channel(address, option) as channel,
         pytest.raises(PeerViolation) as refused,
     ):
-        DialledTransport(channel, address, WAIT_S)
+        peer_transport.DialledTransport(channel, address, WAIT_S)
     b = f"server B at {address}"
     assert said.format(b, WIRE_VERSION, b) in str(refused.value)
 
@@ -301,4 +287,4 @@ def test_the_sentence_names_both_numbers_and_who_must_upgrade() -> None:
         )
     # What a stream greets with is a number or nothing.
     greetings = (None, (), [("precad-wire", "7")], [("precad-wire", "x")])
-    assert [greeted_version(each) for each in greetings] == [0, 0, 7, 0]
+    assert [mutual_tls.greeted_version(each) for each in greetings] == [0, 0, 7, 0]

@@ -17,15 +17,8 @@ from tests.rig.clock import LeapingClock
 from tests.rig.waiting import until
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.wire.metrics_page import (
-    AT_ONCE,
-    FRESH_S,
-    PACE_S,
-    about,
-    counter,
-    gauge,
-    metrics_page,
-)
+from precad.common.wire import metrics_page
+from precad.common.wire.metrics_page import AT_ONCE, FRESH_S, PACE_S, about, counter, gauge
 
 WAIT_S = 60.0
 
@@ -35,7 +28,10 @@ def shown(
     caplog: pytest.LogCaptureFixture, collect: Callable[[], Iterable[Metric]], clock: Clock = CLOCK
 ) -> Iterator[str]:
     """A page of these, and its address."""
-    with caplog.at_level(logging.INFO, "precad"), metrics_page(collect, "127.0.0.1:0", clock):
+    with (
+        caplog.at_level(logging.INFO, "precad"),
+        metrics_page.metrics_page(collect, "127.0.0.1:0", clock),
+    ):
         (port,) = next(r.args for r in caplog.records if "metrics on port" in r.msg)  # type: ignore[misc]
         yield f"http://127.0.0.1:{port}/metrics"
 

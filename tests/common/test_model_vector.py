@@ -12,18 +12,9 @@ from hypothesis import given, strategies
 from safetensors.numpy import load_file, save_file
 from tests.rig.tasks import task_with
 
+from precad.common import model as models
 from precad.common.errors import Misconfiguration, TaskMismatch
-from precad.common.model import (
-    ModelVector,
-    apply_update,
-    from_bytes,
-    initial_vector,
-    load_model,
-    model_digest,
-    save_model,
-    tensors,
-    to_bytes,
-)
+from precad.common.model import apply_update, from_bytes, load_model, save_model, to_bytes
 from precad.common.ring import encode
 from precad.common.task import Task
 
@@ -44,7 +35,7 @@ BOTH = pytest.mark.parametrize("theta", [THETA, OLD], ids=["float32", "float64"]
 
 def test_norms_start_at_one_and_biases_at_zero() -> None:
     """Weights: tests/vectors/test_derivations.py, which has the bytes of a model too."""
-    theta = initial_vector(task_of(initial="uniform", initial_seed=7).model)
+    theta = models.initial_vector(task_of(initial="uniform", initial_seed=7).model)
     assert theta.dtype == np.float32
     assert theta[100:].tolist() == [0.0] * 4 + [1.0] * 4
 
@@ -72,14 +63,14 @@ def test_bytes_of_another_length_or_with_nan_are_refused() -> None:
 
 
 def test_tensors_are_cut_in_the_tasks_order() -> None:
-    named = tensors(THETA, TASK.model.parameters)
+    named = models.tensors(THETA, TASK.model.parameters)
     assert list(named) == ["w.weight", "w.bias", "norm.weight"]
     assert named["w.weight"].shape == (4, 25)
     assert (np.concatenate([t.ravel() for t in named.values()]) == THETA).all()
 
 
 @BOTH
-def test_a_step_multiplies_by_one_number_adds_and_rounds_once(theta: ModelVector) -> None:
+def test_a_step_multiplies_by_one_number_adds_and_rounds_once(theta: models.ModelVector) -> None:
     total = encode(np.linspace(-30, 30, TASK.dimension), 20)
     moved = apply_update(theta, total, TASK, 287.4)
     step = 6.0 / 287.4
@@ -114,13 +105,15 @@ def test_a_step_past_float32_or_by_an_unusable_denominator_is_refused(
 
 
 @BOTH
-def test_a_saved_model_is_read_back(tmp_path: Path, theta: ModelVector) -> None:
+def test_a_saved_model_is_read_back(tmp_path: Path, theta: models.ModelVector) -> None:
     path = tmp_path / "model.safetensors"
     digest = save_model(path, TASK, 7, theta)
     saved = load_model(path, TASK)
     assert (saved.version, saved.theta.dtype) == (7, theta.dtype)
     assert saved.theta.tobytes() == theta.tobytes()
-    assert saved.digest == digest == model_digest(TASK.digest, 7, TASK.model.parameters, theta)
+    assert (
+        saved.digest == digest == models.model_digest(TASK.digest, 7, TASK.model.parameters, theta)
+    )
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
     assert load_file(path)["w.weight"].shape == (4, 25)
 
@@ -150,7 +143,7 @@ def test_a_file_that_contradicts_itself_is_refused(
 def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m"
     metadata = {"format": "precad-model-1", "task": str(TASK.digest), "version": "1", "model": ""}
-    good = {name: t.copy() for name, t in tensors(THETA, TASK.model.parameters).items()}
+    good = {name: t.copy() for name, t in models.tensors(THETA, TASK.model.parameters).items()}
     for bad, message in (
         (good | {"w.weight": good["w.weight"].T.copy()}, r"w.weight.*\[25, 4\].*\[4, 25\]"),
         (good | {"w.bias": np.zeros(4)}, "w.bias.*float64.*float32"),

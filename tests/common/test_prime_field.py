@@ -8,25 +8,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from precad.common import prime_field
 from precad.common.identifiers import Secret
 from precad.common.kernel import built_library
-from precad.common.prime_field import (
-    FIELD,
-    RING,
-    Arithmetic,
-    FieldKeystream,
-    FieldVector,
-    Group,
-    arithmetics,
-    first_not_below,
-    of_signed,
-    root_of_unity,
-    signed_of,
-)
+from precad.common.prime_field import Arithmetic, FieldKeystream, Group, root_of_unity
 from precad.common.proof_shape import P
 from precad.common.ring import derive
 
-ALL = arithmetics(built_library())
+ALL = prime_field.arithmetics(built_library())
 EDGES = [0, 1, 2**32 - 1, 2**32, 2**32 + 1, (P - 1) // 2, (P + 1) // 2, P - 2**32, P - 1]
 WORDS = st.one_of(st.sampled_from(EDGES), st.integers(0, P - 1))
 
@@ -37,11 +26,11 @@ def field(request: pytest.FixtureRequest) -> Arithmetic:
     return found
 
 
-def words(values: list[int]) -> FieldVector:
+def words(values: list[int]) -> prime_field.FieldVector:
     return np.array(values, dtype=np.uint64)
 
 
-def drawn(*shape: int, seed: int = 1) -> FieldVector:
+def drawn(*shape: int, seed: int = 1) -> prime_field.FieldVector:
     """Uniform words, with the edges among them."""
     found = np.random.default_rng(seed).integers(0, P, shape, dtype=np.uint64)
     found.flat[: len(EDGES)] = EDGES[: found.size]
@@ -121,8 +110,8 @@ def test_roots_of_unity_have_their_order() -> None:
 def test_signed_integers_are_the_fields_representatives() -> None:
     """An int64 view of p − 3 is not −3."""
     x = np.array([0, 1, -1, -3, 2**62, -(2**62), (P - 1) // 2, -(P - 1) // 2], dtype=np.int64)
-    assert of_signed(x).tolist() == [int(each) % P for each in x]
-    assert signed_of(of_signed(x)).tolist() == x.tolist()
+    assert prime_field.of_signed(x).tolist() == [int(each) % P for each in x]
+    assert prime_field.signed_of(prime_field.of_signed(x)).tolist() == x.tolist()
 
 
 def test_the_compiled_functions_take_no_lengths_that_differ() -> None:
@@ -150,7 +139,7 @@ def test_nothing_is_written_to_what_may_only_be_read(field: Arithmetic) -> None:
 
 # --- a group of elements, as sums and noise have it ---------------------------------------------
 
-MODULI = {"ring": (RING, 2**64), "field": (FIELD, P)}
+MODULI = {"ring": (prime_field.RING, 2**64), "field": (prime_field.FIELD, P)}
 of_each_group = pytest.mark.parametrize(("group", "modulus"), MODULI.values(), ids=MODULI)
 SIGNED = [0, 1, -1, 2**31, -(2**32), 2**62 - 1, -(2**62) + 1]
 
@@ -182,9 +171,9 @@ def test_what_is_no_element_is_found(group: Group, modulus: int) -> None:
     for bad in (P, P + 5, 2**64 - 1):
         found = group.first_foreign(words([P - 1, 0, bad, bad]).view(np.int64))
         assert found == (2 if bad >= modulus else None)
-        assert first_not_below(words([0, P - 1, bad, bad])) == 2
+        assert prime_field.first_not_below(words([0, P - 1, bad, bad])) == 2
     assert group.first_foreign(words([P - 1, 0]).view(np.int64)) is None
-    assert first_not_below(words([0, P - 1])) is None
+    assert prime_field.first_not_below(words([0, P - 1])) is None
 
 
 # --- random words below p: fixed places, no bias -------------------------------------------------
