@@ -35,17 +35,6 @@ def test_a_file_gets_unbroken_lines_without_colours_or_spaces_at_their_ends() ->
     assert out.getvalue().splitlines() == ["word " * 60, *rows]
 
 
-def test_a_bar_draws_nothing_in_a_file_and_is_gone_from_a_terminal() -> None:
-    file, screen = io.StringIO(), Terminal()
-    for out in (file, screen):
-        with Bar("rounds", 4, out) as bar:
-            bar.at(2, "accuracy 50%")
-            say(bar.console, "stays")
-    assert file.getvalue() == "stays\n"
-    assert "accuracy 50%" in screen.getvalue()
-    assert screen.screen() == ["stays"]
-
-
 @pytest.mark.parametrize(
     ("bound", "digits", "said"),
     [

@@ -18,7 +18,7 @@ class Named:
 
 
 RELEASE = ("tests/aggregator/test_release_heads.py",)
-STREAM = ("tests/common/test_prime_field.py",)
+STREAM = ("tests/vectors/test_proof.py",)
 PROOF = ("tests/norm_check/test_norm_proof.py",)
 SUBMISSION = ("tests/norm_check/test_proof_submission.py",)
 CHECK = ("tests/aggregator/test_check_by_proof.py",)
