@@ -10,6 +10,7 @@ import json
 import logging
 import zipfile
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -279,21 +280,11 @@ def test_an_error_shows_a_bounded_part_of_a_value(value: object) -> None:
 FORGED = "no\x1b[2K\rfinished: \u03b5 = .001\x9b\u202e\u2066\n2026-11-26 INFO finished\u2028\x85\v"
 
 
-class Refusing(grpc.RpcError):
-    def __init__(self, code: grpc.StatusCode) -> None:
-        self._code = code
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str:
-        return FORGED
-
-
 @pytest.mark.parametrize("code", grpc.StatusCode)
 def test_a_peers_words_bring_no_control_character(code: grpc.StatusCode) -> None:
     """A server could write whole lines into an owner's terminal and log."""
-    assert str(error_of("server A", "here:1", Refusing(code))).isprintable()
+    refusal: Any = SimpleNamespace(code=lambda: code, details=lambda: FORGED)
+    assert str(error_of("server A", "here:1", refusal)).isprintable()
 
 
 def test_nor_do_they_in_any_error_log_or_status() -> None:
