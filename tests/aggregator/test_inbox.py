@@ -1,14 +1,12 @@
 """One server's submissions: the first good header of each client counts, the rest has reasons."""
 
-import dataclasses
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tests.conftest import TaskMaker
 from tests.rig.clock import LonelyClock
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import (
@@ -20,8 +18,8 @@ from tests.rig.submissions import (
     signed_anew,
     upload,
     with_body,
-    words_of,
 )
+from tests.rig.tasks import task_with
 
 from precad.aggregator.collect.inbox import Backlog, Inbox
 from precad.aggregator.rounds.states import Opened
@@ -29,28 +27,16 @@ from precad.common.clock import CLOCK
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.share.submission import Submission
-from precad.common.task import Task
 
 D = 8
-TWO = ClientId("ward-2")
+TASK = task_with({}, D)
+TWO, STRANGER = ClientId("ward-2"), ClientId("stranger")
 
 
-@pytest.fixture(scope="module")
-def task(make_task: TaskMaker) -> Task:
-    return make_task(D)
-
-
-@pytest.fixture(params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
-def role(request: pytest.FixtureRequest) -> Role:
-    given: Role = request.param
-    return given
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Side:
     """One server's inbox, open for ONE and TWO; nothing else passes its clock's time."""
 
-    task: Task
     role: Role
     folder: Path
     inbox: Inbox
@@ -61,17 +47,23 @@ class Side:
         """Of one submission."""
         return 0 if self.role is Role.SERVER_A else 1
 
+    def open(self, attempt: int = 3) -> None:
+        self.inbox.cancel()
+        self.inbox.open(Opened(attempt, 2, (TWO, ONE), MODEL, frozenset()))
+
     def submission(self, client: ClientId = ONE, number: int = 3) -> Submission:
-        a, b = pair_of(self.task, client, number)
-        return a if self.role is Role.SERVER_A else b
+        return pair_of(TASK, client, number)[self.bodies]
+
+    def send(self, client: ClientId = ONE, number: int = 3) -> None:
+        upload(self.inbox, self.submission(client, number))
 
     def spooled(self) -> list[Path]:
         return list((self.folder / "spool").iterdir())
 
-    def progress(self) -> tuple[int, int]:
-        """How many of the open attempt's cohort are held, and the cohort's size."""
-        current = self.inbox._round
-        return (0, 0) if current is None else (len(current.held), len(current.cohort))
+    def progress(self) -> int:
+        """How many of the open attempt's cohort are held."""
+        assert self.inbox._round is not None
+        return len(self.inbox._round.held)
 
     def held(self, client: ClientId = ONE) -> Submission:
         """What is left of a client when collection closes."""
@@ -80,101 +72,64 @@ class Side:
         return held
 
 
-OF_B = pytest.mark.parametrize("role", [Role.SERVER_B], ids=["b"])
+OF_B = pytest.mark.parametrize("here", [Role.SERVER_B], ids=["b"], indirect=True)
 """The server that gets bodies."""
 
 
-@pytest.fixture
-def here(task: Task, role: Role, tmp_path: Path) -> Side:
+@pytest.fixture(params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Side:
     clock = LonelyClock()
-    inbox = Inbox(role, task, verifier(), tmp_path / "spool", clock)
-    inbox.open(Opened(3, 2, (TWO, ONE), MODEL, frozenset()))
-    return Side(task, role, tmp_path, inbox, clock)
+    inbox = Inbox(request.param, TASK, verifier(), tmp_path / "spool", clock)
+    side = Side(request.param, tmp_path, inbox, clock)
+    side.open()
+    return side
 
 
 def bare(s: Submission) -> Submission:
     """As it comes first: without its body."""
-    return dataclasses.replace(s, body=None)
+    return replace(s, body=None)
 
 
-def bound_to(s: Submission, **changes: Any) -> Submission:
-    """The header of ``s`` for something else, signed by its client."""
-    context = dataclasses.replace(s.context, **changes)
-    header = signed_anew(dataclasses.replace(s.header, context=context), signer(ONE))
-    return dataclasses.replace(bare(s), header=header)
-
-
-def reason_of(call: Any) -> Rejection:
+def reason_of(call: Any, *given: Any) -> Rejection:
     with pytest.raises(RejectedSubmission) as rejected:
-        call()
+        call(*given)
     return rejected.value.reason
 
 
 @pytest.mark.parametrize("pieces", [(), (1,), (1, 2, 31), (31, 33), (32,), (0, 0, 5, 5)])
-def test_a_complete_upload_is_held_as_it_came(here: Side, pieces: tuple[int, ...]) -> None:
+def test_a_complete_upload_is_held_as_it_came_and_the_same_bytes_again_are_a_retry(
+    here: Side, pieces: tuple[int, ...]
+) -> None:
     s = here.submission()
-    upload(here.inbox, s, pieces)
-    assert here.progress() == (1, 2)
+    for _ in range(2):
+        upload(here.inbox, s, pieces)
+    assert (here.progress(), len(here.spooled())) == (1, here.bodies)
     held = here.held()
-    assert held.header == s.header
-    assert (held.seed, held.salt) == (s.seed, s.salt)
+    assert (held.header, held.seed, held.salt) == (s.header, s.seed, s.salt)
     assert body_of(held) == body_of(s)
-
-
-def test_only_the_encrypted_body_touches_the_disk(here: Side) -> None:
-    s = here.submission()
-    upload(here.inbox, s)
-    kept = [path.read_bytes() for path in here.spooled()]
-    if here.role is Role.SERVER_A:
-        assert kept == []
-        return
-    assert [len(data) for data in kept] == [8 * D + 16]
-    words = np.split(np.frombuffer(words_of(s), dtype="<i8"), D)
-    for secret in (s.seed.reveal(), s.salt.reveal(), body_of(s)[:32], *words):
-        assert bytes(secret) not in kept[0]
 
 
 def test_the_first_header_is_the_clients_only_one(here: Side) -> None:
     first, second = here.submission(), here.submission()
+
+    def refused() -> None:
+        assert reason_of(upload, here.inbox, second) is Rejection.DUPLICATE
+
     early = here.inbox.start(bare(first))
-    # While the first one's body is still on its way.
-    assert reason_of(lambda: upload(here.inbox, second)) is Rejection.DUPLICATE
-    early.add(body_of(first))
-    early.finish()
-    # And once more, when it is held.
-    assert reason_of(lambda: upload(here.inbox, second)) is Rejection.DUPLICATE
+    refused()
+    # Also where its body broke off.
+    early.abandon()
+    refused()
+    upload(here.inbox, first)
+    refused()
+    # ECDSA signs the same bytes in many ways; the servers compare the signature too.
+    second = replace(first, header=signed_anew(first.header, signer(ONE)))
+    assert second.header.signature != first.header.signature
+    refused()
     assert len(here.spooled()) == here.bodies
     held = here.held()
     assert held.header == first.header
     assert (expanded(held, D) == expanded(first, D)).all()
-
-
-def test_a_header_whose_body_broke_off_is_still_the_clients_only_one(here: Side) -> None:
-    first, second = here.submission(), here.submission()
-    here.inbox.start(bare(first)).abandon()
-    assert reason_of(lambda: upload(here.inbox, second)) is Rejection.DUPLICATE
-    upload(here.inbox, first)
-    here.held()
-
-
-def test_the_same_bytes_again_are_a_retry(here: Side) -> None:
-    s = here.submission()
-    for _ in range(3):
-        upload(here.inbox, s)
-    assert len(here.spooled()) == here.bodies
-    assert here.progress() == (1, 2)
-    here.held()
-
-
-def test_the_same_seed_and_body_under_another_signature_are_no_retry(here: Side) -> None:
-    """ECDSA signs the same bytes in many ways; the servers compare the signature too."""
-    s = here.submission()
-    upload(here.inbox, s)
-    other = dataclasses.replace(s, header=signed_anew(s.header, signer(ONE)))
-    assert other.header.signature != s.header.signature
-    assert reason_of(lambda: upload(here.inbox, other)) is Rejection.DUPLICATE
-    held = here.held()
-    assert held.header == s.header
 
 
 @pytest.mark.parametrize(
@@ -187,40 +142,43 @@ def test_the_same_seed_and_body_under_another_signature_are_no_retry(here: Side)
         ({"version": 1}, Rejection.WRONG_ATTEMPT, Rejection.WRONG_ATTEMPT),
         ({"version": 3}, Rejection.WRONG_ATTEMPT, Rejection.WRONG_ATTEMPT),
         ({"model": Digest(bytes(32))}, Rejection.WRONG_MODEL, Rejection.WRONG_MODEL),
-        ({"client": ClientId("stranger")}, Rejection.NOT_SELECTED, Rejection.ABSENT),
+        ({"client": STRANGER}, Rejection.NOT_SELECTED, Rejection.ABSENT),
     ],
 )
 def test_what_is_bound_to_something_else_is_rejected_with_its_reason(
     here: Side, changes: dict[str, Any], reason: Rejection, counted: Rejection
 ) -> None:
-    bound = bound_to(here.submission(), **changes)
-    assert reason_of(lambda: here.inbox.start(bound)) is reason
+    s = bare(here.submission())
+    other = replace(s.header, context=replace(s.context, **changes))
+    bound = replace(s, header=signed_anew(other, signer(ONE)))
+    assert reason_of(here.inbox.start, bound) is reason
     assert here.spooled() == []
     # Nobody else is touched.
-    upload(here.inbox, here.submission(TWO))
+    here.send(TWO)
     closed = here.inbox.close()
-    assert closed[ONE] is counted
-    assert isinstance(closed[TWO], Submission)
-    assert set(closed) == {ONE, TWO}
+    assert isinstance(closed.pop(TWO), Submission)
+    assert closed == {ONE: counted}
 
 
-def test_a_seed_of_another_commitment_is_malformed_before_a_byte_is_taken(here: Side) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda _: {"seed": Secret.random()}, Rejection.MALFORMED),
+        (lambda _: {"salt": Secret.random()}, Rejection.MALFORMED),
+        (
+            lambda s: {"header": replace(s.header, signature=pair_of(TASK)[0].header.signature)},
+            Rejection.BAD_SIGNATURE,
+        ),
+    ],
+    ids=["another seed", "another salt", "another's signature"],
+)
+def test_what_its_client_did_not_sign_is_found_before_a_byte_is_taken(
+    here: Side, change: Callable[[Submission], dict[str, Any]], reason: Rejection
+) -> None:
     s = bare(here.submission())
-    for change in ({"seed": Secret.random()}, {"salt": Secret.random()}):
-        other: Any = dataclasses.replace(s, **change)  # type: ignore[arg-type]
-        assert reason_of(lambda o=other: here.inbox.start(o)) is Rejection.MALFORMED
+    assert reason_of(here.inbox.start, replace(s, **change(s))) is reason
     assert here.spooled() == []
-    assert here.inbox.close()[ONE] is Rejection.MALFORMED
-
-
-def test_a_bad_signature_is_found_before_a_byte_is_taken(here: Side) -> None:
-    s = bare(here.submission())
-    signature = here.submission().header.signature
-    header = dataclasses.replace(s.header, signature=signature)
-    other = dataclasses.replace(s, header=header)
-    assert reason_of(lambda: here.inbox.start(other)) is Rejection.BAD_SIGNATURE
-    assert here.spooled() == []
-    assert here.inbox.close()[ONE] is Rejection.BAD_SIGNATURE
+    assert here.inbox.close()[ONE] is reason
 
 
 @OF_B
@@ -229,22 +187,28 @@ def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(here: Side, 
     s = here.submission()
     body = bytearray(body_of(s))
     body[at] ^= 1
-    assert reason_of(lambda: upload(here.inbox, with_body(s, bytes(body)))) is Rejection.MALFORMED
+    assert reason_of(upload, here.inbox, with_body(s, bytes(body))) is Rejection.MALFORMED
     assert here.spooled() == []
     assert here.inbox.close()[ONE] is Rejection.ABSENT
 
 
 @OF_B
-@pytest.mark.parametrize("sent", [0, 31, 32, -1])
-def test_a_truncated_upload_is_rejected_and_leaves_nothing(here: Side, sent: int) -> None:
+@pytest.mark.parametrize("abandoned", [False, True], ids=["truncated", "abandoned"])
+@pytest.mark.parametrize("sent", [0, 5, 31, 32, -1])
+def test_an_upload_that_breaks_off_leaves_nothing_and_may_come_again(
+    here: Side,
+    sent: int,
+    abandoned: bool,  # noqa: FBT001
+) -> None:
     s = here.submission()
     taking = here.inbox.start(bare(s))
     taking.add(body_of(s)[:sent])
+    if abandoned:
+        taking.abandon()
+        taking.abandon()
     assert reason_of(taking.finish) is Rejection.TRUNCATED
-    assert not taking.complete
-    assert here.spooled() == []
-    assert here.progress() == (0, 2)
-    # The same bytes, whole this time, are welcome.
+    assert reason_of(taking.add, b"") is Rejection.TRUNCATED
+    assert (taking.complete, here.spooled(), here.progress()) == (False, [], 0)
     upload(here.inbox, s)
     here.held()
 
@@ -253,25 +217,10 @@ def test_a_longer_upload_is_cut_off_at_once(here: Side) -> None:
     s = here.submission()
     taking = here.inbox.start(bare(s))
     taking.add(body_of(s))
-    assert reason_of(lambda: taking.add(b"\0")) is Rejection.MALFORMED
+    assert reason_of(taking.add, b"\0") is Rejection.MALFORMED
     assert here.spooled() == []
     # Its end, should it come, doesn't bring it back.
     assert reason_of(taking.finish) is Rejection.TRUNCATED
-    assert here.inbox.close()[ONE] is Rejection.ABSENT
-
-
-@pytest.mark.parametrize("sent", [0, 5, None])
-def test_an_abandoned_upload_leaves_no_file_and_can_not_be_finished(
-    here: Side, sent: int | None
-) -> None:
-    s = here.submission()
-    taking = here.inbox.start(bare(s))
-    taking.add(body_of(s)[:sent])
-    taking.abandon()
-    taking.abandon()
-    assert here.spooled() == []
-    assert reason_of(taking.finish) is Rejection.TRUNCATED
-    assert reason_of(lambda: taking.add(b"")) is Rejection.TRUNCATED
     assert here.inbox.close()[ONE] is Rejection.ABSENT
 
 
@@ -282,41 +231,44 @@ def test_an_upload_that_ends_after_the_round_is_too_late(here: Side) -> None:
     assert here.inbox.close()[ONE] is Rejection.ABSENT
     assert reason_of(taking.finish) is Rejection.WRONG_ATTEMPT
     assert here.spooled() == []
-    here.inbox.open(Opened(4, 2, (ONE,), MODEL, frozenset()))
-    assert reason_of(lambda: upload(here.inbox, s)) is Rejection.WRONG_ATTEMPT
+    here.open(4)
+    assert reason_of(upload, here.inbox, s) is Rejection.WRONG_ATTEMPT
     assert here.inbox.close()[ONE] is Rejection.ABSENT
 
 
 def test_what_is_found_outside_is_counted_once_and_for_members_only(here: Side) -> None:
-    here.inbox.refuse(3, ONE, Rejection.TRUNCATED)
-    here.inbox.refuse(3, ONE, Rejection.MALFORMED)
-    here.inbox.refuse(2, TWO, Rejection.TRUNCATED)
-    here.inbox.refuse(3, ClientId("stranger"), Rejection.TRUNCATED)
+    for attempt, client, reason in (
+        (3, ONE, Rejection.TRUNCATED),
+        (3, ONE, Rejection.MALFORMED),
+        (2, TWO, Rejection.TRUNCATED),
+        (3, STRANGER, Rejection.TRUNCATED),
+    ):
+        here.inbox.refuse(attempt, client, reason)
+    # Whose link broke may come again: it is waited for.
+    here.inbox.wait([ONE], here.clock.now() + 5)
+    assert here.clock.slept == [5]
     assert dict(here.inbox.close()) == {ONE: Rejection.TRUNCATED, TWO: Rejection.ABSENT}
     here.inbox.refuse(3, ONE, Rejection.TRUNCATED)
 
 
-def test_files_of_a_process_that_died_are_removed(task: Task, tmp_path: Path) -> None:
-    left_over = tmp_path / "ward-1-00.body"
-    left_over.write_bytes(b"x")
-    kept = tmp_path / "other.txt"
-    kept.write_bytes(b"x")
-    Inbox(Role.SERVER_B, task, verifier(), tmp_path)
-    assert not left_over.exists()
-    assert kept.exists()
+def test_files_of_a_process_that_died_are_removed(tmp_path: Path) -> None:
+    for name in ("ward-1-00.body", "other.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    Inbox(Role.SERVER_B, TASK, verifier(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]
 
 
 def test_the_backlog_is_the_most_that_lay_there_and_is_known_when_collection_has_closed(
     here: Side,
 ) -> None:
-    upload(here.inbox, here.submission())
+    here.send()
     assert len(here.inbox.arrivals()) == 1
-    upload(here.inbox, here.submission(TWO))
+    here.send(TWO)
     assert here.inbox.backlog == Backlog()
     here.inbox.close()
     # Each was asked for before the next one came; bodies stay, and server A has none.
-    assert here.inbox.backlog == Backlog(1, 0 if here.role is Role.SERVER_A else 2 * 8 * D)
-    here.inbox.open(Opened(4, 2, (TWO, ONE), MODEL, frozenset()))
+    assert here.inbox.backlog == Backlog(1, 2 * 8 * D * here.bodies)
+    here.open(4)
     here.inbox.close()
     assert here.inbox.backlog == Backlog()
 
@@ -325,64 +277,49 @@ def test_the_backlog_is_the_most_that_lay_there_and_is_known_when_collection_has
 
 
 def wait_over(
-    side: Side,
-    clients: Collection[ClientId],
-    seconds: float,
-    gone: Callable[[ClientId], bool] = lambda _client: False,
+    side: Side, seconds: float, gone: Callable[[ClientId], bool] = lambda _client: False
 ) -> None:
     """As servers do, by looking whether collection is over; or until so much time has passed."""
     deadline = side.clock.now() + seconds
-    while not side.inbox.over(clients, gone) and side.clock.now() < deadline:
+    while not side.inbox.over([ONE, TWO], gone) and side.clock.now() < deadline:
         side.inbox.wait_arrival(min(0.02, deadline - side.clock.now()))
         side.inbox.arrivals()
 
 
 def test_waiting_ends_when_all_are_held(here: Side) -> None:
-    inbox = Inbox(here.role, here.task, verifier(), here.folder / "of its own")
-    inbox.open(Opened(3, 2, (TWO, ONE), MODEL, frozenset()))
-
-    def send() -> None:
-        for client in (ONE, TWO):
-            upload(inbox, here.submission(client))
-
-    sender = threading.Thread(target=send)
+    inbox = Inbox(here.role, TASK, verifier(), here.folder / "of its own")
+    side = replace(here, inbox=inbox)
+    side.open()
+    sender = threading.Thread(target=lambda: [side.send(client) for client in (ONE, TWO)])
     sender.start()
     inbox.wait([ONE, TWO], CLOCK.now() + 600)
-    assert dataclasses.replace(here, inbox=inbox).progress() == (2, 2)
+    assert side.progress() == 2
     sender.join()
 
 
 def test_nobody_waits_for_who_has_gone_or_sent_something_wrong(here: Side) -> None:
-    upload(here.inbox, here.submission())
-    wait_over(here, [ONE, TWO], 5, gone=lambda client: client == TWO)
-    wrong = dataclasses.replace(bare(here.submission(TWO)), seed=Secret(bytes(32)))
-    assert reason_of(lambda: here.inbox.start(wrong)) is Rejection.MALFORMED
+    here.send()
+    wait_over(here, 5, gone=lambda client: client == TWO)
+    wrong = replace(bare(here.submission(TWO)), seed=Secret(bytes(32)))
+    assert reason_of(here.inbox.start, wrong) is Rejection.MALFORMED
     here.inbox.wait([ONE, TWO], here.clock.now() + 5)
     assert here.clock.slept == []
     # It may still mend its upload before the round closes.
-    upload(here.inbox, here.submission(TWO))
+    here.send(TWO)
     here.held(TWO)
-
-
-def test_a_client_whose_link_broke_is_waited_for_until_the_deadline(here: Side) -> None:
-    here.inbox.refuse(3, ONE, Rejection.TRUNCATED)
-    here.inbox.wait([ONE], here.clock.now() + 5)
-    assert here.clock.slept == [5]
 
 
 def attempts(here: Side, count: int, senders: Callable[[int], set[ClientId]]) -> list[float]:
     """How long each lasts, of these who send in time; collection would take 60 s."""
     lasted = []
     for number in range(3, 3 + count):
-        if number > 3:
-            here.inbox.open(Opened(number, 2, (TWO, ONE), MODEL, frozenset()))
+        here.open(number)
         began = here.clock.now()
         for client in sorted(senders(number - 3)):
-            upload(here.inbox, here.submission(client, number))
-        wait_over(here, [ONE, TWO], 60)
+            here.send(client, number)
+        wait_over(here, 60)
         lasted.append(float(round(here.clock.now() - began)))
         here.inbox.close()
-        here.inbox.cancel()
     return lasted
 
 
@@ -411,20 +348,14 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(here: 
     """It comes too late while nobody waits for it, and so it would for ever."""
     assert attempts(here, 5, lambda _n: {ONE})[-2:] == [0, 0]
     for number in range(8, 12):
-        here.inbox.open(Opened(number, 2, (TWO, ONE), MODEL, frozenset()))
-        late = here.submission(TWO, number - 1)
-        assert reason_of(lambda late=late: here.inbox.start(bare(late))) is Rejection.WRONG_ATTEMPT
-        upload(here.inbox, here.submission(ONE, number))
+        here.open(number)
+        late = bare(here.submission(TWO, number - 1))
+        assert reason_of(here.inbox.start, late) is Rejection.WRONG_ATTEMPT
+        here.send(ONE, number)
+        if number == 8:
+            # It may send to the other server alone: nobody waits for a half that never comes.
+            before = here.clock.now()
+            here.inbox.wait([ONE, TWO], before + 60)
+            assert here.clock.now() == before
         assert here.inbox.over([ONE, TWO], lambda _: False) == (number < 11)
         here.inbox.close()
-        here.inbox.cancel()
-
-
-def test_a_server_waits_for_no_half_that_never_comes(here: Side) -> None:
-    """It sends to the other server alone, in every attempt."""
-    attempts(here, 3, lambda _n: {ONE})
-    here.inbox.open(Opened(6, 2, (TWO, ONE), MODEL, frozenset()))
-    upload(here.inbox, here.submission(ONE, 6))
-    before = here.clock.now()
-    here.inbox.wait([ONE, TWO], before + 60)
-    assert here.clock.now() == before

@@ -1,24 +1,16 @@
 """Submissions with proofs at one server's door: nothing that isn't right for it gets in."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig import norm_check as rig
 from tests.rig.keys import signer, verifier
-from tests.rig.norm_check import (
-    SEGMENTS,
-    Pair,
-    changed,
-    other,
-    resigned,
-    segments,
-    signed_again,
-    with_segments,
-)
+from tests.rig.norm_check import SEGMENTS, Pair, other, segments
 from tests.rig.submissions import ONE, body_of, pair_of, upload, words_of
 from tests.rig.tasks import task_with
 
@@ -30,7 +22,13 @@ from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P
 from precad.common.ring import commit
-from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof, ProofSubmission
+from precad.common.share.proof_submission import (
+    SERVERS,
+    AnySubmission,
+    ForProof,
+    ProofHeader,
+    ProofSubmission,
+)
 from precad.common.share.submission import HeldBody, SubmissionContext
 from precad.norm_check.norm_proof import share
 
@@ -48,37 +46,40 @@ class Doors:
 
     folder: Path
     holder: Role
-    inboxes: dict[Role, Inbox]
+    inboxes: dict[Role, Inbox] = field(default_factory=dict)
+
+    def start(self, role: Role) -> None:
+        self.inboxes[role] = Inbox(role, TASK, verifier(), self.folder / role.value)
+        self.open(role)
 
     def open(self, role: Role, attempt: int = 3) -> None:
         holders = {ONE: self.holder, TWO: other(self.holder)}
         opened = Opened(attempt, 2, (ONE, TWO), MODEL, frozenset(), holders)
         self.inboxes[role].open(opened)
 
-    def stated(self, client: ClientId = ONE) -> ForProof:
+    def stated(self) -> ForProof:
         """What an owner has from both."""
-        of_a, of_b = (self.inboxes[role].proof_opening(3, client) for role in SERVERS)
+        of_a, of_b = (self.inboxes[role].proof_opening(3, ONE) for role in SERVERS)
         assert of_a is not None
         assert of_b is not None
         assert of_a[1] is of_b[1]
         return ForProof((of_a[0], of_b[0]), of_a[1])
 
-    def pair(self, stated: ForProof | None = None, client: ClientId = ONE) -> Pair:
+    def pair(self, stated: ForProof | None = None) -> Pair:
         """An owner's: what the seed's holder gets, and what the body's."""
-        given = stated or self.stated(client)
-        context = SubmissionContext(TASK.digest, 2, 3, client, MODEL)
+        context = SubmissionContext(TASK.digest, 2, 3, ONE, MODEL)
         x = np.arange(D, dtype=np.int64)
-        parts: list[Any] = list(share(TASK, x, context, signer(client), given))
-        return (parts[0], parts[1]) if parts[0].seed is not None else (parts[1], parts[0])
+        parts: Any = share(TASK, x, context, signer(ONE), stated or self.stated())
+        seed, body = parts if parts[0].seed is not None else parts[::-1]
+        return seed, body
 
     def send(self, part: AnySubmission) -> None:
         upload(self.inboxes[part.role], part, (1, 64, 65, 500))
 
-    def refusal(self, part: AnySubmission) -> RejectedSubmission:
-        with pytest.raises(RejectedSubmission) as rejected:
+    def refuses(self, part: AnySubmission, reason: Rejection, says: str | None = None) -> None:
+        with pytest.raises(RejectedSubmission, match=says) as rejected:
             self.send(part)
-        assert not self.spooled()
-        return rejected.value
+        assert (rejected.value.reason, self.spooled()) == (reason, [])
 
     def spooled(self) -> list[Path]:
         return [each for role in SERVERS for each in (self.folder / role.value).iterdir()]
@@ -86,11 +87,15 @@ class Doors:
 
 @pytest.fixture(params=SERVERS, ids=["seed at a", "seed at b"])
 def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Doors:
-    inboxes = {role: Inbox(role, TASK, verifier(), tmp_path / role.value) for role in SERVERS}
-    made = Doors(tmp_path, request.param, inboxes)
+    made = Doors(tmp_path, request.param)
     for role in SERVERS:
-        made.open(role)
+        made.start(role)
     return made
+
+
+def signed(header: ProofHeader, **changes: Any) -> ProofHeader:
+    """By its client, with these changes."""
+    return rig.resigned(replace(header, **changes), signer(ONE))
 
 
 def test_each_server_holds_what_it_gets_and_the_disk_has_noise_alone(doors: Doors) -> None:
@@ -114,33 +119,25 @@ def test_each_server_holds_what_it_gets_and_the_disk_has_noise_alone(doors: Door
 
 
 def test_a_header_is_refused_by_the_server_whose_opening_it_lacks(doors: Doors) -> None:
-    seed, body = doors.pair()
-    for part in (seed, body):
-        own = SERVERS.index(part.role)
-        both = [part.header.openings[0], part.header.openings[1]]
-        both[own] = OTHER
-        header = resigned(replace(part.header, openings=(both[0], both[1])), signer(ONE))
-        refused = doors.refusal(replace(part, header=header))
-        assert refused.reason is Rejection.WRONG_ATTEMPT
-        assert "another opening of this attempt" in str(refused)
+    for part in doors.pair():
+        of_a, of_b = part.header.openings
+        openings = (OTHER, of_b) if part.role is Role.SERVER_A else (of_a, OTHER)
+        lacking = replace(part, header=signed(part.header, openings=openings))
+        doors.refuses(lacking, Rejection.WRONG_ATTEMPT, "another opening of this attempt")
 
 
 @pytest.mark.parametrize("restarted", SERVERS)
 def test_a_kept_upload_is_worth_nothing_after_a_server_was_put_back(
-    doors: Doors, restarted: Role, tmp_path: Path
+    doors: Doors, restarted: Role
 ) -> None:
     """The same attempt again, from a restored database: what it stated was in memory alone."""
-    seed, body = doors.pair()
-    before = doors.stated()
-    for part in (seed, body):
+    pair, before = doors.pair(), doors.stated()
+    for part in pair:
         doors.send(part)
-    doors.inboxes[restarted] = Inbox(restarted, TASK, verifier(), tmp_path / restarted.value)
-    doors.open(restarted)
-    after = doors.stated()
-    place = SERVERS.index(restarted)
-    assert after.openings[place] != before.openings[place]
-    assert after.openings[1 - place] == before.openings[1 - place]
-    (part,) = (each for each in (seed, body) if each.role is restarted)
+    doors.start(restarted)
+    both = zip(before.openings, doors.stated().openings, strict=True)
+    assert [one != two for one, two in both] == [role is restarted for role in SERVERS]
+    (part,) = (each for each in pair if each.role is restarted)
     with pytest.raises(RejectedSubmission, match="another opening of this attempt"):
         doors.send(part)
     assert doors.inboxes[restarted].close()[ONE] is Rejection.WRONG_ATTEMPT
@@ -163,24 +160,19 @@ def test_an_opening_is_stated_for_the_open_attempt_and_its_cohort_alone(doors: D
     assert inbox.proof_opening(4, ONE) is None
 
 
-def test_a_seed_that_came_to_the_wrong_server_is_refused(doors: Doors) -> None:
-    """Both parts exchanged, each whole for the other server's task."""
+def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(doors: Doors) -> None:
+    # Both parts exchanged, each whole for the other server's task.
     swapped = ForProof(doors.stated().openings, other(doors.holder))
     for part in doors.pair(swapped):
-        refused = doors.refusal(part)
-        assert refused.reason is Rejection.MALFORMED
-        assert "the server that gets this client's body" in str(refused)
-
-
-def test_a_seed_under_the_other_servers_commitment_is_refused(doors: Doors) -> None:
+        says = "the server that gets this client's body"
+        doors.refuses(part, Rejection.MALFORMED, says)
     seed, _ = doors.pair()
     assert seed.seed is not None
     assert seed.salt is not None
     foreign = commit(other(doors.holder), seed.header.ctx, seed.salt, seed.seed)
     for commitment in (foreign, OTHER):
-        header = resigned(replace(seed.header, commitment=commitment), signer(ONE))
-        refused = doors.refusal(replace(seed, header=header))
-        assert "don't open the commitment" in str(refused)
+        sent = replace(seed, header=signed(seed.header, commitment=commitment))
+        doors.refuses(sent, Rejection.MALFORMED, "don't open the commitment")
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
@@ -190,33 +182,31 @@ def test_a_seed_or_salt_of_another_length_is_malformed(
 ) -> None:
     seed, _ = doors.pair()
     odd: dict[str, Any] = {name: Secret(bytes(length))}
-    assert doors.refusal(replace(seed, **odd)).reason is Rejection.MALFORMED
+    doors.refuses(replace(seed, **odd), Rejection.MALFORMED)
+    assert not replace(seed, **odd | {name: None}).opens
 
 
-def test_a_header_of_another_check_is_refused_either_way(doors: Doors, tmp_path: Path) -> None:
-    for part in pair_of(TASK, ONE):
-        refused = doors.refusal(part)
-        assert refused.reason is Rejection.MALFORMED
-        assert "validation = 'proof'" in str(refused)
-    # And a proof at a task that has a dealer.
-    dealt = task_with({}, D)
-    inbox = Inbox(Role.SERVER_A, dealt, verifier(), tmp_path / "dealt")
-    inbox.open(Opened(3, 2, (ONE,), MODEL, frozenset()))
-    seed, _ = doors.pair()
-    context = replace(seed.context, task=dealt.digest)
-    header = resigned(replace(seed.header, context=context), signer(ONE))
-    with pytest.raises(RejectedSubmission, match="validation = 'crypten'"):
-        inbox.start(replace(seed, header=header))
-
-
-def test_the_signature_of_another_check_is_none_of_this_ones(doors: Doors) -> None:
+def test_headers_and_signatures_of_another_check_are_none_of_this_ones(
+    doors: Doors, tmp_path: Path
+) -> None:
     """What is signed names its purpose: no header is two things."""
+    dealt = pair_of(TASK, ONE)
+    for each in dealt:
+        doors.refuses(each, Rejection.MALFORMED, "validation = 'proof'")
     seed, body = doors.pair()
     for part in (seed, body):
-        header = replace(part.header, signature=pair_of(TASK, ONE)[0].header.signature)
-        assert doors.refusal(replace(part, header=header)).reason is Rejection.BAD_SIGNATURE
-        by_two = resigned(part.header, signer(TWO))
-        assert doors.refusal(replace(part, header=by_two)).reason is Rejection.BAD_SIGNATURE
+        for header in (
+            replace(part.header, signature=dealt[0].header.signature),
+            rig.resigned(part.header, signer(TWO)),
+        ):
+            doors.refuses(replace(part, header=header), Rejection.BAD_SIGNATURE)
+    # And a proof at a task that has a dealer.
+    task = task_with({}, D)
+    inbox = Inbox(Role.SERVER_A, task, verifier(), tmp_path / "dealt")
+    inbox.open(Opened(3, 2, (ONE,), MODEL, frozenset()))
+    header = signed(seed.header, context=replace(seed.context, task=task.digest))
+    with pytest.raises(RejectedSubmission, match="validation = 'crypten'"):
+        inbox.start(replace(seed, header=header))
 
 
 def mixed(tales: tuple[Pair, Pair], place: int, whose: Mapping[str, int]) -> ProofSubmission:
@@ -226,10 +216,9 @@ def mixed(tales: tuple[Pair, Pair], place: int, whose: Mapping[str, int]) -> Pro
     if "seed" in whose:
         seed, salt = parts["seed"].seed, parts["salt"].salt
         return replace(parts["header"], header=header, seed=seed, salt=salt)
-    body = parts["prefix"].body
-    assert body is not None
+    prefixed = replace(parts["header"], header=header, body=parts["prefix"].body)
     words = {name: segments(SHAPE, parts[name])[name] for name in SEGMENTS}
-    return replace(with_segments(replace(parts["header"], body=body), words), header=header)
+    return rig.with_segments(prefixed, words)
 
 
 PARTS = (("header", "signature", "seed", "salt"), ("header", "signature", "prefix", *SEGMENTS))
@@ -254,45 +243,45 @@ def test_parts_of_two_submissions_make_none(doors: Doors, place: int) -> None:
             inbox.cancel()
             continue
         forged = whose["signature"] != whose["header"]
-        reason = Rejection.BAD_SIGNATURE if forged else Rejection.MALFORMED
-        assert doors.refusal(sent).reason is reason
+        doors.refuses(sent, Rejection.BAD_SIGNATURE if forged else Rejection.MALFORMED)
 
 
 # --- the body ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SEGMENTS)
-@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("at", [0, 31, 32, -1])
+@pytest.mark.parametrize("name", ["prefix", *SEGMENTS])
 def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(
     doors: Doors, name: str, at: int
 ) -> None:
+    """Neither half of its prefix, and no word."""
     _, body = doors.pair()
-    parts = segments(SHAPE, body)
-    parts[name] = changed(parts[name], at)
-    assert doors.refusal(with_segments(body, parts)).reason is Rejection.MALFORMED
+    assert body.body is not None
+    if name == "prefix":
+        prefix = bytearray(body.body.prefix.reveal())
+        prefix[at] ^= 1
+        unsigned = replace(body, body=HeldBody(Secret(bytes(prefix)), words_of(body)))
+    else:
+        parts = segments(SHAPE, body)
+        parts[name] = rig.changed(parts[name], at % parts[name].size)
+        unsigned = rig.with_segments(body, parts)
+    doors.refuses(unsigned, Rejection.MALFORMED)
     assert doors.inboxes[body.role].close()[ONE] is Rejection.ABSENT
 
 
-@pytest.mark.parametrize("at", [0, 31, 32, 63])
-def test_both_halves_of_a_prefix_are_signed(doors: Doors, at: int) -> None:
-    _, body = doors.pair()
-    assert body.body is not None
-    prefix = bytearray(body.body.prefix.reveal())
-    prefix[at] ^= 1
-    held = HeldBody(Secret(bytes(prefix)), words_of(body))
-    assert doors.refusal(replace(body, body=held)).reason is Rejection.MALFORMED
-
-
 @pytest.mark.parametrize("name", SEGMENTS)
-@pytest.mark.parametrize("word", [P, P + 5, 2**64 - 1])
+@pytest.mark.parametrize("word", [P - 1, P, P + 5, 2**64 - 1])
+@pytest.mark.parametrize("at", [0, -1])
 def test_words_that_are_none_of_the_field_are_refused_though_signed(
-    doors: Doors, name: str, word: int
+    doors: Doors, name: str, word: int, at: int
 ) -> None:
+    """p − 1 is the largest one of the field."""
     pair = doors.pair()
     parts = segments(SHAPE, pair[1])
-    parts[name][-1] = word
-    seed, body = signed_again(pair, parts, signer(ONE))
-    doors.inboxes[seed.role].start(seed).finish()
-    refused = doors.refusal(body)
-    assert refused.reason is Rejection.MALFORMED
-    assert f"a word of the {name} is p" in str(refused)
+    parts[name][at] = word
+    seed, body = rig.signed_again(pair, parts, signer(ONE))
+    doors.send(seed)
+    if word >= P:
+        doors.refuses(body, Rejection.MALFORMED, f"a word of the {name} is p")
+    else:
+        doors.send(body)

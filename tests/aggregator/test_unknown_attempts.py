@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import TaskMaker
 from tests.rig.keys import signatures, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
+from tests.rig.norm_check import other
 
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators, doubt
@@ -22,15 +22,8 @@ from precad.common.wire.messages import check_opening, sign_body
 from precad.protos import precad_pb2 as pb
 
 NOBODY: Any = (None, None)
-
-
-@pytest.fixture
-def servers(make_task: TaskMaker, tmp_path: Path) -> Any:
-    task = make_task(8)
-    everybody = task.privacy.model_copy(update={"client_rate": 1.0})
-    made = Servers(task.model_copy(update={"privacy": everybody}), tmp_path)
-    yield made
-    made.close()
+EACH_ONCE = {ANN: 1, BEN: 1, CLEO: 1}
+OF_EITHER = pytest.mark.parametrize("role", SERVERS, ids=lambda role: role.value)
 
 
 def settle(servers: Servers, cuts: tuple[int | None, int | None] = NOBODY) -> list[Any]:
@@ -41,6 +34,10 @@ def settle(servers: Servers, cuts: tuple[int | None, int | None] = NOBODY) -> li
         charge_unknown(session, own)
 
     return servers.on_a_link(play, cuts)
+
+
+def backups_of(servers: Servers) -> dict[Role, Path]:
+    return {role: servers.copy(role) for role in SERVERS}
 
 
 def lose_all(servers: Servers, backups: dict[Role, Path]) -> None:
@@ -55,8 +52,9 @@ def hear(servers: Servers, attempt: int) -> None:
         servers.sessions[role].store.attempts.hear(attempt)
 
 
-def facts(servers: Servers, version: int) -> list[tuple[Fact, ...]]:
-    return [servers.sessions[role].store.ledger.facts(version) for role in SERVERS]
+def attempts_of(servers: Servers, version: int) -> list[list[int]]:
+    ledgers = [servers.sessions[role].store.ledger for role in SERVERS]
+    return [[fact.attempt for fact in ledger.facts(version)] for ledger in ledgers]
 
 
 def opening(servers: Servers, role: Role, attempt: int) -> bytes:
@@ -69,13 +67,13 @@ def opening(servers: Servers, role: Role, attempt: int) -> bytes:
 def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(
     servers: Servers,
 ) -> None:
-    backups = {role: servers.copy(role) for role in SERVERS}
+    backups = backups_of(servers)
     servers.attempt(0)
     lose_all(servers, backups)
     assert servers.charged() == [{}, {}]
     hear(servers, 0)
     assert settle(servers) == [None, None]
-    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    assert servers.charged() == [EACH_ONCE] * 2
     assert servers.states(0) == (AttemptState.LEARNED,) * 2
     servers.agree()
     # A second release of this version is one more for each, and the operators' affair.
@@ -86,15 +84,15 @@ def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(
         assert "left already" in doubt(session.store, servers.task, 1, 0)
     # Once is enough.
     assert settle(servers) == [None, None]
-    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    assert servers.charged() == [EACH_ONCE] * 2
     # Nor does it get lost again with the database alone.
     for role in SERVERS:
         servers.put_back(role, backups[role])
-    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    assert servers.charged() == [EACH_ONCE] * 2
 
 
 def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None:
-    backups = {role: servers.copy(role) for role in SERVERS}
+    backups = backups_of(servers)
     servers.attempt(0)
     servers.attempt(1)
     shown = {role: opening(servers, role, 1) for role in SERVERS}
@@ -103,27 +101,9 @@ def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None
         hear_of(servers.sessions[role], ANN, shown[role])
     assert settle(servers) == [None, None]
     # Nobody knows any more whether the two were of one version.
-    assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0, 1]] * 2
-    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    assert attempts_of(servers, 0) == [[0, 1]] * 2
+    assert servers.charged() == [EACH_ONCE] * 2
     assert servers.sessions[A].store.ledger.re_releases()[CLEO] == {1: 1}
-    servers.agree()
-
-
-def test_a_version_that_is_over_without_a_charge_is_charged_first(servers: Servers) -> None:
-    """Its model came back from an owner."""
-    backups = {role: servers.copy(role) for role in SERVERS}
-    servers.attempt(0)
-    model = servers.sessions[A].model_store.theta()
-    lose_all(servers, backups)
-    for role in SERVERS:
-        servers.sessions[role].model_store.put(1, model)
-    assert settle(servers) == [None, None]
-    assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
-    assert facts(servers, 1) == [(), ()]
-    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
-    hear(servers, 2)
-    assert settle(servers) == [None, None]
-    assert [[f.attempt for f in found] for found in facts(servers, 1)] == [[1, 2]] * 2
     servers.agree()
 
 
@@ -132,34 +112,35 @@ def test_a_version_that_is_over_without_a_charge_is_charged_first(servers: Serve
 def test_a_cut_between_the_two_ledgers_leaves_one_entry_an_attempt(
     servers: Servers, at_a: int, at_b: int | None
 ) -> None:
-    backups = {role: servers.copy(role) for role in SERVERS}
+    backups = backups_of(servers)
     servers.attempt(0)
     servers.attempt(1)
     lose_all(servers, backups)
     hear(servers, 1)
     settle(servers, (at_a, at_b))
     assert settle(servers) == [None, None]
-    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    assert servers.charged() == [EACH_ONCE] * 2
     servers.agree()
     urls = [f"sqlite:///{servers.folder / role.value / 'state.db'}" for role in SERVERS]
     assert compare_ledgers(*urls) == ()
-    assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0, 1]] * 2
+    assert attempts_of(servers, 0) == [[0, 1]] * 2
 
 
-@pytest.mark.parametrize("behind", SERVERS, ids=lambda role: role.value)
+@OF_EITHER
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_server_that_dies_before_its_entry_takes_it_over(
-    servers: Servers, behind: Role, first: int
+    servers: Servers, role: Role, first: int
 ) -> None:
     """Where its version is over no other rule helps: this server has heard of the attempt."""
-    backups = {role: servers.copy(role) for role in SERVERS}
+    backups = backups_of(servers)
     servers.attempt(0)
     model = servers.sessions[A].model_store.theta()
     lose_all(servers, backups)
-    for role in SERVERS:
-        servers.sessions[role].model_store.put(1, model)
+    for each in SERVERS:
+        # From an owner.
+        servers.sessions[each].model_store.put(1, model)
     hear(servers, 1)
-    store: Any = servers.sessions[behind].store
+    store: Any = servers.sessions[role].store
     charge, calls = store.attempts.charge_unknown, iter(range(first + 1))
 
     def dies(fact: Fact) -> None:
@@ -169,15 +150,14 @@ def test_a_server_that_dies_before_its_entry_takes_it_over(
 
     store.attempts.charge_unknown = dies
     settle(servers)
-    assert len({tuple(each.items()) for each in servers.charged()}) == 2
+    assert servers.charged()[0] != servers.charged()[1]
     store.attempts.charge_unknown = charge
     assert settle(servers) == [None, None]
-    assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
-    assert [[f.attempt for f in found] for found in facts(servers, 1)] == [[1]] * 2
+    assert (attempts_of(servers, 0), attempts_of(servers, 1)) == ([[0]] * 2, [[1]] * 2)
     servers.agree()
 
 
-@pytest.mark.parametrize("role", SERVERS, ids=lambda role: role.value)
+@OF_EITHER
 def test_one_server_alone_that_forgot_charges_nobody_anew(servers: Servers, role: Role) -> None:
     """The other's ledger says whom."""
     backup = servers.copy(role)
@@ -199,40 +179,29 @@ def test_an_opening_of_another_server_or_owner_names_no_attempt(servers: Servers
     assert check_opening(verifier(), A, opening(servers, A, 5)).attempt == 5
 
 
-@pytest.mark.parametrize("liar", SERVERS, ids=lambda role: role.value)
-def test_what_one_server_alone_says_charges_nobody(servers: Servers, liar: Role) -> None:
+@OF_EITHER
+def test_what_one_server_alone_says_charges_nobody(servers: Servers, role: Role) -> None:
     """It may have heard it from an owner, or have made it up: a thousand attempts."""
     servers.attempt(0)
     before = servers.charged()
-    servers.sessions[liar].store.attempts.hear(999)
+    liar, honest = (servers.sessions[each].store for each in (role, other(role)))
+    liar.attempts.hear(999)
     for error in settle(servers):
         assert isinstance(error, NeedsOperators)
         assert error.permission is Permission.CLAIMED
         assert "attempts 1 to 999" in str(error)
     assert servers.charged() == before
     # One operator's word isn't enough, nor that for fewer attempts.
-    honest, version = next(role for role in SERVERS if role is not liar), 1
-    servers.sessions[liar].store.versions.allow(Permission.CLAIMED, version, 999)
-    servers.sessions[honest].store.versions.allow(Permission.CLAIMED, version, 3)
+    liar.versions.allow(Permission.CLAIMED, 1, 999)
+    honest.versions.allow(Permission.CLAIMED, 1, 3)
     assert all(isinstance(each, NeedsOperators) for each in settle(servers))
     assert servers.charged() == before
     # What the dealer or an owner tells the other server too is charged, without a word.
-    servers.sessions[honest].store.attempts.hear(999)
-    servers.sessions[honest].store.attempts.begin(
-        998, version, 3, servers.sessions[honest].model_store.current.digest
-    )
+    honest.attempts.hear(999)
+    model = servers.sessions[other(role)].model_store.current.digest
+    honest.attempts.begin(998, 1, 3, model)
     assert settle(servers) == [None, None]
     assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
-
-
-def test_operators_may_have_it_charged(servers: Servers) -> None:
-    servers.attempt(0)
-    servers.sessions[A].store.attempts.hear(1)
-    for role in SERVERS:
-        servers.sessions[role].store.versions.allow(Permission.CLAIMED, 1, 1)
-    assert settle(servers) == [None, None]
-    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
-    servers.agree()
 
 
 def test_one_word_has_three_attempts_charged_and_further_words_as_many_more(
@@ -242,31 +211,28 @@ def test_one_word_has_three_attempts_charged_and_further_words_as_many_more(
     servers.attempt(0)
     servers.sessions[A].store.attempts.hear(7)
     offices = {role: OperationService(servers.sessions[role]) for role in SERVERS}
-    before = servers.charged()
     for reached in (3, 6, 9):
         assert all(isinstance(each, NeedsOperators) for each in settle(servers))
-        assert servers.charged() == before
+        assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
         offices[A]._allow(Permission.CLAIMED, 1)
         assert offices[B]._allow(Permission.CLAIMED, 1) == reached
     assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
     servers.agree()
     # A version's other attempts take a word each time: it doesn't add up.
     assert [offices[B]._allow(Permission.ATTEMPTS, 1) for _ in range(2)] == [10, 10]
 
 
-@pytest.mark.parametrize("liar", SERVERS, ids=lambda role: role.value)
+@OF_EITHER
 def test_numbers_that_one_server_says_to_be_used_are_no_evidence_later(
-    servers: Servers, liar: Role
+    servers: Servers, role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At one link it has used a thousand attempts, at the next it has forgotten them."""
     servers.attempt(0)
     before = servers.charged()
-    session = servers.sessions[liar]
-    real = session.store.attempts.unused_here
-    session.store.attempts.unused_here = lambda: 1000  # type: ignore[method-assign]
+    monkeypatch.setattr(servers.sessions[role].store.attempts, "unused_here", lambda: 1000)
     assert settle(servers) == [None, None]
-    session.store.attempts.unused_here = real  # type: ignore[method-assign]
+    monkeypatch.undo()
     settle(servers)
     assert servers.charged() == before
-    honest = servers.sessions[next(role for role in SERVERS if role is not liar)]
-    assert honest.store.attempts.next_number() == 1
+    assert servers.sessions[other(role)].store.attempts.next_number() == 1

@@ -156,7 +156,7 @@ SURVIVORS = (
         "common/share/proof_submission.py",
         "if first_not_below(words) is not None:",
         "if first_not_below(words[:0]) is not None:",
-        SUBMISSION,
+        DOOR,
     ),
     Named(
         "a word of the other server may be p or more",

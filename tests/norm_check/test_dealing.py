@@ -29,66 +29,34 @@ def both(request: DealRequest, dealer: DealerRole) -> tuple[DealtRandomness, Dea
     return a, b
 
 
-# --- once ---------------------------------------------------------------------------------------
-
-
 def test_a_batch_is_dealt_once_to_each_server() -> None:
     """A server that was put back from a copy would open two updates under one mask."""
     dealer = DealerRole(TASK, D)
-    for role in KEYS:
-        dealer.corrections(role, REQUEST)
+    both(REQUEST, dealer)
     for role in KEYS:
         with pytest.raises(PeerUnavailable, match="attempt 2 is dealt for once"):
             dealer.corrections(role, REQUEST)
-    # Other batches of the attempt still are.
-    for role in KEYS:
-        dealer.corrections(role, replace(REQUEST, batch=2))
-
-
-def test_nobody_deals_for_a_task_without_a_dealer() -> None:
-    """It would wait for servers that never come, and say that it deals."""
-    with pytest.raises(Misconfiguration, match='validation = "proof" has no dealer'):
-        DealerRole.of(task_with({"validation": "proof"}))
-    assert DealerRole.of(task_with({})).newest_attempt == -1
+    # Other batches of the attempt still are, alike to both servers.
+    changes: list[dict[str, Any]] = [{"clients": 6}, {"comparisons": 9}, {"nonces": NONCES[::-1]}]
+    for batch, change in enumerate(changes, 2):
+        other = replace(REQUEST, batch=batch)
+        dealer.corrections(Role.SERVER_A, other)
+        with pytest.raises(PeerViolation, match="was asked for before"):
+            dealer.corrections(Role.SERVER_B, replace(other, **change))
+    both(replace(REQUEST, batch=5), dealer)
 
 
 def test_an_older_attempt_is_never_dealt_for_again() -> None:
     dealer = DealerRole(TASK, D)
-    assert dealer.newest_attempt == -1
     both(REQUEST, dealer)
     both(replace(REQUEST, attempt=4), dealer)
-    assert dealer.newest_attempt == 4
     for attempt in (0, 2, 3):
         for role in KEYS:
             with pytest.raises(PeerUnavailable, match=f"attempt {attempt} is dealt for once"):
                 dealer.corrections(role, replace(REQUEST, attempt=attempt, batch=7))
     # What was refused leaves the newest attempt as it was.
-    with pytest.raises(PeerUnavailable):
-        dealer.corrections(Role.SERVER_A, replace(REQUEST, attempt=4))
+    assert dealer.newest_attempt == 4
     both(replace(REQUEST, attempt=4, batch=3), dealer)
-
-
-@pytest.mark.parametrize("refused", [TASK, Digest.of(b"other")])
-def test_a_request_that_is_refused_spends_nothing(refused: Digest) -> None:
-    dealer = DealerRole(TASK, D)
-    role = Role.CLIENT if refused == TASK else Role.SERVER_A
-    with pytest.raises((TaskMismatch, PeerViolation)):
-        dealer.corrections(role, replace(REQUEST, task=refused, attempt=9))
-    assert dealer.newest_attempt == -1
-    both(REQUEST, dealer)
-
-
-@pytest.mark.parametrize(
-    ("field", "changed"), [("clients", 6), ("comparisons", 9), ("nonces", NONCES[::-1])]
-)
-def test_the_second_server_gets_the_firsts_batch_or_none(field: str, changed: Any) -> None:
-    dealer = DealerRole(TASK, D)
-    dealer.corrections(Role.SERVER_A, REQUEST)
-    with pytest.raises(PeerViolation, match="was asked for before"):
-        dealer.corrections(Role.SERVER_B, replace(REQUEST, **{field: changed}))
-
-
-# --- nonces -------------------------------------------------------------------------------------
 
 
 def masks_of(request: DealRequest) -> set[int]:
@@ -100,26 +68,27 @@ def masks_of(request: DealRequest) -> set[int]:
     return found
 
 
-# --- who ----------------------------------------------------------------------------------------
+def test_nobody_but_the_tasks_servers_is_dealt_to_and_a_refusal_spends_nothing() -> None:
+    dealer, later = DealerRole(TASK, D), replace(REQUEST, attempt=9)
+    for role in (Role.DEALER, Role.CLIENT, Role.OPERATOR):
+        with pytest.raises(PeerViolation, match="only servers"):
+            dealer.key_for(role)
+        with pytest.raises(PeerViolation, match="only servers"):
+            dealer.corrections(role, later)
+    with pytest.raises(TaskMismatch):
+        dealer.corrections(Role.SERVER_A, replace(later, task=Digest.of(b"other")))
+    assert dealer.newest_attempt == -1
+    both(REQUEST, dealer)
+    # Nobody deals for a task without a dealer: it would wait for servers that never come.
+    with pytest.raises(Misconfiguration, match='validation = "proof" has no dealer'):
+        DealerRole.of(task_with({"validation": "proof"}))
 
 
-@pytest.mark.parametrize("role", [Role.DEALER, Role.CLIENT, Role.OPERATOR])
-def test_nobody_but_the_servers_is_dealt_to(role: Role) -> None:
-    dealer = DealerRole(TASK, D)
-    with pytest.raises(PeerViolation, match="only servers"):
-        dealer.key_for(role)
-    with pytest.raises(PeerViolation, match="only servers"):
-        dealer.corrections(role, REQUEST)
-
-
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_wrong_number_of_correction_words_is_the_dealers_violation(change: int) -> None:
-    words = np.zeros(REQUEST.correction_words + change, dtype=np.int64)
-    with pytest.raises(PeerViolation, match="correction words"):
-        DealtRandomness(Role.SERVER_B, KEYS[Role.SERVER_B], REQUEST, words)
-
-
-def test_triples_are_handed_out_once() -> None:
+def test_correction_words_are_as_many_as_the_triples_and_used_once() -> None:
+    for change in (-1, 1):
+        words = np.zeros(REQUEST.correction_words + change, dtype=np.int64)
+        with pytest.raises(PeerViolation, match="correction words"):
+            DealtRandomness(Role.SERVER_B, KEYS[Role.SERVER_B], REQUEST, words)
     randomness, _ = both(REQUEST, DealerRole(TASK, D))
     randomness.binary_triples()
     with pytest.raises(RuntimeError, match="used already"):
@@ -175,54 +144,30 @@ def test_requests_out_of_range_are_refused(change: dict[str, Any]) -> None:
         replace(REQUEST, **change)
 
 
-# --- for every shape -----------------------------------------------------------------------------
-
-COMPARISONS = 7
-"""ANDs before the first conjunction."""
-keys = st.binary(min_size=32, max_size=32).map(Secret)
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> DealRequest:
-    clients = draw(st.integers(1, 4))
-    return DealRequest(
-        task=TASK,
-        attempt=draw(st.integers(0, ATTEMPTS - 1)),
-        batch=draw(st.integers(0, 2**31 - 1)),
-        clients=clients,
-        comparisons=clients * draw(st.integers(1, 50)),
-        nonces=draw(st.binary(min_size=64, max_size=64)),
-    )
-
-
 @settings(max_examples=25)
-@given(request=requests(), key_a=keys, key_b=keys)
-def test_c_is_a_and_b(request: DealRequest, key_a: Secret, key_b: Secret) -> None:
-    if key_a == key_b:
-        return
-    dealer = DealerRole(TASK, 1, {Role.SERVER_A: key_a, Role.SERVER_B: key_b})
+@given(
+    keys=st.sets(st.binary(min_size=32, max_size=32), min_size=2, max_size=2),
+    clients=st.integers(1, 4),
+    width=st.integers(1, 90),
+    attempt=st.integers(0, ATTEMPTS - 1),
+    batch=st.integers(0, 2**31 - 1),
+    nonces=st.binary(min_size=64, max_size=64),
+)
+def test_c_is_a_and_b_for_every_shape(
+    keys: set[bytes], clients: int, width: int, attempt: int, batch: int, nonces: bytes
+) -> None:
+    request = DealRequest(TASK, attempt, batch, clients, clients * width, nonces)
+    dealer = DealerRole(TASK, 1, dict(zip(KEYS, map(Secret, keys), strict=True)))
     (of_a, of_b), shapes = both(request, dealer), []
     for one, other in zip(of_a.binary_triples(), of_b.binary_triples(), strict=True):
         shapes.append(one.a.shape)
         assert one.b.shape == other.a.shape == one.a.shape
         expected = (one.a ^ other.a) & (one.b ^ other.b)
         assert np.array_equal(one.c ^ other.c, expected)
-    assert tuple(shapes) == program(request.clients, request.comparisons)
-
-
-@given(clients=st.integers(1, 5), width=st.integers(1, 600))
-def test_a_conjunctions_tree_leaves_one_value_a_client(clients: int, width: int) -> None:
-    values, levels = width, 0
-    for trees, pairs in program(clients, clients * width)[COMPARISONS:]:
-        assert trees == clients
-        assert pairs == values // 2
-        values = pairs + values % 2
-        levels += 1
-    assert values == 1
-    assert levels == (width - 1).bit_length()
-
-
-def test_the_tree_of_a_tasks_81_signs_takes_seven_exchanges_and_80_words_a_client() -> None:
-    shapes = program(10, 810)
-    assert shapes[:COMPARISONS] == ((810,), *[(2, 810)] * 6)
-    assert shapes[COMPARISONS:] == tuple((10, pairs) for pairs in (40, 20, 10, 5, 3, 1, 1))
+    assert tuple(shapes) == program(clients, clients * width)
+    # After a comparison's seven exchanges a tree of conjunctions leaves one value a client.
+    levels, values = shapes[7:], width
+    for trees, pairs in levels:
+        assert (trees, pairs) == (clients, values // 2)
+        values -= pairs
+    assert (values, len(levels)) == (1, (width - 1).bit_length())

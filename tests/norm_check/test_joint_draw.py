@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from tests.conftest import TaskMaker
-from tests.rig.aggregators import aggregator, link_over
+from tests.rig.aggregators import SERVERS, aggregator, link_over
 from tests.rig.breaking import Breaking
 from tests.rig.keys import signatures
+from tests.rig.norm_check import other
 from tests.rig.rounds import roster_of
+from tests.rig.tasks import task_with
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
@@ -24,7 +25,7 @@ from precad.aggregator.rounds.start_attempt import (
     commitment_to,
     joint_coin,
 )
-from precad.aggregator.server_messages import CoinReveal, CoinState
+from precad.aggregator.server_messages import CoinReveal, CoinState, SignedMessage
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
@@ -33,7 +34,6 @@ from precad.common.identity.signatures import SignedKind
 from precad.common.task import Task
 
 A, B = Role.SERVER_A, Role.SERVER_B
-SERVERS = (A, B)
 OTHER_TASK = Digest(bytes(32))
 
 
@@ -44,33 +44,41 @@ class Pair:
         self.task = task
         self._folder = folder
         self.keys = {role: CoinKey(Secret.random()) for role in SERVERS}
-        self.stores: dict[Role, Store] = {}
-        for role in SERVERS:
-            self.stores[role] = self._open(role)
+        self.stores = {role: self._open(role) for role in SERVERS}
 
     def _open(self, role: Role) -> Store:
         return open_store(f"sqlite:///{self._folder}/{role.value}.db", self.task, role)
 
-    def lose_database(self, role: Role) -> None:
-        self.stores[role].close()
-        for file in self._folder.glob(f"{role.value}.db*"):
-            file.unlink()
-        self.stores[role] = self._open(role)
+    def lose_databases(self) -> None:
+        for role in SERVERS:
+            self.stores[role].close()
+            for file in self._folder.glob(f"{role.value}.db*"):
+                file.unlink()
+            self.stores[role] = self._open(role)
 
     def lose_key(self, role: Role) -> None:
         self.keys[role] = CoinKey(Secret.random())
+
+    def allow(self, *roles: Role) -> None:
+        """Their operators give their word for new coins."""
+        for role in roles:
+            self.stores[role].versions.allow(Permission.COIN, 0, 0)
+
+    def own(self, role: Role, version: int = 0) -> Any:
+        """What this server's key opens."""
+        return self.keys[role].opening(self.task.digest, version)
 
     def server(self, role: Role, end: Any) -> Aggregator:
         given = {"coin_key": self.keys[role], "store": self.stores[role]}
         return aggregator(self.task, role, end, **given)
 
-    def against(self, role: Role, version: int = 0, **said: bytes) -> None:
-        """One server alone, and what the other has said."""
-        ends = dict(zip(SERVERS, memory_pair(), strict=True))
-        link = link_over(ends[B if role is A else A], self.task)
+    def against_a(self, **said: bytes) -> None:
+        """A alone, and what B has said."""
+        end, other = memory_pair()
+        link = link_over(other, self.task)
         for step, message in said.items():
             link.send(f"coin-{step}", message)
-        agree_coin(self.server(role, ends[role]), version)
+        agree_coin(self.server(A, end), 0)
 
     def agree(self, version: int = 0, cut: int | None = None) -> list[Secret | PrecadError]:
         """What each server ends with; the link breaks before message ``cut`` of either."""
@@ -87,6 +95,12 @@ class Pair:
         with ThreadPoolExecutor(2) as threads:
             return list(threads.map(play, SERVERS, ends))
 
+    def fails(self, *expected: type[PrecadError], cut: int | None = None) -> list[str]:
+        """What both say that agree on nothing."""
+        outcomes = self.agree(0, cut)
+        assert all(isinstance(each, expected or PrecadError) for each in outcomes), outcomes
+        return [str(each) for each in outcomes]
+
     def coin(self, version: int = 0) -> bytes:
         """The coin that both agree on."""
         a, b = self.agree(version)
@@ -95,9 +109,12 @@ class Pair:
         return a.reveal()
 
 
+OF_EITHER = pytest.mark.parametrize("role", SERVERS, ids=lambda role: role.value)
+
+
 @pytest.fixture
-def pair(make_task: TaskMaker, tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(make_task(8), tmp_path)
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(task_with({}), tmp_path)
     yield made
     for store in made.stores.values():
         store.close()
@@ -106,46 +123,23 @@ def pair(make_task: TaskMaker, tmp_path: Path) -> Iterator[Pair]:
 # --- the same, whatever breaks -----------------------------------------------------------------
 
 
-def test_both_servers_get_one_coin_for_each_version(pair: Pair) -> None:
+def test_both_servers_get_one_coin_for_each_version_whenever_they_are_asked(pair: Pair) -> None:
     coins = [pair.coin(version) for version in range(4)]
     assert len(set(coins)) == 4
     assert all(len(coin) == 32 for coin in coins)
-
-
-def test_asked_again_a_version_has_the_same_coin(pair: Pair) -> None:
-    first = pair.coin(2)
-    assert [pair.coin(2) for _ in range(3)] == [first] * 3
-    # Later versions between them change nothing.
-    pair.coin(3)
-    assert pair.coin(2) == first
-
-
-@pytest.mark.parametrize("cut", [0, 1])
-def test_whoever_cuts_the_link_draws_nobody_anew(pair: Pair, cut: int) -> None:
-    """Before the commitments cross, and between commitment and opening: any number of times."""
-    for _ in range(3):
-        for outcome in pair.agree(0, cut):
-            assert isinstance(outcome, PrecadError)
-    first = pair.coin(0)
-    pair.agree(0, cut)
-    assert pair.coin(0) == first
-    # And it is what the keys alone say.
-    a, b = (pair.keys[role].opening(pair.task.digest, 0) for role in SERVERS)
-    assert joint_coin(a, b).reveal() == first
+    assert [pair.coin(version) for version in (2, 2, 3, 2)] == [coins[i] for i in (2, 2, 3, 2)]
 
 
 def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
-    first = pair.coin(0)
+    first = pair.coin()
     for role in SERVERS:
-        pair.lose_database(A)
-        pair.lose_database(B)
         before = pair.keys[role]
+        pair.lose_databases()
         pair.lose_key(role)
-        assert pair.coin(0) != first
+        assert pair.coin() != first
         pair.keys[role] = before
-        pair.lose_database(A)
-        pair.lose_database(B)
-        assert pair.coin(0) == first
+        pair.lose_databases()
+        assert pair.coin() == first
 
 
 # --- opened as committed -----------------------------------------------------------------------
@@ -159,71 +153,62 @@ def commitment(pair: Pair, body: Any, of: Role = B, **more: Any) -> bytes:
 
 def opening(pair: Pair, body: Any, of: Role = B) -> bytes:
     """``body`` opened under the seal of ``of``."""
-    return CoinReveal(
-        opening=signatures(pair.task.digest, of).sign(SignedKind.COIN_OPENING, body)
-    ).to_bytes()
+    signed = signatures(pair.task.digest, of).sign(SignedKind.COIN_OPENING, body)
+    return CoinReveal(opening=signed).to_bytes()
 
 
 def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
     """B saw A's bytes first: it may not choose its own after."""
-    own = pair.keys[B].opening(pair.task.digest, 0)
+    own = pair.own(B)
     committed = commitment(pair, commitment_to(own, B))
     for changed in ({"coin": "00" * 32}, {"salt": "00" * 32}, {"version": 1}, {"task": "00" * 32}):
         other = opening(pair, own.model_copy(update=changed))
         with pytest.raises(PeerViolation, match="another coin"):
-            pair.against(A, commitment=committed, opening=other)
+            pair.against_a(commitment=committed, opening=other)
         # Nothing of it was kept: the opening that was committed to is still taken.
         assert pair.stores[A].versions.coin_opening(0, own=False) is None
     # Nor is it taken from a stranger, or from the asker itself.
     with pytest.raises(PeerViolation):
-        pair.against(A, commitment=committed, opening=opening(pair, own, of=A))
-    pair.against(A, commitment=committed, opening=opening(pair, own))
+        pair.against_a(commitment=committed, opening=opening(pair, own, of=A))
+    pair.against_a(commitment=committed, opening=opening(pair, own))
 
 
-def test_a_commitment_to_another_task_or_version_is_a_violation(pair: Pair) -> None:
-    own = pair.keys[B].opening(pair.task.digest, 0)
+def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(pair: Pair) -> None:
+    own = pair.own(B)
     for changed in ({"version": 1}, {"task": "00" * 32}):
         committed = commitment_to(own, B).model_copy(update=changed)
         with pytest.raises(PeerViolation, match="another task or version"):
-            pair.against(A, commitment=commitment(pair, committed))
-
-
-def test_a_servers_commitment_is_not_the_others(pair: Pair) -> None:
-    """B can't give A's commitment back as its own and open it after A has."""
-    own = pair.keys[A].opening(pair.task.digest, 0)
-    assert commitment_to(own, A) != commitment_to(own, B)
+            pair.against_a(commitment=commitment(pair, committed))
+    # B can't give A's commitment back as its own and open it after A has.
+    mine = pair.own(A)
+    assert commitment_to(mine, A) != commitment_to(mine, B)
     with pytest.raises(PeerViolation):
-        pair.against(A, commitment=commitment(pair, commitment_to(own, A), of=A))
-
-
-def test_a_commitment_tells_nothing_of_the_coin(pair: Pair) -> None:
-    """Salted: who guesses the coin can't test the guess against the commitment."""
-    own = pair.keys[A].opening(pair.task.digest, 0)
-    other = own.model_copy(update={"salt": "11" * 32})
-    assert commitment_to(own, A).digest != commitment_to(other, A).digest
+        pair.against_a(commitment=commitment(pair, commitment_to(mine, A), of=A))
+    # Salted: who guesses the coin can't test the guess against the commitment.
+    salted = own.model_copy(update={"salt": "11" * 32})
+    assert commitment_to(own, B).digest != commitment_to(salted, B).digest
     assert own.coin not in repr(own)
     assert own.salt not in f"{own}"
 
 
 def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -> None:
     order: list[str] = []
-    a_end, b_end = memory_pair()
+    ends: tuple[Any, Any] = memory_pair()
+    versions: Any = pair.stores[A].versions
+    put, keep = ends[0].put, versions.keep_commitment
 
-    class Watched(Breaking):
-        def put(self, frame: Any) -> None:
-            order.append(f"sends {frame.step}")
-            super().put(frame)
+    def watched_put(frame: Any) -> None:
+        order.append(f"sends {frame.step}")
+        put(frame)
 
-    def keep(version: int, signed: Any) -> None:
-        kept(version, signed)
+    def watched_keep(version: int, signed: Any) -> None:
+        keep(version, signed)
         order.append("keeps")
 
-    store: Any = pair.stores[A]
-    kept = store.versions.keep_commitment
-    store.versions.keep_commitment = keep
+    ends[0].put, versions.keep_commitment = watched_put, watched_keep
     with ThreadPoolExecutor(2) as threads:
-        at_b = threads.submit(agree_coin, pair.server(B, b_end), 0)
-        agree_coin(pair.server(A, Watched(a_end, None)), 0)
+        at_b = threads.submit(agree_coin, pair.server(B, ends[1]), 0)
+        agree_coin(pair.server(A, ends[0]), 0)
         at_b.result()
     assert order == ["sends coin-commitment", "keeps", "sends coin-opening"]
 
@@ -231,147 +216,126 @@ def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -
 # --- a lost coin key ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lost", SERVERS, ids=lambda role: role.value)
-def test_a_lost_coin_key_is_given_its_bytes_back(pair: Pair, lost: Role) -> None:
-    """The other holds the opening, under the loser's own signature: the coin stays."""
-    first = pair.coin(0)
-    pair.lose_key(lost)
-    for error in pair.agree(0):
-        assert isinstance(error, PeerUnavailable)
-    assert pair.coin(0) == first
+@OF_EITHER
+@pytest.mark.parametrize("says_so", [False, True], ids=["", "on its operators' word"])
+def test_a_lost_coin_key_is_given_its_bytes_back(
+    pair: Pair,
+    role: Role,
+    says_so: bool,  # noqa: FBT001
+) -> None:
+    """The other holds the opening, under the loser's own signature: the coin stays.
+
+    Whatever the loser's operators alone allow.
+    """
+    first = pair.coin()
+    pair.lose_key(role)
+    pair.allow(*[role] * says_so)
+    pair.fails(PeerUnavailable)
+    assert pair.coin() == first
     # The next version has the new key's coin.
-    fresh = {role: pair.keys[role].opening(pair.task.digest, 1) for role in SERVERS}
-    assert pair.coin(1) == joint_coin(fresh[A], fresh[B]).reveal()
+    assert pair.coin(1) == joint_coin(pair.own(A, 1), pair.own(B, 1)).reveal()
 
 
-@pytest.mark.parametrize("lost", SERVERS, ids=lambda role: role.value)
+@OF_EITHER
 def test_bytes_that_nobody_opened_are_lost_until_both_operators_say_so(
-    pair: Pair, lost: Role
+    pair: Pair, role: Role
 ) -> None:
     """Committed to, not opened, and the key is gone: nobody draws anew on one server's word."""
-    for outcome in pair.agree(0, cut=1):
-        assert isinstance(outcome, PrecadError)
-    pair.lose_key(lost)
-    for words in ((), (A,), (B,)):
-        for role in words:
-            pair.stores[role].versions.allow(Permission.COIN, 0, 0)
-        if words == (B,):
-            break
-        for error in pair.agree(0):
+    pair.fails(cut=1)
+    pair.lose_key(role)
+    for words in ((), (A,)):
+        pair.allow(*words)
+        for error in pair.agree():
             assert isinstance(error, NeedsOperators), words
             assert (error.permission, error.version) == (Permission.COIN, 0)
             assert "precad allow coin HOST:PORT --server a|b --version 0" in str(error)
     # Both have given it: both servers take new coins, the one that lost nothing too.
-    before = [key.opening(pair.task.digest, 0) for key in pair.keys.values()]
-    for error in pair.agree(0):
-        assert isinstance(error, PeerUnavailable)
-        assert "new coins" in str(error)
+    pair.allow(B)
+    before = [pair.own(each) for each in SERVERS]
+    assert all("new coins" in error for error in pair.fails(PeerUnavailable))
     # The certificate counts it.
-    assert [pair.stores[role].versions.redrawn_coins() for role in SERVERS] == [1, 1]
-    after = [key.opening(pair.task.digest, 0) for key in pair.keys.values()]
+    assert [pair.stores[each].versions.redrawn_coins() for each in SERVERS] == [1, 1]
+    after = [pair.own(each) for each in SERVERS]
     assert all(old != new for old, new in zip(before, after, strict=True))
-    assert pair.coin(0) == joint_coin(after[0], after[1]).reveal()
+    assert pair.coin() == joint_coin(after[0], after[1]).reveal()
+
+
+def no_room(_fresh: Secret) -> None:
+    raise StorageFailure("no room")
 
 
 def test_a_renewed_key_is_durable_before_it_is_used() -> None:
-    kept: list[bytes] = []
-    key = CoinKey(Secret(bytes(32)), lambda fresh: kept.append(fresh.reveal()))
-    key.renew()
+    kept: list[Secret] = []
+    CoinKey(Secret(bytes(32)), kept.append).renew()
     assert len(kept) == 1
-    assert kept[0] != bytes(32)
-
-    def fail(_fresh: Secret) -> None:
-        raise OSError("no room")
-
-    broken = CoinKey(Secret(bytes(32)), fail)
+    assert kept[0] != Secret(bytes(32))
+    broken = CoinKey(Secret(bytes(32)), no_room)
     before = broken.opening(OTHER_TASK, 0)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(StorageFailure, match="no room"):
         broken.renew()
     assert broken.opening(OTHER_TASK, 0) == before
 
 
-@pytest.mark.parametrize("full", SERVERS, ids=lambda role: role.value)
-def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(pair: Pair, full: Role) -> None:
+@OF_EITHER
+def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(pair: Pair, role: Role) -> None:
     """The other server may have seen it: it could choose its own after."""
-
-    def fail(_fresh: Secret) -> None:
-        raise StorageFailure("no room")
-
     key = Secret.random()
-    old = CoinKey(key).opening(pair.task.digest, 0)
-    pair.keys[full] = CoinKey(key, fail)
-    for outcome in pair.agree(0, cut=1):
-        assert isinstance(outcome, PrecadError)
-    pair.lose_key(B if full is A else A)
-    for role in SERVERS:
-        pair.stores[role].versions.allow(Permission.COIN, 0, 0)
-    outcomes = dict(zip(SERVERS, pair.agree(0), strict=True))
-    assert isinstance(outcomes[full], StorageFailure)
-    assert pair.stores[full].versions.redrawn_coins() == 0
+    pair.keys[role] = CoinKey(key, no_room)
+    old = pair.own(role)
+    pair.fails(cut=1)
+    pair.lose_key(other(role))
+    pair.allow(*SERVERS)
+    outcomes = dict(zip(SERVERS, pair.agree(), strict=True))
+    assert isinstance(outcomes[role], StorageFailure)
+    assert pair.stores[role].versions.redrawn_coins() == 0
     # With room again, and started again: the operators of both are asked once more.
-    pair.keys[full] = CoinKey(key)
-    for error in pair.agree(0):
-        assert isinstance(error, NeedsOperators)
-    for role in SERVERS:
-        pair.stores[role].versions.allow(Permission.COIN, 0, 0)
-    for error in pair.agree(0):
-        assert isinstance(error, PeerUnavailable)
-    assert pair.coin(0)
-    assert pair.keys[full].opening(pair.task.digest, 0) != old
+    pair.keys[role] = CoinKey(key)
+    pair.fails(NeedsOperators)
+    pair.allow(*SERVERS)
+    pair.fails(PeerUnavailable)
+    assert pair.coin()
+    assert pair.own(role) != old
+
+
+def shown(pair: Pair, held: SignedMessage, known: str = "ab" * 32) -> None:
+    """A hears from B an opening that is to be A's own."""
+    committed = commitment_to(pair.own(B), B)
+    pair.against_a(commitment=commitment(pair, committed, known=known, held=held))
 
 
 def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair) -> None:
     """Else the other server would choose between the new coin and one with this one's old bytes."""
-    pair.coin(0)
-    old = pair.keys[A].opening(pair.task.digest, 0)
+    pair.coin()
+    old = pair.own(A)
     held = signatures(pair.task.digest, A).sign(SignedKind.COIN_OPENING, old)
-    known = commitment_to(old, A).digest
     for store in pair.stores.values():
         store.versions.discard_coin(0)
     pair.keys[A].renew()
-    new = pair.coin(0)
-    committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
+    new = pair.coin()
     with pytest.raises(NeedsOperators):
-        pair.against(A, commitment=commitment(pair, committed, known=known, held=held))
+        shown(pair, held, commitment_to(old, A).digest)
     assert pair.stores[A].versions.coin_opening(0, own=True) is None
-    assert pair.coin(0) == new
+    assert pair.coin() == new
 
 
 @pytest.mark.parametrize("what", ["another version", "another task", "the other server's"])
 def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
     """A server that shows some other opening can't make this one draw by it."""
-    pair.coin(0)
-    key = pair.keys[A]
-    own = key.opening(pair.task.digest, 0)
-    pens = signatures(pair.task.digest, A)
-    if what == "another version":
-        own = key.opening(pair.task.digest, 1)
-    elif what == "another task":
-        own = key.opening(OTHER_TASK, 0)
-    else:
-        pens = signatures(pair.task.digest, B)
-    held = pens.sign(SignedKind.COIN_OPENING, own)
+    pair.coin()
+    task = OTHER_TASK if what == "another task" else pair.task.digest
+    own = pair.keys[A].opening(task, int(what == "another version"))
+    pens = signatures(pair.task.digest, B if what == "the other server's" else A)
     pair.lose_key(A)
-    committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
     with pytest.raises(PeerViolation):
-        pair.against(A, commitment=commitment(pair, committed, known="ab" * 32, held=held))
+        shown(pair, pens.sign(SignedKind.COIN_OPENING, own))
     assert pair.stores[A].versions.coin_opening(0, own=True) is None
-
-
-def test_a_server_that_commits_anew_alone_changes_nothing(pair: Pair) -> None:
-    """Its operators' word alone, and an opening that the other holds: the old bytes stay."""
-    first = pair.coin(0)
-    pair.lose_key(B)
-    pair.stores[B].versions.allow(Permission.COIN, 0, 0)
-    for error in pair.agree(0):
-        assert isinstance(error, PeerUnavailable)
-    assert pair.coin(0) == first
 
 
 # --- whom it draws -----------------------------------------------------------------------------
 
 
 MANY = roster_of(ClientId(f"c{i}") for i in range(20_000))
+EVERYBODY = [ClientId(f"c{i}") for i in range(30)]
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.5])
@@ -387,30 +351,28 @@ def test_clients_are_drawn_at_the_rate(rate: float) -> None:
 @settings(max_examples=50)
 @given(
     coin=st.binary(min_size=32, max_size=32).map(Secret),
-    names=st.sets(st.sampled_from([f"c{i}" for i in range(30)]), max_size=30),
+    names=st.sets(st.sampled_from(EVERYBODY)),
     order=st.randoms(use_true_random=False),
     version=st.integers(0, 2**32),
 )
 def test_a_clients_draw_depends_on_nobody_else(
-    coin: Secret, names: set[str], order: Any, version: int
+    coin: Secret, names: set[ClientId], order: Any, version: int
 ) -> None:
     """Neither on who else is enrolled, nor on their order: an owner's presence moves nobody."""
-    everybody = [ClientId(f"c{i}") for i in range(30)]
+    everybody, some = list(EVERYBODY), sorted(names)
     order.shuffle(everybody)
-    whole = set(cohort_of(coin, roster_of(everybody), 0.5, version))
-    some = [ClientId(name) for name in names]
     order.shuffle(some)
+    whole = cohort_of(coin, roster_of(everybody), 0.5, version)
     drawn = cohort_of(coin, roster_of(some), 0.5, version)
     assert len(set(drawn)) == len(drawn)
-    assert set(drawn) == {client for client in whole if client.name in names}
+    assert set(drawn) == set(whole) & names
 
 
 def test_each_client_and_each_version_is_drawn_by_itself() -> None:
     """Neither neighbours nor versions depend on each other."""
     coin, few = Secret.random(), roster_of(map(ClientId, "ab"))
     first, second = few
-    counts, runs = [[0, 0], [0, 0]], [[0, 0], [0, 0]]
-    previous = False
+    counts, runs, previous = [[0, 0], [0, 0]], [[0, 0], [0, 0]], False
     for version in range(4000):
         drawn = cohort_of(coin, few, 0.5, version)
         counts[first in drawn][second in drawn] += 1

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pytest
+from tests.rig.norm_check import changed
 
 from precad.common.identifiers import Digest, Secret
 from precad.common.kernel import Rows
@@ -84,19 +84,20 @@ def transcript(
 
 def words_of(made: Transcript, query: Query, pieces: int = 17) -> tuple[ProofWords, ProofWords]:
     """Both servers' answers, from fresh shares."""
-    math, found = arithmetic(), []
-    key = Secret(b"\x07" * 32)
-    own = {
-        name: FieldKeystream(key, "test/share", name.encode()).words(getattr(made, name).size)
-        for name in ("x", "bits", "mask", "values")
-    }
-    other = {name: math.subtract(getattr(made, name), share) for name, share in own.items()}
-    for held, holds in ((own, True), (other, False)):
+    key, parts = Secret(b"\x07" * 32), ("x", "bits", "mask", "values")
+    own, other = {}, {}
+    for name in parts:
+        whole = getattr(made, name)
+        own[name] = FieldKeystream(key, "test/share", name.encode()).words(whole.size)
+        other[name] = arithmetic().subtract(whole, own[name])
+
+    def answered(held: dict[str, FieldVector], *, holds: bool) -> ProofWords:
         z = projected(made.shape, held["x"], made.rows)
-        beside = held["bits"], held["mask"], held["values"], z, holds
-        parts = iter(np.split(held["x"], range(pieces, made.shape.dimension, pieces)))
-        found.append(answer(query, parts, partial(ProofShare, *beside), made.mu))
-    return found[0], found[1]
+        beside = ProofShare(held["bits"], held["mask"], held["values"], z, holds_constants=holds)
+        cuts = np.split(held["x"], range(pieces, made.shape.dimension, pieces))
+        return answer(query, iter(cuts), lambda: beside, made.mu)
+
+    return answered(own, holds=True), answered(other, holds=False)
 
 
 def accepted(made: Transcript, coin: int = 1, pieces: int = 17) -> bool:
@@ -116,15 +117,8 @@ def of_norm(norm: float, seed: int, dimension: int = D) -> FieldVector:
     return of_signed(np.trunc(v / np.linalg.norm(v) * norm).astype(np.int64))
 
 
-def changed(vector: FieldVector, at: int, by: int = 1) -> FieldVector:
-    found = vector.copy()
-    found[at] = (int(found[at]) + by) % P
-    return found
-
-
 HONEST = {
     "zero": field(),
-    "exactly the bound": field(BETA),
     "minus the bound": field(0, -BETA),
     "two coordinates": field(BETA * 3 // 5, -BETA * 4 // 5),
 } | {f"random {seed}": of_norm(BETA * (1 - 1e-6) / (1 + seed % 3), seed) for seed in range(12)}
@@ -133,18 +127,17 @@ HONEST = {
 @pytest.mark.parametrize("x", HONEST.values(), ids=HONEST)
 def test_honest_updates_pass(x: FieldVector) -> None:
     made = transcript(x)
-    for pieces in (1, 17, D):
-        assert accepted(made, pieces=pieces)
+    assert [accepted(made, pieces=pieces) for pieces in (1, 17, D)] == [True] * 3
 
 
 @pytest.mark.parametrize("beta", BOUNDS)
 @pytest.mark.parametrize("dimension", [1, 7, 650])
 def test_the_bound_itself_passes_and_one_more_does_not(beta: int, dimension: int) -> None:
-    shape = ProofShape(dimension, beta)
-    for norm, right in ((beta, True), (beta + 1, False)):
+    for norm in (beta, beta + 1):
         x = np.zeros(dimension, dtype=np.uint64)
         x[-1] = norm
-        assert accepted(transcript(x, shape=shape), pieces=100) is right
+        made = transcript(x, shape=ProofShape(dimension, beta))
+        assert accepted(made, pieces=100) is (norm == beta)
 
 
 FORGED = {
@@ -180,58 +173,50 @@ def non_bits(z: FieldVector, squared: int) -> FieldVector:
     return found
 
 
-def test_words_that_are_no_bits_are_refused() -> None:
-    assert not accepted(transcript(field(2**40), bits=non_bits))
-    assert not accepted(transcript(field(3), bits=non_bits))
-
-
-@pytest.mark.parametrize("bad", [2, P - 1, (P + 1) // 2])
-def test_one_word_that_is_no_bit_is_refused_though_its_number_is_right(bad: int) -> None:
-    """The next bit is lowered by as much as the first is raised."""
+def lowered(bad: int) -> Callable[[FieldVector, int], FieldVector]:
+    """The first word is no bit, and the next is lowered by as much: its number is right."""
 
     def written(z: FieldVector, squared: int) -> FieldVector:
         found = bits_of(SHAPE, signed_of(z), squared)
-        more = (bad - int(found[0])) % P
-        half = more * pow(2, -1, P)
+        half = (bad - int(found[0])) * pow(2, -1, P)
         found[0], found[1] = bad, (int(found[1]) - half) % P
         return found
 
-    assert not accepted(transcript(field(5, -7), bits=written))
+    return written
+
+
+@pytest.mark.parametrize(
+    ("x", "bits"),
+    [
+        (field(2**40), non_bits),
+        (field(3), non_bits),
+        *((field(5, -7), lowered(bad)) for bad in (2, P - 1, (P + 1) // 2)),
+    ],
+)
+def test_words_that_are_no_bits_are_refused_though_their_numbers_are_right(
+    x: FieldVector, bits: Callable[[FieldVector, int], FieldVector]
+) -> None:
+    assert not accepted(transcript(x, bits=bits))
 
 
 def test_non_bits_that_cancel_under_the_first_challenge_fail_under_the_second() -> None:
-    """e and e' with μ₁²·(e² − e) + μ₁'²·(e'² − e') = 0: what one challenge can't tell."""
+    """e and e' = 3e with μ₁²·(e² − e) + μ₁'²·(e'² − e') = 0: what one challenge can't tell."""
     made = transcript(field(5, -7))
-    first, second = (int(made.mu[0, i]) ** 2 % P for i in (0, 1))
-    tried = 2
-    while True:
-        # e'² − e' = −(first/second)·(e² − e): a square root in the field, where there is one.
-        right = -first * pow(second, -1, P) * (tried * tried - tried) % P
-        if pow(1 + 4 * right, (P - 1) // 2, P) == 1:
-            break
-        tried += 1
-    root = square_root((1 + 4 * right) % P)
+    squared = [[int(made.mu[number, i]) ** 2 % P for i in (0, 1)] for number in (0, 1)]
+    first, second = squared[0]
+    tried = (first + 3 * second) * pow(first + 9 * second, -1, P) % P
     bits = made.bits.copy()
-    bits[0], bits[1] = tried, (1 + root) * pow(2, -1, P) % P
-    for number, cancels in ((0, True), (1, False)):
-        squared = [int(each) ** 2 % P for each in made.mu[number]]
-        left = sum(s * (int(e) ** 2 - int(e)) for s, e in zip(squared, bits, strict=True)) % P
-        assert (left == 0) is cancels
+    bits[0], bits[1] = tried, 3 * tried % P
+    left = [
+        sum(s * e * (e - 1) for s, e in zip(each, map(int, bits[:2]), strict=True)) % P
+        for each in squared
+    ]
+    assert left[0] == 0 != left[1]
     values = prove(SHAPE, made.x, bits, made.mu, made.mask)
     assert not accepted(replace(made, bits=bits, values=values))
 
 
-def square_root(value: int) -> int:
-    """Tonelli and Shanks."""
-    q, s = (P - 1) >> 32, 32
-    root, t, c, m = pow(value, (q + 1) // 2, P), pow(value, q, P), pow(7, q, P), s
-    while t != 1:
-        i = next(i for i in range(1, m) if pow(t, 2**i, P) == 1)
-        b = pow(c, 2 ** (m - i - 1), P)
-        root, t, c, m = root * b % P, t * b * b % P, b * b % P, i
-    return root
-
-
+HONEST_PROOF = transcript(of_norm(BETA * 0.9, 3))
 LIES: dict[str, Callable[[Transcript], Transcript]] = {
     "x in its first word": lambda made: replace(made, x=changed(made.x, 0)),
     "x in its last word": lambda made: replace(made, x=changed(made.x, D - 1)),
@@ -255,36 +240,32 @@ LIES: dict[str, Callable[[Transcript], Transcript]] = {
 def test_whatever_is_changed_after_the_proof_was_made_is_noticed(
     lie: Callable[[Transcript], Transcript],
 ) -> None:
-    made = transcript(of_norm(BETA * 0.9, 3))
-    assert accepted(made)
+    assert accepted(HONEST_PROOF)
     for coin in range(3):
-        assert not accepted(lie(made), coin=coin)
+        assert not accepted(lie(HONEST_PROOF), coin=coin)
 
 
 def test_a_proof_that_adds_a_multiple_of_x_to_the_n_minus_1_is_refused() -> None:
     """It has h's values at all N-th roots, and others at the odd points: −2 there."""
-    made = transcript(of_norm(BETA * 0.9, 3))
-    values = made.values.copy()
+    values = HONEST_PROOF.values.copy()
     values[1 + SHAPE.used :] = arithmetic().add(
         values[1 + SHAPE.used :], np.full(SHAPE.points, P - 2, dtype=np.uint64)
     )
-    assert not accepted(replace(made, values=values))
+    assert not accepted(replace(HONEST_PROOF, values=values))
 
 
 @pytest.mark.parametrize("where", ["update", "bits"])
 def test_padding_that_is_not_zero_is_refused(where: str) -> None:
     """A prover whose last row goes on behind d, or behind the last bit."""
     # The sizes differ in nothing else: a dimension, or a slack bit, more.
-    shape, x = SHAPE, of_norm(BETA * 0.9, 3)
-    made = transcript(x)
+    made = HONEST_PROOF
     if where == "update":
         longer = ProofShape(D + 1, BETA)
-        values = prove(longer, np.append(x, np.uint64(1)), made.bits, made.mu, made.mask)
+        values = prove(longer, np.append(made.x, np.uint64(1)), made.bits, made.mu, made.mask)
     else:
-        assert shape.bits % shape.columns
-        more = np.append(made.bits, np.uint64(1))
+        assert SHAPE.bits % SHAPE.columns
         mu = np.concatenate([made.mu, np.ones((2, 1), dtype=np.uint64)], axis=1)
-        values = prove(shape, x, more, mu, made.mask)
+        values = prove(SHAPE, made.x, np.append(made.bits, np.uint64(1)), mu, made.mask)
     assert not accepted(replace(made, values=values))
 
 
@@ -304,23 +285,26 @@ def off_by_one(made: Transcript, number: int) -> tuple[Transcript, int]:
     return replace(made, bits=bits, values=values), more if number == 0 else -more
 
 
+def relations(made: Transcript, rho: FieldVector) -> int:
+    """Their sum by ρ, which is to be 0."""
+    own, other = words_of(made, Query.at(SHAPE, 12345, rho))
+
+    return (own.zero + other.zero) % P
+
+
 def test_each_relation_alone_decides() -> None:
     """The sum of relations is off by that one's ρ, and the submission is refused."""
-    made = transcript(of_norm(BETA * 0.9, 3))
+    made = HONEST_PROOF
     rho = FieldKeystream(made.rows, "rho").words(SHAPE.challenges)
-    query = Query.at(SHAPE, 12345, rho)
-    own, other = words_of(made, query)
-    assert (own.zero + other.zero) % P == 0
+    assert relations(made, rho) == 0
     for number in range(SHAPE.challenges):
         wrong, by = off_by_one(made, number)
-        own, other = words_of(wrong, query)
-        assert (own.zero + other.zero) % P == by * int(rho[number]) % P, number
-        assert not accepts(own, other)
+        assert relations(wrong, rho) == by * int(rho[number]) % P, number
+        assert not accepts(*words_of(wrong, Query.at(SHAPE, 12345, rho)))
         # Whose ρ is 0 is the one that nobody sees: no relation hides behind another.
         without = rho.copy()
         without[number] = 0
-        own, other = words_of(wrong, Query.at(SHAPE, 12345, without))
-        assert (own.zero + other.zero) % P == 0, number
+        assert relations(wrong, without) == 0, number
 
 
 @pytest.mark.parametrize("z", [8 * BETA - 1, 8 * BETA, 8 * BETA + 1, 16 * BETA])
@@ -328,16 +312,11 @@ def test_each_row_decides_for_itself_where_its_projection_is_beyond_the_width(z:
     """One coordinate: rows whose entry is 1 have z, −z or 0, and −8β ≤ z < 8β passes alone."""
     for value in (z, -z):
         made = transcript(field(value))
-        signed = [
-            int(e) - P if int(e) > P // 2 else int(e) for e in projected(SHAPE, made.x, made.rows)
-        ]
-        assert set(signed) == {value, 0, -value}
-        for row, of_row in enumerate(signed):
-            rho = np.zeros(SHAPE.challenges, dtype=np.uint64)
-            rho[3 + row] = 1
-            own, other = words_of(made, Query.at(SHAPE, 12345, rho))
-            passes = (own.zero + other.zero) % P == 0
-            assert passes is (-8 * BETA <= of_row < 8 * BETA)
+        of_rows = signed_of(projected(SHAPE, made.x, made.rows)).tolist()
+        assert set(of_rows) == {value, 0, -value}
+        for row, of_row in enumerate(of_rows):
+            rho = np.eye(1, SHAPE.challenges, 3 + row, dtype=np.uint64)[0]
+            assert (relations(made, rho) == 0) is (-8 * BETA <= of_row < 8 * BETA)
 
 
 @pytest.mark.parametrize("z", [-8 * BETA - 1, 8 * BETA, 2**40])
@@ -348,19 +327,14 @@ def test_a_projection_beyond_the_width_is_written_modulo_it_and_never_raises(z: 
     assert int(said) == (z + 8 * BETA) % (16 * BETA)
 
 
-def test_a_point_that_is_a_root_of_unity_is_redrawn_alike_and_refused() -> None:
-    for order in (1, 2, SHAPE.points, 2 * SHAPE.points):
-        with pytest.raises(ValueError, match="no root of unity"):
-            Query.at(SHAPE, root_of_unity(order), np.zeros(SHAPE.challenges, dtype=np.uint64))
-    assert Query.at(SHAPE, root_of_unity(4 * SHAPE.points), field()).t
-
-
 @pytest.mark.parametrize("order", [1, 2, SHAPE.points, 2 * SHAPE.points])
-def test_the_query_is_drawn_again_where_its_point_is_a_root(
+def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
     monkeypatch: pytest.MonkeyPatch, order: int
 ) -> None:
     """T^N = 1 and t^N = −1 alike, at both servers."""
-
+    with pytest.raises(ValueError, match="no root of unity"):
+        Query.at(SHAPE, root_of_unity(order), np.zeros(SHAPE.challenges, dtype=np.uint64))
+    assert Query.at(SHAPE, root_of_unity(4 * SHAPE.points), field()).t
     drawn = FieldKeystream.words
 
     def words(self: FieldKeystream, count: int, start: int = 0) -> FieldVector:
@@ -371,13 +345,13 @@ def test_the_query_is_drawn_again_where_its_point_is_a_root(
         return found
 
     seen: list[int] = []
-    drawn_first = Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32)))
+    first = Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32)))
     monkeypatch.setattr(FieldKeystream, "words", words)
     found = []
     for _ in SERVERS:
         seen.clear()
         found.append(Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32))))
-        assert seen == [int(drawn_first.rho[0])]
-    assert found[0].t == found[1].t != drawn_first.t
+        assert seen == [int(first.rho[0])]
+    assert found[0].t == found[1].t != first.t
     assert found[0].rho.tolist() == found[1].rho.tolist()
-    assert not (found[0].rho == drawn_first.rho).any()
+    assert not (found[0].rho == first.rho).any()
