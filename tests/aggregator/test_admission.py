@@ -1,37 +1,43 @@
-"""Who may enrol: anyone, those on the operator's roster, or who brings a one-time token."""
+"""Who may enrol, with which claims, and until when."""
 
 import base64
+import math
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import TaskMaker
+from tests.rig.aggregators import roster
+from tests.rig.tasks import task_with
 
 from precad.aggregator.enrol.admission import (
     Admission,
     ByToken,
     Listed,
+    Window,
     admission_of,
     new_token,
     token_digest,
+    window_of,
 )
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.store import open_store
+from precad.cli.operate import reminders
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Role
-from precad.common.roster import Enrolment, Roster
+from precad.common.roster import Enrolment, Roster, on_grid, rate_grid
 from precad.common.task import Task
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 CLAIM, OTHER = Enrolment(ONE, 100, 0.2), Enrolment(TWO, 100, 0.2)
-
-
-@pytest.fixture(scope="module")
-def task(make_task: TaskMaker) -> Task:
-    return make_task(8, {"enrolment.clients": 2})
+TASK = task_with({"enrolment.clients": 2})
+LISTED = Listed(Roster({ONE: CLAIM}))
 
 
 @pytest.fixture
@@ -39,67 +45,48 @@ def book(tmp_path: Path) -> ByToken:
     return ByToken(tmp_path / "state")
 
 
-def issue(book: ByToken) -> str:
+def issue(book: ByToken, *client: ClientId) -> str:
     token = new_token()
-    book.add(token_digest(token))
+    book.add(token_digest(token), *client)
     return token
+
+
+def register(admission: Admission, task: Any = TASK) -> Register:
+    return Register(task, open_store("sqlite://", task, Role.SERVER_B), admission)
 
 
 # --- tokens ------------------------------------------------------------------------------------
 
 
-def test_tokens_are_32_fresh_bytes_of_base32() -> None:
-    tokens = {new_token() for _ in range(50)}
-    assert len(tokens) == 50
-    assert {len(base64.b32decode(token + "====")) for token in tokens} == {32}
-
-
-def test_a_token_is_its_first_users_and_nobody_elses(book: ByToken) -> None:
-    token = issue(book)
-    book.redeem(token, ONE)
-    # Again, as after a restart.
-    book.redeem(token, ONE)
-    with pytest.raises(AccessDenied, match="another client"):
-        book.redeem(token, TWO)
-    assert [*book.owners().values()] == [ONE.name]
-
-
-def test_a_token_is_not_made_for_two(book: ByToken) -> None:
-    digest = token_digest(new_token())
-    book.add(digest, ONE)
-    with pytest.raises(Misconfiguration, match="another client's"):
-        book.add(digest, TWO)
-    book.add(digest, ONE)
-    assert [*book.owners().values()] == [ONE.name]
-
-
-def test_who_was_let_in_by_name_is_missing_until_it_enrols(task: Task, book: ByToken) -> None:
-    tokens = {client: new_token() for client in (ONE, TWO)}
-    for client, token in tokens.items():
-        book.add(token_digest(token), client)
-    unnamed = issue(book)
-    enrolling = register(task, book)
-    assert (enrolling.missing(), enrolling.unused_tokens()) == ([ONE, TWO], 1)
-    enrolling.enrol(CLAIM, tokens[ONE])
-    assert (enrolling.missing(), enrolling.unused_tokens()) == ([TWO], 1)
-    enrolling.enrol(OTHER, unnamed)
-    assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 0)
-
-
-def test_only_the_digest_is_kept(book: ByToken, tmp_path: Path) -> None:
-    token = issue(book)
-    book.redeem(token, ONE)
-    raw = base64.b32decode(token + "====")
+def test_a_token_is_32_fresh_bytes_of_base32_of_which_the_digest_alone_is_kept(
+    book: ByToken, tmp_path: Path
+) -> None:
+    tokens = [issue(book) for _ in range(50)]
+    raw = {base64.b32decode(token + "====") for token in tokens}
+    assert (len(raw), {len(each) for each in raw}) == (50, {32})
+    # Case and blanks around don't matter.
+    book.redeem(f"  {tokens[0].lower()}\n", ONE)
     kept = [path for path in (tmp_path / "state" / "tokens").iterdir() if path.is_file()]
-    assert kept
-    for path in kept:
-        for secret in (token.encode(), raw, raw.hex().encode()):
-            assert secret not in path.name.encode() + path.read_bytes()
+    written = b"".join(path.name.encode() + path.read_bytes() for path in kept)
+    secrets = [*raw, *(each.hex().encode() for each in raw), *map(str.encode, tokens)]
+    assert len(kept) >= 50
+    assert not [each for each in secrets if each in written]
     assert {path.stat().st_mode & 0o077 for path in kept if path.suffix == ""} == {0}
 
 
-def test_case_and_blanks_around_do_not_matter(book: ByToken) -> None:
-    book.redeem(f"  {issue(book).lower()}\n", ONE)
+def test_a_token_is_its_first_users_and_nobody_elses(book: ByToken) -> None:
+    with pytest.raises(AccessDenied, match="no such token"):
+        book.redeem(new_token(), ONE)
+    token = issue(book)
+    # Again, as after a restart.
+    for _ in range(2):
+        book.redeem(token, ONE)
+    with pytest.raises(AccessDenied, match="another client"):
+        book.redeem(token, TWO)
+    with pytest.raises(Misconfiguration, match="another client's"):
+        book.add(token_digest(token), TWO)
+    book.add(token_digest(token), ONE)
+    assert [*book.owners().values()] == [ONE.name]
 
 
 @pytest.mark.parametrize(
@@ -115,31 +102,19 @@ def test_what_is_no_token_is_refused_without_repeating_it(book: ByToken, token: 
     assert [*book.owners().values()] == [None]
 
 
-def test_no_folder_means_no_tokens(book: ByToken) -> None:
-    assert book.owners() == {}
-    with pytest.raises(AccessDenied, match="no such token"):
-        book.redeem(new_token(), ONE)
-
-
 def test_of_many_who_redeem_at_once_one_wins(book: ByToken) -> None:
-    token = issue(book)
-    clients = [ClientId(f"c{i}") for i in range(16)]
-    start = threading.Barrier(len(clients))
-    won = []
+    token, start = issue(book), threading.Barrier(16)
 
-    def redeem(client: ClientId) -> None:
+    def redeem(number: int) -> str:
         start.wait()
         try:
-            book.redeem(token, client)
+            book.redeem(token, ClientId(f"c{number}"))
         except AccessDenied:
-            return
-        won.append(client.name)
+            return ""
+        return f"c{number}"
 
-    threads = [threading.Thread(target=redeem, args=[client]) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(16) as threads:
+        won = list(filter(None, threads.map(redeem, range(16))))
     assert len(won) == 1
     assert [*book.owners().values()] == won
 
@@ -147,98 +122,89 @@ def test_of_many_who_redeem_at_once_one_wins(book: ByToken) -> None:
 # --- the register asks -------------------------------------------------------------------------
 
 
-def register(task: Task, admission: Any) -> Register:
-    return Register(task, open_store("sqlite://", task, Role.SERVER_B), admission)
+def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_enrolment_is_over(
+    book: ByToken,
+) -> None:
+    first, _, unnamed, _ = issue(book, ONE), issue(book, TWO), issue(book), issue(book)
+    enrolling = register(book)
+    assert (enrolling.missing(), enrolling.unused_tokens()) == ([ONE, TWO], 2)
+    enrolling.enrol(CLAIM, first)
+    assert (enrolling.missing(), enrolling.unused_tokens()) == ([TWO], 2)
+    enrolling.enrol(OTHER, unnamed)
+    assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 1)
+    enrolling.freeze(enrolling.roster())
+    assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 0)
 
 
-def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: ByToken) -> None:
-    token = issue(book)
-    enrolling = register(task, book)
+def test_a_token_is_not_spent_on_a_claim_that_is_refused_nor_by_a_doctor(book: ByToken) -> None:
+    token, enrolling = issue(book), register(book)
     with pytest.raises(Misconfiguration, match="max_expected_records"):
         enrolling.enrol(Enrolment(TWO, 501, 0.2), token)
-    assert enrolling.enrol(CLAIM, token) == 1
-    # The first one may say it again, and nobody else.
-    assert enrolling.enrol(CLAIM, token) == 1
-    with pytest.raises(AccessDenied, match="another client"):
-        enrolling.enrol(OTHER, token)
-    assert list(enrolling.roster()) == [ONE]
-
-
-@pytest.mark.parametrize("kind", ["token", "list", "frozen", "full"])
-def test_no_account_is_computed_of_a_claim_that_is_refused(
-    make_task: TaskMaker, book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Seconds each: without a token, on no list, too late or one too many, it costs nothing."""
-    changes = {"enrolment.clients": 1, "privacy.epsilon_limit": 4.0}
-    task = make_task(8, {**changes, "enrolment.min_clients": 1})
-    computed: list[float] = []
-    monkeypatch.setattr(PrivacyCap, "precompute", lambda _cap, rate: computed.append(rate))
-    admission = {"token": book, "list": Listed(Roster({ONE: CLAIM}))}.get(kind, Admission())
-    register = Register(task, open_store("sqlite://", task, Role.SERVER_A), admission)
-    if kind in ("frozen", "full"):
-        register.enrol(CLAIM)
-        computed.clear()
-    if kind == "frozen":
-        register.freeze(Roster({ONE: CLAIM}))
-    for token in ("", new_token()):
-        with pytest.raises((AccessDenied, Misconfiguration)):
-            register.enrol(OTHER, token)
-    assert computed == []
-
-
-def test_a_doctor_hears_what_enrolling_would_and_spends_no_token(task: Task, book: ByToken) -> None:
-    token = issue(book)
-    enrolling = register(task, book)
+    # A doctor hears what enrolling would.
     assert "brings no token" in enrolling.foresee(ONE, "")
     assert "no such token" in enrolling.foresee(ONE, new_token())
     assert "characters of base32" in enrolling.foresee(ONE, "guess")
     assert enrolling.foresee(ONE, token) == enrolling.foresee(TWO, token) == ""
     assert [*book.owners().values()] == [None]
-    enrolling.enrol(CLAIM, token)
+    # The first one may say it again, and nobody else.
+    assert [enrolling.enrol(CLAIM, token) for _ in range(2)] == [1, 1]
+    with pytest.raises(AccessDenied, match="another client"):
+        enrolling.enrol(OTHER, token)
+    assert list(enrolling.roster()) == [ONE]
     # Of the enrolled one nothing is asked any more; of the others what enrolling would say.
     assert enrolling.foresee(ONE, "") == ""
     assert "another client" in enrolling.foresee(TWO, token)
 
 
-def test_a_doctor_hears_whether_its_name_is_on_the_list_and_not_what_the_list_says(
-    task: Task,
+@pytest.mark.parametrize("kind", ["token", "list", "frozen", "full"])
+def test_no_account_is_computed_of_a_claim_that_is_refused(
+    book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enrolling = register(task, Listed(Roster({ONE: CLAIM})))
-    assert enrolling.foresee(ONE, "") == ""
-    assert enrolling.foresee(TWO, "") == f"client {TWO} isn't on the operator's roster"
+    """Seconds each: without a token, on no list, too late or one too many, it costs nothing."""
+    changes = {"enrolment.clients": 1, "enrolment.min_clients": 1, "privacy.epsilon_limit": 4.0}
+    computed: list[float] = []
+    monkeypatch.setattr(PrivacyCap, "precompute", lambda _cap, rate: computed.append(rate))
+    admission = {"token": book, "list": LISTED}.get(kind, Admission())
+    enrolling = register(admission, task_with(changes))
+    if kind in ("frozen", "full"):
+        enrolling.enrol(CLAIM)
+        computed.clear()
+    if kind == "frozen":
+        enrolling.freeze(Roster({ONE: CLAIM}))
+    for token in ("", new_token()):
+        with pytest.raises((AccessDenied, Misconfiguration)):
+            enrolling.enrol(OTHER, token)
+    assert computed == []
 
 
-def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: ByToken) -> None:
+def test_no_token_and_no_list_opens_a_frozen_roster(book: ByToken) -> None:
     token = issue(book)
     for admission in (book, Listed(Roster({TWO: OTHER})), Admission()):
-        store = open_store("sqlite://", task, Role.SERVER_B)
+        store = open_store("sqlite://", TASK, Role.SERVER_B)
         store.enrolment.claim(CLAIM)
-        enrolling = Register(task, store, admission)
+        enrolling = Register(TASK, store, admission)
         enrolling.freeze(Roster({ONE: CLAIM}))
         with pytest.raises(Misconfiguration, match="too late"):
             enrolling.enrol(OTHER, token)
     assert [*book.owners().values()] == [None]
 
 
-def test_the_listed_enrol_with_what_the_list_says(task: Task) -> None:
-    enrolling = register(task, Listed(Roster({ONE: CLAIM})))
+def test_the_listed_enrol_with_what_the_list_says_which_nobody_else_hears() -> None:
+    enrolling, stranger = register(LISTED), f"client {TWO} isn't on the operator's roster"
+    assert (enrolling.missing(), register(Admission()).missing()) == ([ONE], [])
     for claim in (Enrolment(ONE, 101, 0.2), Enrolment(ONE, 100, 0.1)):
         with pytest.raises(AccessDenied, match=r"says 100 at rate 0\.2"):
             enrolling.enrol(claim)
-    with pytest.raises(AccessDenied, match="ward-2 isn't on the operator's roster"):
+    with pytest.raises(AccessDenied, match=stranger):
         enrolling.enrol(OTHER)
+    assert (enrolling.foresee(ONE, ""), enrolling.foresee(TWO, "")) == ("", stranger)
     assert enrolling.enrol(CLAIM) == 1
+    assert enrolling.missing() == []
 
 
 # --- the roster file and the settings ----------------------------------------------------------
 
 ENTRY = '[[clients]]\nclient = "ward-1"\nrecords = 100\nrecord_rate = 0.2\n'
-
-
-def test_a_roster_file_is_read(tmp_path: Path, task: Task) -> None:
-    path = tmp_path / "roster.toml"
-    path.write_text(ENTRY + ENTRY.replace("ward-1", "ward-2"))
-    assert dict(Roster.load(path, task)) == {ONE: CLAIM, TWO: OTHER}
 
 
 @pytest.mark.parametrize(
@@ -259,52 +225,184 @@ def test_a_roster_file_is_read(tmp_path: Path, task: Task) -> None:
         ("[[clients", "read"),
     ],
 )
-def test_a_bad_roster_file_says_what_is_wrong(
-    tmp_path: Path, task: Task, text: str, message: str
+def test_a_roster_file_is_read_or_it_is_said_what_is_wrong(
+    tmp_path: Path, text: str, message: str
 ) -> None:
     path = tmp_path / "roster.toml"
     path.write_text(text)
     with pytest.raises(Misconfiguration, match=message):
-        Roster.load(path, task)
+        Roster.load(path, TASK)
+    path.write_text(ENTRY + ENTRY.replace("ward-1", "ward-2"))
+    assert dict(Roster.load(path, TASK)) == {ONE: CLAIM, TWO: OTHER}
 
 
-def settings(folder: Path, more: str) -> ServerBSettings:
+def chosen(folder: Path, more: str) -> Admission:
     path = folder / "server.toml"
     path.write_text(
         'task = "task.toml"\nlisten = "127.0.0.1:1"\ndealer = "127.0.0.1:2"\n'
         f'state = "state"\nidentity = "keys"\n{more}'
     )
-    return ServerBSettings.load(path)
+    return admission_of(ServerBSettings.load(path), TASK)
 
 
-def test_settings_choose_who_may_enrol(tmp_path: Path, task: Task) -> None:
+def test_settings_choose_who_may_enrol(tmp_path: Path) -> None:
     (tmp_path / "roster.toml").write_text(ENTRY)
-    admission_of(settings(tmp_path, ""), task).foresee(ONE, "", CLAIM)
+    chosen(tmp_path, "").foresee(ONE, "", CLAIM)
     with pytest.raises(AccessDenied, match="brings no token"):
-        admission_of(settings(tmp_path, 'enrolment = "token"'), task).foresee(ONE, "", CLAIM)
-    of_list = admission_of(settings(tmp_path, 'enrolment = "roster"\nroster = "roster.toml"'), task)
+        chosen(tmp_path, 'enrolment = "token"').foresee(ONE, "", CLAIM)
+    of_list = chosen(tmp_path, 'enrolment = "roster"\nroster = "roster.toml"')
     of_list.foresee(ONE, "", CLAIM)
     with pytest.raises(AccessDenied, match="ward-2 isn't on the operator's roster"):
         of_list.foresee(TWO, "", OTHER)
+    for half in ('enrolment = "roster"', 'roster = "r"', 'enrolment = "token"\nroster = "r"'):
+        with pytest.raises(Misconfiguration, match="roster"):
+            chosen(tmp_path, half)
+    with pytest.raises(Misconfiguration, match="enrolment"):
+        chosen(tmp_path, 'enrolment = "closed"')
+
+
+# --- claims and the roster ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "more", ['enrolment = "roster"', 'roster = "r.toml"', 'enrolment = "token"\nroster = "r.toml"']
+    ("records", "rate", "field"),
+    [
+        *((n, rate, None) for n, rate in ((1, 0.2), (500, 0.2), (1000, 0.1), (1, 0.2 / 64))),
+        *((n, rate, "records") for n, rate in ((0, 0.2), (501, 0.2), (2**64 - 1, 0.2 / 64))),
+        (10, 0.0, "record_rate"),
+        (10, math.nextafter(0.2, 1), "record_rate"),
+        (10, math.nextafter(0.2 / 64, 0), "record_rate"),
+        (10, 0.11, "record_rate"),
+        (10, math.nan, "record_rate"),
+        (10, math.inf, "record_rate"),
+    ],
 )
-def test_half_a_setting_is_refused(tmp_path: Path, task: Task, more: str) -> None:
-    with pytest.raises(Misconfiguration, match="roster"):
-        admission_of(settings(tmp_path, more), task)
+def test_claims_within_the_caps_pass_and_others_name_the_field(
+    records: int, rate: float, field: str | None
+) -> None:
+    claim, task = Enrolment(ONE, records, rate), task_with({})
+    if field is None:
+        claim.check(task)
+        return
+    with pytest.raises(Misconfiguration) as refused:
+        claim.check(task)
+    said = records if field == "records" else pytest.approx(rate, nan_ok=True)
+    assert (refused.value.field, refused.value.value) == (field, said)
 
 
-def test_an_unknown_way_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Misconfiguration, match="enrolment"):
-        settings(tmp_path, 'enrolment = "closed"')
+@pytest.mark.parametrize("p", [1.0, 0.3, 0.2, 1 / 3, 256 / 60_000, 1e-9])
+def test_the_grid_of_rates_is_short_and_ends_at_the_tasks_rate(p: float) -> None:
+    """So that the servers give at most 25 accounts, whatever clients claim."""
+    task = task_with({"privacy.record_rate": p})
+    grid = rate_grid(task)
+    assert (grid[0], grid[-1], len(grid)) == (p, p / 64, 25)
+    assert list(grid) == sorted(set(grid), reverse=True)
+    # A client gives up no more than a fifth of the rate that it wants, and never samples more.
+    assert max(a / b for a, b in pairwise(grid)) == pytest.approx(5 / 4)
+    for rate in grid:
+        Enrolment(ONE, 1, rate).check(task)
+        assert on_grid(task, rate) == rate
+    for wanted in (p, 0.9999 * p, 0.53 * p, 0.5 * p, 0.33 * p, 0.0157 * p):
+        assert on_grid(task, wanted) in grid
+        assert 0.8 * wanted <= on_grid(task, wanted) <= wanted
 
 
-def test_nobody_is_missing_where_enrolment_is_over(task: Task, book: ByToken) -> None:
-    book.add(token_digest(new_token()), TWO)
-    issue(book)
-    enrolling = register(task, book)
-    enrolling.enrol(CLAIM, issue(book))
-    enrolling.freeze(enrolling.roster())
-    assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 0)
+def test_what_a_person_writes_means_the_grids_own_number_and_a_refusal_names_what_would_do() -> (
+    None
+):
+    # 0.7·3 in floats is a little above 2.1.
+    task = task_with({"privacy.record_rate": 0.7})
+    assert on_grid(task, 0.6125) == pytest.approx(0.6125, rel=1e-12)
+    task = task_with({})
+    with pytest.raises(Misconfiguration, match=r"record_rate = 0\.11: .* 0\.1$"):
+        Enrolment(ONE, 1, 0.11).check(task)
+    with pytest.raises(Misconfiguration, match=r"record_rate = 1e-15: must be at least 0\.003125,"):
+        Enrolment(ONE, 1, 1e-15).check(task)
+    with pytest.raises(Misconfiguration, match=r"at most the task's 0\.2"):
+        on_grid(task, 0.3)
+
+
+def test_the_roster_is_in_the_order_of_names_and_its_digest_covers_every_claim() -> None:
+    one = roster(("b", 1, 0.1), ("a", 2, 0.2), ("a-1", 3, 0.1))
+    other = roster(("a-1", 3, 0.1), ("b", 1, 0.1), ("a", 2, 0.2))
+    assert [c.name for c in one] == ["a", "a-1", "b"]
+    assert (one, one.digest()) == (other, other.digest())
+    rosters = [
+        roster(("a", 1, 0.1), ("b", 2, 0.2)),
+        roster(("a", 2, 0.1), ("b", 2, 0.2)),
+        roster(("a", 1, math.nextafter(0.1, 1)), ("b", 2, 0.2)),
+        roster(("a", 1, 0.1), ("c", 2, 0.2)),
+        roster(("a", 1, 0.1)),
+        roster(),
+    ]
+    assert len({r.digest() for r in rosters}) == len(rosters)
+
+
+def test_the_denominator_is_q_times_the_expected_records_of_all_in_whatever_order() -> None:
+    r = roster(("a", 100, 0.1), ("b", 10, 0.2), ("c", 1, 0.05))
+    assert (r.expected_records(), r.denominator(0.5)) == pytest.approx((12.05, 6.025))
+    claims = [(f"c{i}", i + 1, 0.1 + i * 1e-9) for i in range(500)]
+    assert roster(*claims).denominator(0.3) == roster(*reversed(claims)).denominator(0.3)
+
+
+def test_models_come_first_from_either_server_for_half_of_the_roster() -> None:
+    claims = {each: Enrolment(each, 10, 0.2) for each in (ONE, TWO)}
+    enrolling = register(Admission())
+    for claim in claims.values():
+        enrolling.enrol(claim)
+    assert {enrolling.serves_first(client) for client in claims} == {Role.SERVER_A}
+    enrolling.freeze(Roster(claims))
+    first = {client: enrolling.serves_first(client) for client in claims}
+    assert first == Roster(claims).seed_holders(TASK.digest)
+    assert set(first.values()) == {Role.SERVER_A, Role.SERVER_B}
+    assert enrolling.serves_first(ClientId("stranger")) is Role.SERVER_A
+
+
+# --- until a date or a quorum --------------------------------------------------------------------
+
+
+DEPLOYED = Task.load(Path(__file__).parents[2] / "deploy" / "task.toml")
+NOW = datetime(2027, 1, 31, 12, 0, tzinfo=UTC)
+EVENING = datetime(2027, 1, 31, 18, 0)  # noqa: DTZ001 -- as TOML reads it
+
+
+def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_says() -> None:
+    assert window_of(DEPLOYED) == Window(DEPLOYED.deadlines.enrol, DEPLOYED.enrolment.clients)
+    until = EVENING.replace(tzinfo=timezone(timedelta(hours=1)))
+    for later, left_h in ((0, 5), (4, 1), (96, 0)):
+        now = NOW + timedelta(hours=later)
+        assert window_of(DEPLOYED, until, now=now).seconds == left_h * 3600
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"until": EVENING}, "say its time zone"),
+        ({"until": NOW + timedelta(days=367)}, "within a year"),
+        ({"quorum": 2}, "takes 3 to 3 owners"),
+        ({"quorum": 4}, "takes 3 to 3 owners"),
+    ],
+)
+def test_a_date_or_a_quorum_that_can_not_be_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(Misconfiguration, match=says):
+        window_of(DEPLOYED, **given, now=NOW)
+
+
+def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
+    facts: dict[str, Any] = {
+        "phase": "enrolling",
+        "least_owners": 2,
+        "most_owners": 5,
+        "enrolment_left_s": 9000,
+        "missing": ["ward-3", "ward-4"],
+        "unused_tokens": 2,
+        "twice": Counter({"ward-1": 2}),
+    }
+    assert [text for text, _ in reminders(facts)] == [
+        "enrolment takes 2 to 5 owners, for 2.5 hours more",
+        "not enrolled yet: ward-3, ward-4",
+        "2 enrolment tokens, made for nobody by name, aren't used yet",
+        "a second process came under the name of ward-1 (2 times)",
+    ]
+    over = {"phase": "training", "missing": [], "unused_tokens": 0, "twice": {}}
+    assert reminders(facts | over) == []

@@ -5,8 +5,9 @@ each of its mutants fails; and noise that is drawn while uploads come in.
 import math
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import mpmath
@@ -60,7 +61,7 @@ def digits() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
-def test_no_blocks_mass_is_too_small(deviation: float) -> None:
+def test_the_table_has_all_the_mass_and_reaches_as_far_as_is_stated(deviation: float) -> None:
     blocks, s = Blocks.of(deviation), mpmath.mpf(deviation)
     for q, mass in enumerate(blocks.masses):
         largest = blocks.scale * mpmath.exp(-((q << blocks.width_bits) ** 2) / (2 * s * s))
@@ -68,34 +69,22 @@ def test_no_blocks_mass_is_too_small(deviation: float) -> None:
         # Not much larger either: proposals would be refused in vain.
         assert mass - largest <= (1 if q else 1000)
         assert float(largest / mass) == pytest.approx(float(blocks.tightness[q]), rel=1e-15)
-
-
-@pytest.mark.parametrize("deviation", DEVIATIONS)
-def test_the_table_reaches_so_far_that_the_stated_distance_holds(deviation: float) -> None:
-    end = COLUMNS << Blocks.of(deviation).width_bits
+    end = COLUMNS << blocks.width_bits
     assert end >= noise.REACH * deviation
-    lost = 2 * mpmath.exp(-(mpmath.mpf(end) ** 2) / (2 * mpmath.mpf(deviation) ** 2))
-    assert lost <= noise.TAIL
+    assert 2 * mpmath.exp(-(mpmath.mpf(end) ** 2) / (2 * s * s)) <= noise.TAIL
     # 10^6 coordinates in 10^6 rounds: far below any δ.
     assert 10**12 * noise.TAIL < 2.0**-143
 
 
-def test_a_table_that_reaches_less_far_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Blocks, "of", staticmethod(lambda _: NARROW))
-    with pytest.raises(ValueError, match=r"noise_units is 9000\.0.*reaches less"):
-        DiscreteGaussian(9000.0)
-
-
-NARROW = Blocks.of(1000.0)
-
-
 @pytest.mark.parametrize("wrong", [0.0, 0.499, -3.0, 2.0**58, math.inf, math.nan])
-def test_a_deviation_out_of_range_is_refused(wrong: float) -> None:
+def test_a_deviation_out_of_range_is_refused(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="from 1/2 to below 2"):
         DiscreteGaussian(wrong)
-
-
-def test_every_task_that_has_room_in_the_ring_has_a_sampler() -> None:
+    # So is a table that reaches less far; and every task that has room in the ring has a sampler.
+    narrow = Blocks.of(1000.0)
+    monkeypatch.setattr(Blocks, "of", staticmethod(lambda _: narrow))
+    with pytest.raises(ValueError, match=r"noise_units is 9000\.0.*reaches less"):
+        DiscreteGaussian(9000.0)
     assert SUM_LIMIT / (2 * NOISE_DEVIATIONS) < noise.LIMIT
 
 
@@ -114,32 +103,39 @@ def test_deciding_everything_exactly_changes_nothing(
     assert np.array_equal(DiscreteGaussian(deviation, seeded()).draw(2_000), usual)
 
 
-def acceptance(blocks: Blocks, deviation: float, block: int, inside: int) -> mpmath.mpf:
+def decided(
+    sampler: Any, deviation: float, block: int, inside: int, beyond: int, words: int = 1
+) -> list[int]:
+    """What comes of this block and offset with a plus where U is so far from the edge.
+
+    In units of the last place of its ``words``.
+    """
+    blocks = Blocks.of(deviation)
     y = (block << blocks.width_bits) + inside
     weight = mpmath.exp(-(mpmath.mpf(y) ** 2) / (2 * mpmath.mpf(deviation) ** 2))
-    return blocks.scale * weight / blocks.masses[block]
-
-
-def proposal(blocks: Blocks, block: int, inside: int, chance: int) -> list[int]:
-    """The three words by which this block and offset are proposed, with a plus."""
+    edge = int(blocks.scale * weight / blocks.masses[block] * TOTAL**words)
+    chance = divmod(edge, TOTAL) if words == 2 else (edge,)
     assert blocks.thresholds[block] > 0
-    return [block, inside, chance]
+    read = Scripted([block, inside, *chance[:-1], chance[-1] + beyond])
+    accepted: list[int] = sampler._accepted(read, 1).tolist()
+    assert accepted in ([], [y])
+    return accepted
 
 
 @pytest.mark.parametrize("deviation", [20.5, 1024.0, 131_072.3, 2.0**40])
 @pytest.mark.parametrize(("block", "place"), [(0, 0.9), (3, 0.5), (17, 0.99)])
 @pytest.mark.parametrize("beyond", [-1, 1])
-def test_a_decision_is_right_in_the_last_of_its_64_bits(
+def test_a_decision_is_right_in_the_last_of_its_64_bits_and_of_the_next(
     deviation: float, block: int, place: float, beyond: int
 ) -> None:
     """float64 can't tell these apart: one unit of U's last place below the edge, and above."""
-    sampler = DiscreteGaussian(deviation)
-    blocks = Blocks.of(deviation)
-    inside = int(place * (1 << blocks.width_bits))
-    edge = int(acceptance(blocks, deviation, block, inside) * TOTAL)
-    words = proposal(blocks, block, inside, edge + beyond)
-    accepted = sampler._accepted(Scripted(words), 1)
-    assert accepted.tolist() == ([(block << blocks.width_bits) + inside] if beyond < 0 else [])
+    sampler, inside = (
+        DiscreteGaussian(deviation),
+        int(place * (1 << Blocks.of(deviation).width_bits)),
+    )
+    for words in (1, 2):
+        # Where 64 bits leave it open the next 64 decide.
+        assert bool(decided(sampler, deviation, block, inside, beyond, words)) == (beyond < 0)
 
 
 @pytest.mark.parametrize(
@@ -152,23 +148,9 @@ def test_a_decision_is_right_in_the_last_of_its_64_bits(
     ],
 )
 def test_an_error_that_no_statistic_sees_is_caught_at_the_edge(old: str, new: str) -> None:
-    deviation, block, inside = 131_072.3, 5, 9_000
-    blocks, broken = Blocks.of(deviation), mutant(old, new)(deviation)
-    edge = int(acceptance(blocks, deviation, block, inside) * TOTAL)
-    found = [
-        broken._accepted(Scripted(proposal(blocks, block, inside, edge + beyond)), 1).size
-        for beyond in (-1, 1)
-    ]
-    assert found != [1, 0]
-
-
-@pytest.mark.parametrize("beyond", [-1, 1])
-def test_where_64_bits_leave_it_open_the_next_64_decide(beyond: int) -> None:
-    deviation, block, inside = 131_072.3, 5, 1000
-    blocks = Blocks.of(deviation)
-    edge = int(acceptance(blocks, deviation, block, inside) * TOTAL**2)
-    words = [*proposal(blocks, block, inside, edge // TOTAL), edge % TOTAL + beyond]
-    assert DiscreteGaussian(deviation)._accepted(Scripted(words), 1).size == (beyond < 0)
+    broken = mutant(old, new)(131_072.3)
+    found = [bool(decided(broken, 131_072.3, 5, 9_000, beyond)) for beyond in (-1, 1)]
+    assert found != [True, False]
 
 
 def test_zero_with_a_minus_is_refused() -> None:
@@ -219,9 +201,7 @@ def test_a_broken_sampler_is_caught(deviation: float, old: str, new: str) -> Non
 @pytest.mark.parametrize("dimension", [0, 1, 2, 100, noise.CHUNK - 1, 3 * noise.CHUNK + 7])
 def test_as_many_are_drawn_as_are_asked_for(dimension: int) -> None:
     drawn = DiscreteGaussian(1024.0).draw(dimension)
-    assert drawn.shape == (dimension,)
-    assert drawn.dtype == np.int64
-    assert drawn.flags.writeable
+    assert (drawn.shape, drawn.dtype, drawn.flags.writeable) == ((dimension,), np.int64, True)
 
 
 def test_each_call_has_a_key_of_its_own() -> None:
@@ -233,68 +213,48 @@ def test_each_call_has_a_key_of_its_own() -> None:
 
 def test_threads_share_a_sampler() -> None:
     """The same as one after the other: nothing of a call is kept in the sampler."""
-    names = [b"0", b"1", b"2", b"3"]
-    alone = {name: DiscreteGaussian(1024.0, seeded(name)).draw(100_000) for name in names}
-    stream, drawn = threading.local(), {}
+    names, stream = [b"0", b"1", b"2", b"3"], threading.local()
     sampler = DiscreteGaussian(1024.0, lambda: seeded(stream.name)())  # noqa: PLW0108 -- named by the thread, when it calls
+    together = threading.Barrier(len(names))
 
-    def draw(name: bytes) -> None:
+    def draw(name: bytes) -> RingVector:
         stream.name = name
-        drawn[name] = sampler.draw(100_000)
+        together.wait()
+        return sampler.draw(100_000)
 
-    threads = [threading.Thread(target=draw, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(np.array_equal(drawn[name], alone[name]) for name in names)
+    with ThreadPoolExecutor(len(names)) as threads:
+        for name, drawn in zip(names, threads.map(draw, names), strict=True):
+            alone = DiscreteGaussian(1024.0, seeded(name)).draw(100_000)
+            assert np.array_equal(drawn, alone)
 
 
 # --- drawn ahead ---------------------------------------------------------------------------------
 
 
-class Slow:
-    """Draws when it is let."""
+def test_it_is_drawn_before_anybody_asks_and_given_out_once() -> None:
+    begun, let, asked = threading.Event(), threading.Event(), list[int]()
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self.asked: list[int] = []
-        self.let = threading.Event()
-        self.begun = threading.Event()
-        self._error = error
-
-    def draw(self, dimension: int) -> RingVector:
-        self.asked.append(dimension)
-        self.begun.set()
-        assert self.let.wait(60)
-        if self._error is not None:
-            raise self._error
+    def draw(dimension: int) -> RingVector:
+        asked.append(dimension)
+        begun.set()
+        assert let.wait(60)
+        if dimension == 4:
+            raise OSError("no entropy")
         return np.arange(dimension, dtype=np.int64)
 
-
-def test_it_is_drawn_before_anybody_asks_and_given_out_once() -> None:
-    source = Slow()
-    ahead = DrawnAhead(source, 5)
-    assert source.begun.wait(60)
-    source.let.set()
+    source: Any = SimpleNamespace(draw=draw)
+    ahead, broken = DrawnAhead(source, 5), DrawnAhead(source, 4)
+    assert begun.wait(60)
+    let.set()
     assert ahead.draw(5).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(RuntimeError, match="used once"):
         ahead.draw(5)
-    assert source.asked == [5]
-
-
-def test_another_dimension_is_a_callers_bug() -> None:
-    source = Slow()
-    source.let.set()
+    # What the source raises is raised where the noise is asked for.
+    with pytest.raises(OSError, match="no entropy"):
+        broken.draw(4)
+    assert sorted(asked) == [4, 5]
     with pytest.raises(RuntimeError, match="noise for 5 words"):
         DrawnAhead(source, 5).draw(6)
-
-
-def test_what_the_source_raises_is_raised_where_the_noise_is_asked_for() -> None:
-    source = Slow(OSError("no entropy"))
-    ahead = DrawnAhead(source, 5)
-    source.let.set()
-    with pytest.raises(OSError, match="no entropy"):
-        ahead.draw(5)
 
 
 # --- laws over all deviations --------------------------------------------------------------------
@@ -329,19 +289,9 @@ def test_every_tables_probabilities_are_its_masses(deviation: float) -> None:
 @given(deviations.filter(lambda s: s > 3), st.binary(min_size=32, max_size=32))
 @settings(max_examples=25)
 def test_noise_of_any_deviation_has_it(deviation: float, key: bytes) -> None:
-    sampler = DiscreteGaussian(deviation, lambda: Keystream(Secret(key), "test"))
-    drawn = sampler.draw(20_000)
+    drawn = DiscreteGaussian(deviation, lambda: Keystream(Secret(key), "test")).draw(20_000)
     assert np.abs(drawn).max() < 7 * deviation
     bins, tally = Bins.of(deviation), Tally(deviation)
     tally.add(drawn, bins)
     # Keys are hypothesis's, of which it tries many.
     assert min(tally.p_values(bins).values()) > 1e-9
-
-
-@pytest.mark.parametrize("deviation", [0.5, 1.0, 3.0])
-def test_few_units_are_no_continuous_gaussian(deviation: float) -> None:
-    """The deviation of what is drawn is below s where the integers show."""
-    drawn = DiscreteGaussian(deviation, lambda: Keystream(Secret(bytes(32)), "test")).draw(10**6)
-    values = np.arange(-40, 41)
-    mass = np.exp(-0.5 * (values / deviation) ** 2)
-    assert np.var(drawn) == pytest.approx(float(values**2 @ mass / mass.sum()), rel=0.01)

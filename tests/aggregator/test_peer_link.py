@@ -1,8 +1,8 @@
 """The servers' link: whole messages in order, its frames, and CrypTen's communicator."""
 
-import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -51,102 +51,83 @@ def test_messages_arrive_whole_however_many_pieces_they_take(
     assert receiver.receive("step") == message
     assert (sender._sent, sender.bytes_sent, receiver.bytes_received) == (frames, size, size)
     # And into its place, where its length is known.
-    sender.send("step", message)
     place = bytearray(size)
+    sender.send("step", message)
     receiver.receive_into("step", memoryview(place))
     assert bytes(place) == message
+    for more in (-PIECE_BYTES, -1, 1, PIECE_BYTES):
+        if size + more >= 0:
+            a, b = (link(end) for end in memory_pair())
+            a.send("step", bytes(size + more))
+            with pytest.raises(PeerViolation, match="step 'step'"):
+                b.receive_into("step", memoryview(bytearray(size)))
 
 
-@pytest.mark.parametrize("more", [-PIECE_BYTES, -1, 1, PIECE_BYTES])
-def test_a_message_of_another_length_than_its_place_is_a_violation(ends: Any, more: int) -> None:
+PIECES = b"\1" * PIECE_BYTES + b"\2" * PIECE_BYTES + b"\3"
+
+
+@pytest.mark.parametrize(
+    ("messages", "order", "fine"),
+    [
+        ((b"0", b"1", b"2"), (1,), 0),
+        ((b"0", b"1", b"2"), (0, 0), 1),
+        ((b"0", b"1", b"2"), (0, 2), 1),
+        ((b"0", b"1", b"2"), (1, 0), 0),
+        ((PIECES,), (1, 0, 2), 0),
+    ],
+)
+def test_lost_repeated_and_reordered_frames_are_a_desync(
+    ends: Any, messages: tuple[bytes, ...], order: tuple[int, ...], fine: int
+) -> None:
     sender, receiver = link(ends[0]), link(ends[1])
-    size = 2 * PIECE_BYTES
-    sender.send("step", bytes(size + more))
-    with pytest.raises(PeerViolation, match="step 'step'"):
-        receiver.receive_into("step", memoryview(bytearray(size)))
-
-
-def test_an_exchange_crosses(ends: Any) -> None:
-    a, b = link(ends[0]), link(ends[1])
-    a.send("x", b"from a")
-    assert b.exchange("x", b"from b") == b"from a"
-    assert a.receive("x") == b"from b"
-
-
-def test_the_wrong_step_is_a_desync(ends: Any) -> None:
-    link(ends[0]).send("validate/1", b"")
-    with pytest.raises(PeerViolation, match=r"out of step.*validate/2.*validate/1"):
-        link(ends[1]).receive("validate/2")
-
-
-@pytest.mark.parametrize(("theirs", "ours"), [(0, 1), (1, 0), (None, 0), (0, None)])
-def test_the_wrong_round_is_a_desync(ends: Any, theirs: int | None, ours: int | None) -> None:
-    sender, receiver = link(ends[0]), link(ends[1])
-    if theirs is not None:
-        sender.begin_attempt(theirs)
-    if ours is not None:
-        receiver.begin_attempt(ours)
-    sender.send("step", b"")
-    with pytest.raises(PeerViolation, match="out of step"):
-        receiver.receive("step")
-
-
-def frames_of(ends: Any, *messages: bytes) -> list[Frame]:
-    sender = link(ends[0])
     for message in messages:
         sender.send("step", message)
-    return [ends[1].get(1) for _ in range(sender._sent)]
-
-
-@pytest.mark.parametrize("order", [(1,), (0, 0), (0, 2), (1, 0)])
-def test_lost_repeated_and_reordered_frames_are_a_desync(ends: Any, order: tuple[int, ...]) -> None:
-    frames = frames_of(ends, b"0", b"1", b"2")
+    frames = [ends[1].get(1) for _ in range(sender._sent)]
     for place in order:
         ends[0].put(frames[place])
-    receiver = link(ends[1])
-    for _ in order[:-1]:
-        if order[0] == 0:
-            receiver.receive("step")
+    for _ in range(fine):
+        receiver.receive("step")
     with pytest.raises(PeerViolation, match="out of step"):
         receiver.receive("step")
 
 
-def test_pieces_of_one_message_cannot_be_swapped(ends: Any) -> None:
-    frames = frames_of(ends, b"\1" * PIECE_BYTES + b"\2" * PIECE_BYTES + b"\3")
-    for place in (1, 0, 2):
-        ends[0].put(frames[place])
-    with pytest.raises(PeerViolation, match="out of step"):
-        link(ends[1]).receive("step")
-
-
-def test_another_task_names_both_digests(ends: Any) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "ours", "step", "says"),
+    [
+        (None, None, "another", r"out of step.*step.*another"),
+        (0, 1, "step", "out of step"),
+        (1, 0, "step", "out of step"),
+        (None, 0, "step", "out of step"),
+        (0, None, "step", "out of step"),
+    ],
+)
+def test_the_wrong_step_round_or_task_is_a_desync(
+    ends: Any, theirs: int | None, ours: int | None, step: str, says: str
+) -> None:
+    sender, receiver = link(ends[0]), link(ends[1])
+    for attempt, end in ((theirs, sender), (ours, receiver)):
+        if attempt is not None:
+            end.begin_attempt(attempt)
+    sender.send(step, b"")
+    with pytest.raises(PeerViolation, match=says):
+        receiver.receive("step")
+    # And another task names both digests.
     other = Digest(b"\2" * 32)
     link(ends[0], task=other).send("step", b"")
-    with pytest.raises(TaskMismatch) as mismatch:
+    with pytest.raises(TaskMismatch, match=f"ours {TASK}, theirs {other}"):
         link(ends[1]).receive("step")
-    assert f"ours {TASK}, theirs {other}" in str(mismatch.value)
 
 
 def test_a_message_above_the_limit_is_refused_while_it_arrives(ends: Any) -> None:
     link(ends[0]).send("step", bytes(3 * PIECE_BYTES))
     with pytest.raises(PeerViolation, match="has more than"):
         link(ends[1], limit=2 * PIECE_BYTES - 1).receive("step")
-    # The third piece was not even asked for.
+    # The third piece was not even asked for; after it silence ends at the deadline.
     assert ends[1].get(1).sequence == 2
-
-
-def test_silence_ends_at_the_deadline(ends: Any) -> None:
     with pytest.raises(PeerUnavailable, match=r"0\.05 s"):
         link(ends[1]).receive("step")
     with pytest.raises(PeerUnavailable, match=r"0\.01 s"):
         link(ends[1]).receive("step", timeout_s=0.01)
-
-
-def test_a_frame_does_not_show_its_payload() -> None:
-    frame = Frame(TASK, 3, "step", 0, b"\x41\x42\x43\x44 share", last=True)
-    for shown in (repr(frame), str(frame), f"{frame}", repr(dataclasses.replace(frame, attempt=4))):
-        assert "ABCD" not in shown
-        assert "10 bytes" in shown
 
 
 # --- frames on the wire --------------------------------------------------------------------------
@@ -158,27 +139,22 @@ def frame(payload: bytes, *, last: bool = False) -> Frame:
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16_383, 16_384, 1 << 19, 1 << 21])
 def test_a_frame_is_read_as_it_was_written_and_as_protobuf_reads_it(length: int) -> None:
-    sent = frame(bytes(range(256)) * (length // 256) + bytes(length % 256), last=True)
+    sent = frame(b"ABCD" * (length // 4) + bytes(length % 4), last=True)
     message = frame_to_wire(sent)
-    assert frame_from_wire(message) == sent
-    read = pb.LinkFrame.FromString(message)
-    assert (read.task_digest, read.attempt, read.step) == (TASK.value, -1, "body/0123")
-    assert (read.sequence, read.payload, read.last) == (7, sent.payload, True)
-
-
-def test_a_frame_of_protobuf_in_any_order_is_read() -> None:
-    sent = frame(b"payload")
-    other = pb.LinkFrame(
-        task_digest=TASK.value, attempt=-1, step="body/0123", sequence=7, payload=b"payload"
+    found = frame_from_wire(message)
+    assert found == sent
+    # No copy, and it doesn't show.
+    view: Any = found.payload
+    assert length == 0 or view.obj is message
+    for shown in (repr(sent), f"{sent}", repr(replace(found, attempt=4))):
+        assert "ABCD" not in shown
+        assert f"{length} bytes" in shown
+    written = pb.LinkFrame(
+        task_digest=TASK.value, attempt=-1, step="body/0123", sequence=7, last=True
     )
-    assert frame_from_wire(other.SerializeToString()) == sent
-
-
-def test_a_payload_is_no_copy() -> None:
-    message = frame_to_wire(frame(b"p" * 1000))
-    payload = frame_from_wire(message).payload
-    assert isinstance(payload, memoryview)
-    assert payload.obj is message
+    written.payload = bytes(sent.payload)
+    assert pb.LinkFrame.FromString(message) == written
+    assert frame_from_wire(written.SerializeToString()) == sent
 
 
 @pytest.mark.parametrize(
@@ -209,15 +185,10 @@ X = torch.tensor([[1, -2], [2**63 - 1, 5]])
 Y = torch.tensor([[3, 7], [1, -5]])
 
 
-def pair(
-    step_b: str = "t", patience_s: float = 30.0
-) -> tuple[LinkCommunicator, LinkCommunicator, PeerLink]:
+def pair(patience_s: float = 30.0) -> tuple[LinkCommunicator, LinkCommunicator, PeerLink]:
     """Both communicators, and B's link to misbehave on."""
-    a, b = (
-        PeerLink(end, TASK, max_message_bytes=1 << 20, timeout_s=patience_s)
-        for end in memory_pair()
-    )
-    return LinkCommunicator(0, a, "t"), LinkCommunicator(1, b, step_b), b
+    a, b = (link(end, timeout_s=patience_s) for end in memory_pair())
+    return LinkCommunicator(0, a, "t"), LinkCommunicator(1, b, "t"), b
 
 
 def run(first: Callable[[], T], second: Callable[[], T]) -> tuple[T, T]:
@@ -231,42 +202,32 @@ def run(first: Callable[[], T], second: Callable[[], T]) -> tuple[T, T]:
 )
 def test_reductions_wrap_in_the_ring_and_keep_shapes(op: object, expected: torch.Tensor) -> None:
     a, b, link = pair()
-    at_a, at_b = run(lambda: a.all_reduce(X, op=op), lambda: b.all_reduce(Y, op=op))
-    assert torch.equal(at_a, expected)  # type: ignore[arg-type]
-    assert torch.equal(at_b, expected)  # type: ignore[arg-type]
-    batch = run(
+    for found in run(lambda: a.all_reduce(X, op=op), lambda: b.all_reduce(Y, op=op)):
+        assert torch.equal(found, expected)  # type: ignore[arg-type]
+    for batch in run(
         lambda: a.all_reduce([X, X[0]], op=op, batched=True),
         lambda: b.all_reduce([Y, Y[0]], op=op, batched=True),
-    )
-    for result in batch:
-        assert torch.equal(result[0], expected)
-        assert torch.equal(result[1], expected[0])
+    ):
+        assert torch.equal(batch[0], expected)
+        assert torch.equal(batch[1], expected[0])
     # One message a batch; 8 bytes a ring element, nothing around them.
-    assert link._sent == 2
-    assert link.bytes_sent == 8 * (4 + 4 + 2)
+    assert (link._sent, link.bytes_sent) == (2, 8 * (4 + 4 + 2))
     assert X.tolist() == [[1, -2], [2**63 - 1, 5]]
 
 
-def test_another_operation_is_a_violation() -> None:
+@pytest.mark.parametrize("length", [0, 1, 31, 33, 40, 24])
+def test_another_operation_length_or_message_is_a_violation(length: int) -> None:
     a, b, _ = pair()
     with pytest.raises(PeerViolation, match="out of step"):
         run(lambda: a.all_reduce(X), lambda: b.all_reduce(X, op=ReduceOp.BXOR))
-
-
-def test_a_repeated_message_is_a_violation() -> None:
     a, _, link = pair()
     link.send("t/all-reduce-sum/0", bytes(32))
     a.all_reduce(X)
+    link.send("t/all-reduce-sum/1", bytes(length))
+    with pytest.raises(PeerViolation, match=f"got {length} bytes, expected 32"):
+        a.all_reduce(X)
     link.send("t/all-reduce-sum/0", bytes(32))
     with pytest.raises(PeerViolation, match="out of step"):
-        a.all_reduce(X)
-
-
-@pytest.mark.parametrize("length", [0, 1, 31, 33, 40, 24])
-def test_another_length_is_a_violation(length: int) -> None:
-    a, _, link = pair()
-    link.send("t/all-reduce-sum/0", bytes(length))
-    with pytest.raises(PeerViolation, match=f"got {length} bytes, expected 32"):
         a.all_reduce(X)
 
 
@@ -281,8 +242,6 @@ def test_what_are_no_ring_elements_is_an_error_and_never_a_wrong_number(
     with pytest.raises(TypeError, match="only ring elements"):
         a.all_reduce(handed, batched=batched)
     assert not link._received
-
-
-@pytest.mark.parametrize("method", ["send_obj", "recv_obj", "broadcast_obj", "gather", "scatter"])
-def test_nothing_that_pickles_exists(method: str) -> None:
-    assert not hasattr(LinkCommunicator, method)
+    # Nothing that pickles exists.
+    for method in ("send_obj", "recv_obj", "broadcast_obj", "gather", "scatter"):
+        assert not hasattr(LinkCommunicator, method)
