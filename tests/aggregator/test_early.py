@@ -9,13 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.conftest import TaskMaker
 from tests.faults.conftest import small_task as simulated_task
 from tests.faults.invariants import check
 from tests.faults.world import World
+from tests.rig.aggregators import link_over
 from tests.rig.clock import LeapingClock
 from tests.rig.keys import verifier
 from tests.rig.submissions import MODEL, body_of, pair_of, upload
+from tests.rig.tasks import task_with
 from tests.rig.waiting import until
 
 from precad.aggregator.collect import matching
@@ -35,20 +36,20 @@ from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import Submission
-from precad.common.task import Task
 from precad.common.wire.messages import encode
 
 NAMES = tuple(ClientId(f"ward-{number}") for number in range(5))
 OPENED = Opened(3, 2, NAMES, MODEL, frozenset(NAMES))
 A, B = Role.SERVER_A, Role.SERVER_B
-DEADLINE_S = 240.0
+WAIT_S = 240.0
+TASK = task_with({})
+PAIRS = {name: {half.role: half for half in pair_of(TASK, name)} for name in NAMES}
 
 
 @dataclass(slots=True)
 class Collecting:
     """Both servers while uploads come in, each in a thread."""
 
-    task: Task
     inboxes: dict[Role, Inbox]
     links: dict[Role, PeerLink]
     taken: dict[Role, list[ClientId]] = field(default_factory=lambda: {A: [], B: []})
@@ -57,11 +58,9 @@ class Collecting:
     batches: list[int] = field(default_factory=list)
     """How many A took together."""
 
-    def pair(self, client: ClientId) -> dict[Role, Submission]:
-        return {half.role: half for half in pair_of(self.task, client)}
-
-    def upload(self, half: Submission) -> None:
-        upload(self.inboxes[half.role], half)
+    def upload(self, client: ClientId, *roles: Role) -> None:
+        for role in roles or (B, A):
+            upload(self.inboxes[role], PAIRS[client][role])
 
     def take(self, role: Role) -> Callable[[Sequence[AnySubmission]], None]:
         def note(submissions: Sequence[AnySubmission]) -> None:
@@ -81,16 +80,14 @@ class Collecting:
 
     def play(self, role: Role) -> Matched:
         """From the open inbox to the match."""
-        inbox, link = self.inboxes[role], self.links[role]
+        inbox, link, take = self.inboxes[role], self.links[role], self.take(role)
         if role is A:
-            taken = matching.ask(
-                OPENED, inbox, link, self.take(A), self.over.is_set, gather=self.gather
-            )
-            collected = inbox.close()
-            matching.say_over(link)
+            taken = matching.ask(OPENED, inbox, link, take, self.over.is_set, gather=self.gather)
         else:
-            taken = matching.offer(OPENED, inbox, link, self.take(B), DEADLINE_S)
-            collected = inbox.close()
+            taken = matching.offer(OPENED, inbox, link, take, WAIT_S)
+        collected = inbox.close()
+        if role is A:
+            matching.say_over(link)
         theirs = link.exchange("held", describe(collected, taken).to_bytes())
         listed = HeldList.from_bytes(theirs)
         assert not taken & set(listed.of(rest_of(OPENED, taken)))
@@ -107,97 +104,77 @@ class Collecting:
 
 
 @pytest.fixture
-def collecting(make_task: TaskMaker, tmp_path: Path) -> Collecting:
-    task = make_task(8)
-    inboxes = {role: Inbox(role, task, verifier(), tmp_path / role.value) for role in (A, B)}
+def collecting(tmp_path: Path) -> Collecting:
+    inboxes = {role: Inbox(role, TASK, verifier(), tmp_path / role.value) for role in (A, B)}
     links = {}
     for role, end in zip((A, B), memory_pair(), strict=True):
         inboxes[role].open(OPENED)
-        links[role] = PeerLink(end, task.digest, max_message_bytes=1 << 16, timeout_s=DEADLINE_S)
+        links[role] = link_over(end, TASK, WAIT_S)
         links[role].begin_attempt(3)
-    return Collecting(task, inboxes, links)
+    return Collecting(inboxes, links)
 
 
 def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collecting) -> None:
     first, late, differs, half, absent = NAMES
-    pairs = {client: collecting.pair(client) for client in NAMES}
     with collecting.running() as servers:
-        for role in (B, A):
-            collecting.upload(pairs[first][role])
+        collecting.upload(first)
         collecting.wait_for_taken(first)
         # B alone holds it for a while: it is matched once A does, without being offered anew.
-        collecting.upload(pairs[late][B])
-        collecting.upload(collecting.pair(differs)[A])
-        collecting.upload(collecting.pair(differs)[B])
-        collecting.upload(pairs[half][A])
+        collecting.upload(late, B)
+        collecting.upload(differs, A)
+        upload(collecting.inboxes[B], pair_of(TASK, differs)[1])
+        collecting.upload(half, A)
         assert collecting.taken == {A: [first], B: [first]}
-        collecting.upload(pairs[late][A])
+        collecting.upload(late, A)
         collecting.wait_for_taken(first, late)
     a, b = servers[A].result(), servers[B].result()
     assert collecting.taken[A] == collecting.taken[B] == [first, late]
     assert a.early == b.early == {first, late}
     assert list(a.submissions) == list(b.submissions) == [first, late]
-    assert a.rejections == b.rejections
-    assert a.rejections == {
-        differs: Rejection.UNMATCHED,
-        half: Rejection.UNMATCHED,
-        absent: Rejection.ABSENT,
-    }
+    unmatched = dict.fromkeys((differs, half), Rejection.UNMATCHED)
+    assert a.rejections == b.rejections == unmatched | {absent: Rejection.ABSENT}
 
 
 def test_a_batch_that_costs_a_coin_waits_for_half_of_the_missing(
     collecting: Collecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collecting.gather = True
-    # A turn waits for somebody, however long.
-    monkeypatch.setattr(matching, "LOOK_S", DEADLINE_S)
-    pairs = {client: collecting.pair(client) for client in NAMES}
-    with collecting.running():
+    with collecting.running(), monkeypatch.context() as patch:
+        # A turn waits for somebody, however long.
+        patch.setattr(matching, "LOOK_S", WAIT_S)
         for client in NAMES[:2]:
-            for role in (B, A):
-                collecting.upload(pairs[client][role])
+            collecting.upload(client)
         until(
             lambda: collecting.links[A].bytes_received >= 2 * 32,
             lambda: f"offers, of which {collecting.links[A].bytes_received} bytes came",
         )
         assert collecting.batches == []
         # Half of five, and then of the two that are missing still.
-        for client in NAMES[2:4]:
-            for role in (B, A):
-                collecting.upload(pairs[client][role])
-            collecting.wait_for_taken(*NAMES[: NAMES.index(client) + 1])
-        monkeypatch.undo()
-        collecting.upload(pairs[NAMES[4]][B])
-    assert collecting.batches == [3, 1]
-
-
-def test_a_batch_that_nobody_joins_any_more_is_taken_however_small(collecting: Collecting) -> None:
-    collecting.gather = True
-    pair = collecting.pair(NAMES[0])
-    with collecting.running():
-        for role in (B, A):
-            collecting.upload(pair[role])
-        collecting.wait_for_taken(NAMES[0])
-
-
-def offer_of(*steps: int) -> bytes:
-    return encode("Offer", {"clients": steps, "signed": [bytes(32)] * len(steps)})
+        for number in (3, 4):
+            collecting.upload(NAMES[number - 1])
+            collecting.wait_for_taken(*NAMES[:number])
+        patch.undo()
+        # One that nobody joins any more is taken however small it is.
+        collecting.upload(NAMES[4])
+        collecting.wait_for_taken(*NAMES)
+    assert collecting.batches == [3, 1, 1]
 
 
 @pytest.mark.parametrize(
     ("offers", "why"),
     [
-        ([offer_of(6)], "isn't among 5"),
-        ([offer_of(2, 0)], "Offer from the other server: clients.1"),
-        ([offer_of(2), offer_of(2)], "ward-1, who isn't to be offered"),
+        ([(6,)], "isn't among 5"),
+        ([(2, 0)], "Offer from the other server: clients.1"),
+        ([(2,), (2,)], "ward-1, who isn't to be offered"),
     ],
     ids=["stranger", "twice at once", "twice"],
 )
 def test_a_refuses_offers_that_can_not_be(
-    collecting: Collecting, offers: list[bytes], why: str
+    collecting: Collecting, offers: list[tuple[int, ...]], why: str
 ) -> None:
-    for offer in offers:
-        collecting.links[B].send("offer", offer)
+    for steps in offers:
+        offer = {"clients": steps, "signed": [bytes(32)] * len(steps)}
+        collecting.links[B].send("offer", encode("Offer", offer))
     with pytest.raises(PeerViolation, match=why):
         collecting.play(A)
     assert collecting.taken[A] == []
@@ -207,32 +184,29 @@ def test_a_refuses_offers_that_can_not_be(
 def test_b_refuses_names_that_it_has_not_offered_or_has_given_already(
     collecting: Collecting, times: int
 ) -> None:
-    offered = NAMES[0] if times > 1 else NAMES[1]
-    collecting.upload(collecting.pair(NAMES[0])[B])
+    asked = Places(NAMES).steps([NAMES[0] if times > 1 else NAMES[1]])
+    collecting.upload(NAMES[0], B)
     for _ in range(times):
         collecting.links[A].send("ask", Ask().to_bytes())
-        collecting.links[A].send("alike", Alike(clients=Places(NAMES).steps([offered])).to_bytes())
+        collecting.links[A].send("alike", Alike(clients=asked).to_bytes())
     with pytest.raises(PeerViolation, match="weren't offered"):
         collecting.play(B)
     assert len(collecting.taken[B]) == times - 1
 
 
-def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(
-    tmp_path: Path, collecting: Collecting
-) -> None:
+def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(tmp_path: Path) -> None:
     clock = LeapingClock()
-    inbox = Inbox(B, collecting.task, verifier(), tmp_path / "spool", clock=clock)
+    inbox = Inbox(B, TASK, verifier(), tmp_path / "spool", clock=clock)
     inbox.open(OPENED)
     inbox.close_at(clock.now() + 5)
-    pairs = [collecting.pair(client)[B] for client in NAMES[:3]]
-    upload(inbox, pairs[0])
-    half_way = inbox.start(replace(pairs[1], body=None))
-    half_way.add(body_of(pairs[1]))
+    whole, half_way, late = (PAIRS[client][B] for client in NAMES[:3])
+    upload(inbox, whole)
+    taking = inbox.start(replace(half_way, body=None))
+    taking.add(body_of(half_way))
     clock.sleep(5)
-    with pytest.raises(RejectedSubmission, match="any more"):
-        half_way.finish()
-    with pytest.raises(RejectedSubmission, match="any more"):
-        inbox.start(replace(pairs[2], body=None))
+    for call in (taking.finish, lambda: inbox.start(replace(late, body=None))):
+        with pytest.raises(RejectedSubmission, match="any more"):
+            call()
     closed = inbox.close()
     assert isinstance(closed[NAMES[0]], Submission)
     assert closed[NAMES[1]] is closed[NAMES[2]] is Rejection.ABSENT

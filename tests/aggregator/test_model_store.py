@@ -1,7 +1,6 @@
 """The models that a server offers, and what a client that asks for another one hears."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,15 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from tests.conftest import TaskMaker, task_values
+from tests.conftest import task_values
+from tests.rig.commands import printed
+from tests.rig.tasks import task_with
 
 from precad.aggregator.training.model_store import KEPT_MODELS, ModelStore, StoredModel
 from precad.common.errors import NotOnOffer, StorageFailure
 from precad.common.model import model_digest, unrounded_start
-from precad.common.task import Task
 
+TASK = task_with({}, 3)
 OFFERED = """
 import json, re, sys
 from pathlib import Path
@@ -42,13 +43,8 @@ print(resident() - before, descriptors() - files)
 """
 
 
-@pytest.fixture
-def task(make_task: TaskMaker) -> Task:
-    return make_task(3)
-
-
-def filled(task: Task, path: Path, models: int) -> ModelStore:
-    model_store = ModelStore(task, path)
+def filled(path: Path, models: int) -> ModelStore:
+    model_store = ModelStore(TASK, path)
     for number in range(1, models + 1):
         model_store.put(number, np.full(3, float(number), np.float32))
     return model_store
@@ -60,36 +56,32 @@ def vector(model: StoredModel) -> list[float]:
     return words
 
 
-def test_the_newest_models_are_on_offer(task: Task, tmp_path: Path) -> None:
-    model_store = filled(task, tmp_path / "model", 6)
+def test_the_newest_models_are_on_offer(tmp_path: Path) -> None:
+    model_store = filled(tmp_path / "model", 6)
     assert model_store.current.version == 6
     for number in range(7 - KEPT_MODELS, 7):
         assert vector(model_store.get(number)) == [number] * 3
     for number in (7 - KEPT_MODELS - 1, 7):
         with pytest.raises(NotOnOffer, match=f"model {number} "):
             model_store.get(number)
-
-
-def test_a_model_that_cannot_be_written_is_not_offered_and_the_error_says_what_to_do(
-    task: Task, tmp_path: Path
-) -> None:
-    model_store = ModelStore(task, tmp_path / "gone" / "model")
+    # None is that can't be written.
+    nowhere = ModelStore(TASK, tmp_path / "gone" / "model")
     with pytest.raises(StorageFailure, match=r"gone/model can't be written \(No such file"):
-        model_store.put(1, np.zeros(3))
-    assert model_store.current.version == 0
+        nowhere.put(1, np.zeros(3))
+    assert nowhere.current.version == 0
 
 
 def test_the_newest_one_is_read_from_the_disk_and_no_other_file_taken_for_it(
-    task: Task, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     path, other = tmp_path / "model", tmp_path / "other"
-    filled(task, other, 4)
-    model_store = filled(task, path, 3)
+    filled(other, 4)
+    model_store = filled(path, 3)
     assert model_store.theta().tolist() == [3.0] * 3
     # The name may go: what is on offer is open.
     path.unlink()
     assert model_store.theta().tolist() == [3.0] * 3
-    again = filled(task, path, 3)
+    again = filled(path, 3)
     path.write_bytes(other.read_bytes())
     with pytest.raises(StorageFailure, match="isn't the model 3 that this server wrote"):
         again.theta()
@@ -101,27 +93,20 @@ def test_the_newest_one_is_read_from_the_disk_and_no_other_file_taken_for_it(
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux says what is resident")
 def test_models_on_offer_take_no_memory_and_a_descriptor_each(tmp_path: Path) -> None:
     values = json.dumps(task_values(4 << 20))
-    done = subprocess.run(
-        [sys.executable, "-c", OFFERED, values, str(tmp_path / "model")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env={"PYTHONPATH": ":".join(sys.path), "MALLOC_MMAP_THRESHOLD_": str(1 << 20)},
-    )
-    resident, open_files = (int(each) for each in done.stdout.split())
+    environment = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    said = printed("-c", OFFERED, values, tmp_path / "model", env=environment, timeout=60)
+    resident, open_files = (int(each) for each in said.split())
     # Two vectors were 32 MiB.
-    assert resident < 16, done.stdout
-    assert open_files <= KEPT_MODELS, done.stdout
+    assert resident < 16, said
+    assert open_files <= KEPT_MODELS, said
 
 
 def test_tensors_that_another_program_wrote_in_another_order_are_read_all_the_same(
-    make_task: TaskMaker, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     names = [{"name": name, "shape": [2]} for name in ("b", "a")]
-    task = make_task(4, {"model.parameters": names})
-    theta = np.arange(4.0, dtype=np.float32)
-    path = tmp_path / "model"
+    task = task_with({"model.parameters": names}, 4)
+    path, theta = tmp_path / "model", np.arange(4.0, dtype=np.float32)
     ModelStore(task, path).put(1, theta)
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
@@ -133,22 +118,19 @@ def test_tensors_that_another_program_wrote_in_another_order_are_read_all_the_sa
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_model_stays_of_the_numbers_that_it_was_made_of(
-    task: Task, tmp_path: Path, dtype: type[np.floating[Any]]
+    tmp_path: Path, dtype: type[np.floating[Any]]
 ) -> None:
     path, theta = tmp_path / "model", np.array([0.1, 0.2, 0.3], dtype)
-    ModelStore(task, path).put(1, theta)
-    again = ModelStore(task, path)
+    ModelStore(TASK, path).put(1, theta)
+    again = ModelStore(TASK, path)
     assert b"".join(again.current.pieces(7)) == theta.tobytes() == again.theta().tobytes()
-    assert again.current.digest == model_digest(task.digest, 1, task.model.parameters, theta)
+    assert again.current.digest == model_digest(TASK.digest, 1, TASK.model.parameters, theta)
 
 
-def test_a_training_that_began_at_a_float64_start_goes_on_from_it(
-    make_task: TaskMaker, tmp_path: Path
-) -> None:
+def test_a_training_that_began_at_a_float64_start_goes_on_from_it(tmp_path: Path) -> None:
     """Owners know its digest; whoever heard of it would take part no more from another."""
-    task = make_task(
-        4, {"model.initial": "uniform", "model.parameters": [{"name": "w", "shape": [2, 2]}]}
-    )
+    drawn = {"model.initial": "uniform", "model.parameters": [{"name": "w", "shape": [2, 2]}]}
+    task = task_with(drawn, 4)
     theta = unrounded_start(task.model)
     known = model_digest(task.digest, 0, task.model.parameters, theta)
     assert ModelStore(task, tmp_path / "m", known).theta().tobytes() == theta.tobytes()

@@ -1,19 +1,23 @@
-"""After a break: what two servers conclude from where each of them stands.
+"""After a break: what two servers conclude, what their ledgers hold alike, and what one takes back.
 
 Where a server can stand around attempt 7, which starts from model 4; and what comes of every two
 such places.
 """
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rig.aggregators import head_of
 
-from precad.aggregator.server_messages import Position, PreparedView
-from precad.aggregator.training.recovery import Recovery, Remedy, compare
+from precad.aggregator.server_messages import Evidence, Fact, HeadBody, Position, PreparedView
+from precad.aggregator.store.ledger import history_after, history_start
+from precad.aggregator.training.recovery import Recovery, Remedy, adoptable, compare, settled
 from precad.common.errors import PeerViolation
+from precad.common.identifiers import Digest
 
 
 def digest(byte: int) -> str:
@@ -56,58 +60,58 @@ OPPOSITE = {
     Remedy.NOTHING: Remedy.NOTHING,
     Remedy.RELEASE: Remedy.RELEASE,
     Remedy.VOID: Remedy.CONFIRM_VOID,
-    Remedy.CONFIRM_VOID: Remedy.VOID,
     Remedy.LOST: Remedy.LEARN_LOST,
-    Remedy.LEARN_LOST: Remedy.LOST,
     Remedy.SERVE: Remedy.CATCH_UP,
-    Remedy.CATCH_UP: Remedy.SERVE,
 }
+OPPOSITE |= {theirs: own for own, theirs in OPPOSITE.items()}
 
 # With one version and one model: the remedy of the first, for what it has prepared. What isn't
 # named is its mirror image, or two different attempts of one version, both bound or neither, which
 # stop both.
-TABLE: dict[tuple[str, str], Remedy] = {
-    **dict.fromkeys(
-        ((each, each) for each in ("nothing", "another model", "done", "done the next")),
-        Remedy.NOTHING,
-    ),
+REMEDIES: dict[Remedy, list[tuple[str, str]]] = {
+    Remedy.NOTHING: [
+        (each, each) for each in ("nothing", "another model", "done", "done the next")
+    ],
     # Both are prepared, whoever has countersigned: go on where the release stopped.
-    **dict.fromkeys(
-        (
-            ("prepared", "prepared"),
-            ("prepared", "bound"),
-            ("bound", "prepared"),
-            ("bound", "bound"),
-            ("prepared another number", "prepared another number"),
-            ("prepared another number", "bound to another number"),
-            ("bound to another number", "bound to another number"),
-            ("prepared another set", "prepared another set"),
-            ("another model, prepared", "another model, prepared"),
-            ("done, prepared the next", "done, prepared the next"),
-            ("done, prepared the next", "done, bound to the next"),
-            ("done, bound to the next", "done, bound to the next"),
-        ),
-        Remedy.RELEASE,
-    ),
+    Remedy.RELEASE: [
+        ("prepared", "prepared"),
+        ("prepared", "bound"),
+        ("bound", "bound"),
+        ("prepared another number", "prepared another number"),
+        ("prepared another number", "bound to another number"),
+        ("bound to another number", "bound to another number"),
+        ("prepared another set", "prepared another set"),
+        ("another model, prepared", "another model, prepared"),
+        ("done, prepared the next", "done, prepared the next"),
+        ("done, prepared the next", "done, bound to the next"),
+        ("done, bound to the next", "done, bound to the next"),
+    ],
     # Prepared on one alone: void while it has countersigned nothing, the operators' after.
-    **dict.fromkeys(
-        (
-            ("prepared", "nothing"),
-            ("prepared another number", "nothing"),
-            ("prepared another set", "nothing"),
-            ("another model, prepared", "another model"),
-            ("done, prepared the next", "done"),
-            # One was put back to before an attempt that was given up: what the other has prepared
-            # since can't have left, and is void first; then the operators decide again.
-            ("prepared", "bound to another number"),
-            ("prepared another set", "bound to another number"),
-            ("prepared another number", "bound"),
-        ),
-        Remedy.VOID,
-    ),
-    ("bound", "nothing"): Remedy.LOST,
-    ("bound to another number", "nothing"): Remedy.LOST,
-    ("done, bound to the next", "done"): Remedy.LOST,
+    Remedy.VOID: [
+        ("prepared", "nothing"),
+        ("prepared another number", "nothing"),
+        ("prepared another set", "nothing"),
+        ("another model, prepared", "another model"),
+        ("done, prepared the next", "done"),
+        # One was put back to before an attempt that was given up: what the other has prepared
+        # since can't have left, and is void first; then the operators decide again.
+        ("prepared", "bound to another number"),
+        ("prepared another set", "bound to another number"),
+        ("prepared another number", "bound"),
+    ],
+    Remedy.LOST: [
+        ("bound", "nothing"),
+        ("bound to another number", "nothing"),
+        ("done, bound to the next", "done"),
+    ],
+}
+TABLE = {pair: remedy for remedy, pairs in REMEDIES.items() for pair in pairs}
+DIFFERENT = "different attempts, or different valid sets"
+SAYS = {
+    # Either may have left with its own noise: nothing may be released beside it.
+    ("prepared", "prepared another number"): DIFFERENT,
+    ("prepared", "prepared another set"): DIFFERENT,
+    ("nothing", "another model"): "Restore both servers' newest state",
 }
 
 
@@ -126,32 +130,17 @@ def expected(here: str, there: str) -> Recovery | None:
 
 @pytest.mark.parametrize(("here", "there"), list(product(PLACES, PLACES)))
 def test_every_two_places_have_their_remedy(here: str, there: str) -> None:
-    if (remedy := expected(here, there)) is not None:
-        assert compare(PLACES[here], PLACES[there]) == remedy
+    own = PLACES[here].prepared
+    if (recovery := expected(here, there)) is not None:
+        assert compare(PLACES[here], PLACES[there]) == recovery
+        # Who has countersigned never voids: the other server may have sent on that
+        # countersignature, and lost its database since.
+        bound = own is not None and own.bound
+        assert not bound or recovery.remedy not in (Remedy.VOID, Remedy.NOTHING)
     else:
-        with pytest.raises(PeerViolation, match=r"trainings differ|different attempts"):
+        says = SAYS.get((here, there), "trainings differ|different attempts")
+        with pytest.raises(PeerViolation, match=says):
             compare(PLACES[here], PLACES[there])
-
-
-@pytest.mark.parametrize("other", ["prepared another number", "prepared another set"])
-def test_servers_that_prepared_different_attempts_of_one_model_are_told_so(other: str) -> None:
-    """Either may have left with its own noise: nothing may be released beside it."""
-    with pytest.raises(PeerViolation, match="different attempts, or different valid sets"):
-        compare(PLACES["prepared"], PLACES[other])
-
-
-def test_servers_with_different_models_are_told_what_to_do() -> None:
-    with pytest.raises(PeerViolation, match="Restore both servers' newest state"):
-        compare(PLACES["nothing"], PLACES["another model"])
-
-
-def test_who_has_countersigned_never_voids() -> None:
-    """The other server may have sent on that countersignature, and lost its database since."""
-    for here, there in product(PLACES, PLACES):
-        own = PLACES[here].prepared
-        recovery = concluded(PLACES[here], PLACES[there])
-        if own is not None and own.bound and isinstance(recovery, Recovery):
-            assert recovery.remedy not in (Remedy.VOID, Remedy.NOTHING)
 
 
 def concluded(own: Position, theirs: Position) -> Any:
@@ -171,7 +160,140 @@ def test_both_servers_conclude_alike(own: Position, theirs: Position) -> None:
     if here is PeerViolation or there is PeerViolation:
         assert here is there
         return
-    assert here.remedy is OPPOSITE[there.remedy]
-    assert here.attempt == there.attempt
+    assert (here.remedy, here.attempt) == (OPPOSITE[there.remedy], there.attempt)
     if here.attempt >= 0:
         assert (own.version, own.model) == (theirs.version, theirs.model)
+
+
+# --- what both ledgers hold alike, and what a server that forgot may take from the other's word ---
+
+TASK = Digest.of(b"task")
+START = history_start(TASK)
+NAMES = st.sets(st.sampled_from(("ann", "ben", "cleo")))
+Ledger = list[list[Fact]]
+"""A version's facts each."""
+
+
+def fact(version: int, attempt: int, *clients: str, voided: bool = False) -> Fact:
+    return Fact(version=version, attempt=attempt, voided=voided, clients=clients)
+
+
+def evidence(ledger: Ledger, pending: Fact | None = None) -> list[Evidence]:
+    return [
+        Evidence(versions=len(ledger), facts=tuple(facts), pending=None if i else pending)
+        for i, facts in enumerate(ledger)
+    ]
+
+
+def history(ledger: Ledger) -> Digest:
+    digest = START
+    for facts in ledger:
+        digest = history_after(digest, facts)
+    return digest
+
+
+def signed_until(ledger: Ledger, version: int, attempt: int) -> tuple[HeadBody, list[Fact]]:
+    """What this server signed when ``attempt`` was prepared, over its own ledger at that moment."""
+    then = [*ledger[:version], [each for each in ledger[version] if each.attempt <= attempt]]
+    head = head_of(TASK, version, attempt, history=str(history(then)))
+    return head, [each for facts in then for each in facts]
+
+
+@st.composite
+def ledgers(draw: Any) -> Ledger:
+    """A training's facts, a version each: attempts count up, each is charged or voided."""
+    number, ledger = 0, []
+    for version in range(draw(st.integers(1, 4))):
+        facts = []
+        for _ in range(draw(st.integers(0, 2))):
+            number += draw(st.integers(0, 1))
+            voided = draw(st.booleans())
+            names = () if voided else tuple(sorted(draw(NAMES)))
+            facts.append(fact(version, number, *names, voided=voided))
+            number += 1
+        facts.append(fact(version, number, *list(draw(NAMES))[:1]))
+        number += 1
+        ledger.append(facts)
+    return ledger
+
+
+@st.composite
+def lies(draw: Any, ledger: Ledger) -> Ledger:
+    """The ledger after whatever edits the other server likes, none among them."""
+    shown = [list(facts) for facts in ledger]
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.integers(0, len(shown) - 1))
+        facts = shown[place]
+        change = draw(st.sampled_from(["add", "drop", "rename", "flip", "move", "swap", "cut"]))
+        if change == "add":
+            version, attempt = draw(st.integers(0, 4)), draw(st.integers(0, 12))
+            made = fact(version, attempt, *draw(NAMES), voided=draw(st.booleans()))
+            facts.insert(draw(st.integers(0, len(facts))), made)
+        elif change == "cut":
+            shown = shown[: place + 1]
+        elif facts:
+            victim = draw(st.integers(0, len(facts) - 1))
+            if change == "drop":
+                facts.pop(victim)
+            elif change == "rename":
+                facts[victim] = facts[victim].model_copy(update={"clients": tuple(draw(NAMES))})
+            elif change == "flip":
+                flipped = not facts[victim].voided
+                facts[victim] = facts[victim].model_copy(update={"voided": flipped})
+            elif change == "move":
+                shown[draw(st.integers(0, len(shown) - 1))].append(facts.pop(victim))
+            else:
+                facts.reverse()
+    return shown
+
+
+def key(fact: Fact) -> tuple[int, int, bool, tuple[str, ...]]:
+    return fact.version, fact.attempt, fact.voided, tuple(sorted(fact.clients))
+
+
+def content(facts: Sequence[Fact]) -> set[tuple[int, int, bool, tuple[str, ...]]]:
+    return set(map(key, facts))
+
+
+@given(st.data())
+def test_nobody_can_invent_charges_and_what_was_signed_and_is_shown_is_taken_back(
+    data: st.DataObject,
+) -> None:
+    """Whatever the other shows: only what the own seal stands for, and one pending attempt."""
+    ledger = data.draw(ledgers())
+    shown = data.draw(lies(ledger))
+    pending = data.draw(st.none() | st.builds(fact, st.integers(0, 4), st.integers(0, 12)))
+    version = data.draw(st.integers(0, len(ledger) - 1))
+    attempt = data.draw(st.sampled_from([each.attempt for each in ledger[version]]))
+    head, signed = signed_until(ledger, version, attempt)
+    unfinished = content([] if pending is None else [pending])
+    for sealed, theirs in ((None, []), (head, signed)):
+        found = adoptable(START, evidence(shown, pending), sealed)
+        # All that was signed or none of it: half a history is none. Voids charge nobody.
+        charges = content([each for each in found if not each.voided]) - unfinished
+        wanted = content([each for each in theirs if not each.voided]) - unfinished
+        assert charges in (set(), wanted)
+    voids = [each for facts in ledger for each in facts if each.voided]
+    found = adoptable(START, evidence(ledger), head)
+    assert content(found) == content(signed) | content(voids)
+    # Other facts are another history.
+    own, other = ([sorted(map(key, facts)) for facts in of] for of in (ledger, shown))
+    assert (history(ledger) == history(shown)) == (own == other)
+
+
+def test_the_pending_attempt_under_the_own_head_is_among_its_facts() -> None:
+    """Countersigned by this server, prepared there, and not over: its charge is in the head."""
+    done, newest = [fact(0, 0, "ann")], fact(1, 2, "ben")
+    sealed, _ = signed_until([done, [newest]], 1, 2)
+    shown = evidence([done, []], newest)
+    assert content(adoptable(START, shown, sealed)) == content([*done, newest])
+    # With another pending one the head doesn't fit, and stands for nothing.
+    other = fact(1, 2, "cleo")
+    assert content(adoptable(START, evidence([done, []], other), sealed)) == content([other])
+
+
+def test_what_is_settled_is_all_but_the_unfinished() -> None:
+    facts = tuple(fact(0, number) for number in range(4))
+    assert settled(facts, None, None) == facts
+    assert settled(facts, 2, None) == (facts[0], facts[1], facts[3])
+    assert settled(facts, 2, 0) == (facts[1], facts[3])

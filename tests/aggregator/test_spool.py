@@ -24,10 +24,9 @@ def kept(spool: Spool, words: bytes = WORDS, client: ClientId = ONE) -> SpooledB
     return file.finish(SALT)
 
 
-SIZES = (1, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES)
-
-
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "size", [1, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES]
+)
 def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> None:
     words = WORDS[-5000:] if size == 1 else WORDS
     file = Spool(tmp_path).begin(ONE)
@@ -36,6 +35,13 @@ def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> Non
     body = file.finish(SALT)
     assert b"".join(body.pieces()) == words
     assert body.path.stat().st_size == len(words) + -(-len(words) // PIECE_BYTES) * TAG_BYTES
+    for _ in range(2):
+        body.discard()
+    file = Spool(tmp_path).begin(ONE)
+    file.add(memoryview(words))
+    for _ in range(2):
+        file.abandon()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_equal_bodies_are_unlike_on_the_disk(tmp_path: Path) -> None:
@@ -51,15 +57,11 @@ def test_equal_bodies_are_unlike_on_the_disk(tmp_path: Path) -> None:
     assert len(set(blocks)) == len(blocks)
 
 
-def meddled(change: Callable[[bytes], bytes]) -> Callable[[SpooledBody, SpooledBody], None]:
-    def meddle(body: SpooledBody, _other: SpooledBody) -> None:
-        body.path.write_bytes(change(body.path.read_bytes()))
-
-    return meddle
+Meddling = Callable[[bytes, bytes], bytes]
 
 
-def flipped(at: int) -> Callable[[bytes], bytes]:
-    def flip(data: bytes) -> bytes:
+def flipped(at: int) -> Meddling:
+    def flip(data: bytes, _other: bytes) -> bytes:
         changed = bytearray(data)
         changed[at] ^= 1
         return bytes(changed)
@@ -67,64 +69,46 @@ def flipped(at: int) -> Callable[[bytes], bytes]:
     return flip
 
 
-def replace_by_a_folder(body: SpooledBody, _other: SpooledBody) -> None:
-    body.path.unlink()
-    body.path.mkdir()
-
-
-def exchange(body: SpooledBody, other: SpooledBody) -> None:
-    body.path.write_bytes(other.path.read_bytes())
-
-
-MEDDLINGS: dict[str, Callable[[SpooledBody, SpooledBody], None]] = {
-    "a bit of the first chunk": meddled(flipped(0)),
-    "a bit of the last chunk": meddled(flipped(-TAG_BYTES - 1)),
-    "a bit of a tag": meddled(flipped(CHUNK - 1)),
-    "the last byte is gone": meddled(lambda data: data[:-1]),
-    "the last chunk is gone": meddled(lambda data: data[: 2 * CHUNK]),
-    "the last chunk is shorter": meddled(lambda data: data[: -TAG_BYTES - 8] + data[-TAG_BYTES:]),
-    "nothing is left": meddled(lambda _: b""),
-    "two chunks exchanged": meddled(
-        lambda data: data[CHUNK : 2 * CHUNK] + data[:CHUNK] + data[2 * CHUNK :]
+MEDDLINGS: dict[str, Meddling | None] = {
+    "a bit of the first chunk": flipped(0),
+    "a bit of the last chunk": flipped(-TAG_BYTES - 1),
+    "a bit of a tag": flipped(CHUNK - 1),
+    "the last byte is gone": lambda data, _: data[:-1],
+    "the last chunk is gone": lambda data, _: data[: 2 * CHUNK],
+    "the last chunk is shorter": lambda data, _: data[: -TAG_BYTES - 8] + data[-TAG_BYTES:],
+    "nothing is left": lambda *_: b"",
+    "two chunks exchanged": lambda data, _: (
+        data[CHUNK : 2 * CHUNK] + data[:CHUNK] + data[2 * CHUNK :]
     ),
-    "a chunk twice": meddled(lambda data: data[:CHUNK] * 2 + data[2 * CHUNK :]),
-    "a chunk left out": meddled(lambda data: data[:CHUNK] + data[2 * CHUNK :]),
-    "another client's file": exchange,
-    "removed": lambda body, _other: body.path.unlink(),
-    "a folder": replace_by_a_folder,
+    "a chunk twice": lambda data, _: data[:CHUNK] * 2 + data[2 * CHUNK :],
+    "a chunk left out": lambda data, _: data[:CHUNK] + data[2 * CHUNK :],
+    "another's file": lambda _, other: other,
+    "removed": None,
+    "a folder": None,
 }
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["", "a later attempt's"])
 @pytest.mark.parametrize("meddling", MEDDLINGS)
 def test_a_file_that_was_changed_is_a_clear_error_and_no_other_body(
-    tmp_path: Path, meddling: str
+    tmp_path: Path,
+    meddling: str,
+    later: bool,  # noqa: FBT001
 ) -> None:
+    """Another one is another client's of the same attempt, or of another attempt's key."""
     spool = Spool(tmp_path)
-    body, other = kept(spool), kept(spool, client=TWO)
-    MEDDLINGS[meddling](body, other)
+    body, other = kept(spool), kept(Spool(tmp_path) if later else spool, client=TWO)
+    change = MEDDLINGS[meddling]
+    if change is None:
+        body.path.unlink()
+        if meddling == "a folder":
+            body.path.mkdir()
+    else:
+        body.path.write_bytes(change(body.path.read_bytes(), other.path.read_bytes()))
     with pytest.raises(BodyUnreadable, match=str(body.path)):
         list(body.pieces())
     # Nobody else's is touched.
     assert b"".join(other.pieces()) == WORDS
-
-
-def test_a_later_attempts_key_reads_nothing_of_an_earlier_one(tmp_path: Path) -> None:
-    earlier, later = kept(Spool(tmp_path)), kept(Spool(tmp_path))
-    later.path.write_bytes(earlier.path.read_bytes())
-    with pytest.raises(BodyUnreadable):
-        list(later.pieces())
-
-
-def test_an_abandoned_file_and_a_discarded_body_are_gone(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
-    file = spool.begin(ONE)
-    file.add(memoryview(WORDS))
-    for _ in range(2):
-        file.abandon()
-    body = kept(spool)
-    for _ in range(2):
-        body.discard()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_neither_repr_nor_an_error_shows_a_body(

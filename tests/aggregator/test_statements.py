@@ -1,32 +1,41 @@
-"""A server's statements: what it said itself a moment ago costs it nothing when it is shown."""
+"""What a server says to owners: its statements, which they show again, and its notices."""
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
-from tests.conftest import TaskMaker
+from tests.rig.keys import identity
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.rpc.notices import opening_of, statement_of
+from precad.aggregator.rpc.notices import (
+    NOTICE_BYTES,
+    notice_of,
+    opening_of,
+    statement_of,
+    word_room,
+)
 from precad.aggregator.training.model_store import StoredModel
 from precad.aggregator.training.reconcile import remember
-from precad.aggregator.training.session import LastSigned, Session, SignedKind
-from precad.common.errors import NotOnOffer, PeerViolation
-from precad.common.identifiers import ClientId
-from precad.common.wire.messages import Statement
+from precad.aggregator.training.session import (
+    Event,
+    LastSigned,
+    RoundDone,
+    RoundOpened,
+    Session,
+    SignedKind,
+    TrainingDone,
+    TrainingPaused,
+)
+from precad.common.errors import NotOnOffer, PeerViolation, Rejection
+from precad.common.identifiers import ClientId, Digest
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner
+from precad.common.wire.messages import Statement, read_notice, sign_body
 from precad.protos import precad_pb2 as pb
-
-
-@pytest.fixture
-def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
-    made = Servers(make_task(8), tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -42,44 +51,40 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return seen
 
 
-def test_its_last_word_to_an_owner_is_not_looked_up_again(
+def test_its_last_word_to_an_owner_is_not_looked_up_until_a_restart(
     servers: Servers, checked: list[bytes]
 ) -> None:
     session = servers.sessions[A]
     first = statement_of(session, ANN, None)
     statement_of(session, ANN, pb.Signed.FromString(first.SerializeToString()))
     assert checked == []
-
-
-def test_after_a_restart_it_is(servers: Servers, checked: list[bytes]) -> None:
-    first = statement_of(servers.sessions[A], ANN, None)
-    servers.sessions[A].store.close()
+    session.store.close()
     servers.open(A)
     statement_of(servers.sessions[A], ANN, first)
     assert checked == [first.SerializeToString()]
+    # Of each owner and each kind it knows the last one.
+    signed = LastSigned()
+    kinds: tuple[SignedKind, ...] = ("opening", "statement")
+    signed.note(ANN, "opening", b"1")
+    for said in (b"0", b"2"):
+        signed.note(ANN, "statement", said)
+    known = {each for each in product((ANN, BEN), kinds, (b"0", b"1", b"2")) if signed.knows(*each)}
+    assert known == {(ANN, "opening", b"1"), (ANN, "statement", b"2")}
 
 
-@pytest.mark.parametrize("field", ["body", "signature"])
-def test_a_word_that_it_never_said_is_checked_and_refused(
-    servers: Servers, checked: list[bytes], field: str
-) -> None:
-    session = servers.sessions[A]
-    forged = pb.Signed.FromString(statement_of(session, ANN, None).SerializeToString())
-    setattr(forged, field, getattr(forged, field)[:-1] + b"\0\1")
-    with pytest.raises(PeerViolation):
-        statement_of(session, ANN, forged)
-    assert checked == [forged.SerializeToString()]
-
-
-def test_what_it_said_to_one_owner_is_no_word_to_another(
+def test_a_word_that_it_never_said_or_to_another_owner_is_checked_and_refused(
     servers: Servers, checked: list[bytes]
 ) -> None:
-    session = servers.sessions[A]
-    of_ann, of_b = statement_of(session, ANN, None), statement_of(servers.sessions[B], BEN, None)
-    for shown in (of_ann, of_b):
+    session, of_b = servers.sessions[A], statement_of(servers.sessions[B], BEN, None)
+    first = statement_of(session, ANN, None)
+    other_body, other_signature = (pb.Signed.FromString(first.SerializeToString()) for _ in "12")
+    other_body.body = first.body[:-1] + b"\0\1"
+    other_signature.signature = first.signature[:-1] + b"\0\1"
+    shown = [(ANN, other_body), (ANN, other_signature), (BEN, first), (BEN, of_b)]
+    for client, word in shown:
         with pytest.raises(PeerViolation):
-            statement_of(session, BEN, shown)
-    assert checked == [each.SerializeToString() for each in (of_ann, of_b)]
+            statement_of(session, client, word)
+    assert checked == [word.SerializeToString() for _, word in shown]
 
 
 # --- while the training goes on ------------------------------------------------------------------
@@ -159,15 +164,55 @@ def test_what_is_signed_for_an_attempt_is_of_its_version_and_without_its_own_cha
     assert servers.charged()[0] == {ANN: 1, BEN: 1}
 
 
-# --- what it remembers of its last words ---------------------------------------------------------
+# --- notices, which have one size, whatever they say: on the wire nobody sees who was drawn ------
+
+MODEL = Digest(b"\7" * 32)
+SIGNER_A = identity(Principal.service(A))
 
 
-def test_the_last_word_of_each_kind_alone_is_known_for_the_owner_that_heard_it() -> None:
-    signed = LastSigned()
-    assert not signed.knows(ANN, "opening", b"")
-    signed.note(ANN, "opening", b"1")
-    signed.note(ANN, "statement", b"0")
-    signed.note(ANN, "statement", b"2")
-    kinds: tuple[SignedKind, ...] = ("opening", "statement")
-    known = {each for each in product((ANN, BEN), kinds, (b"0", b"1", b"2")) if signed.knows(*each)}
-    assert known == {(ANN, "opening", b"1"), (ANN, "statement", b"2")}
+def words(attempt: int) -> list[pb.Signed]:
+    """The longest that a server signs for an owner."""
+    names: dict[str, Any] = {"client": "w" * 63, "version": attempt, "attempt": attempt}
+    names |= dict.fromkeys(("task_digest", "model_digest"), bytes(32))
+    opening = pb.OpeningBody(**names, charges=attempt, opened=attempt)
+    statement = pb.StatementBody(**names, charged=[attempt] * 8, counted=True)
+    return [sign_body(CertificateSigner(SIGNER_A), A, body) for body in (opening, statement)]
+
+
+def events(attempt: int) -> list[Event]:
+    drawn = Opened(attempt, attempt, (ANN, BEN), MODEL, frozenset({ANN}))
+    longest = max(Rejection, key=lambda reason: len(reason.value))
+    return [
+        RoundOpened(drawn, 60.0),
+        RoundDone(drawn, frozenset({ANN}), {}, MODEL, 1),
+        RoundDone(drawn, frozenset(), {ANN: longest}, MODEL, 1),
+        TrainingDone(attempt, MODEL),
+        TrainingPaused(),
+    ]
+
+
+@pytest.mark.parametrize("attempt", [0, 300, 2**62])
+@pytest.mark.parametrize("room", [0, 2048, 6 * 2048])
+def test_every_notice_has_the_same_size_for_everybody(attempt: int, room: int) -> None:
+    sizes = {
+        len(notice_of(event, client, word, room).SerializeToString())
+        for event, client, word in product(events(attempt), (ANN, BEN), (None, *words(attempt)))
+    }
+    assert sizes == {NOTICE_BYTES + room}
+    # Only who is drawn hears so.
+    drawn = [notice_of(events(attempt)[0], client).open.selected for client in (ANN, BEN)]
+    assert drawn == [True, False]
+
+
+def test_a_servers_word_has_room_whatever_it_says_and_one_too_long_is_left_for_who_asks() -> None:
+    for word in (*words(0), *words(2**62)):
+        assert notice_of(TrainingPaused(), ANN, word, word_room(SIGNER_A.cert)).word == word
+        short = notice_of(TrainingPaused(), ANN, word, word.ByteSize() - 1)
+        assert not short.HasField("word")
+
+
+def test_an_event_that_this_version_does_not_know_is_a_violation() -> None:
+    """Both sides speak one wire version: who skipped it would wait for what never comes."""
+    notice = pb.Notice.FromString(pb.Notice(padding=b"x").SerializeToString() + b"\xfa\x06\x01x")
+    with pytest.raises(PeerViolation, match="a notice without an event"):
+        read_notice(notice)

@@ -4,12 +4,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from tests.conftest import TaskMaker
+from tests.rig.tasks import task_with
 
 from precad.aggregator.workers import worker_pairs
 from precad.aggregator.workers.worker_pairs import WorkerLink
@@ -38,15 +40,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_a_killed_worker_left_is_removed_and_nothing_in_use(temporary: Path) -> None:
-    with (
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as killed,
-        own_folder() as used,
-    ):
+    piped: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], **piped) as killed, own_folder() as used:
         assert killed.stdout is not None
         left = Path(killed.stdout.readline().strip())
         assert left.parent == temporary
@@ -61,29 +56,6 @@ def test_what_a_killed_worker_left_is_removed_and_nothing_in_use(temporary: Path
     assert not used.exists()
 
 
-# --- reports -------------------------------------------------------------------------------------
-
-
-SOON_S = 60.0
-
-
-class _Call:
-    """A worker that says so much, and then nothing for as long as it likes."""
-
-    def __init__(self, *reports: pb.WorkReport) -> None:
-        self._reports = reports
-
-    def __iter__(self) -> Iterator[pb.WorkReport]:
-        return iter(self._reports)
-
-    def cancel(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def initial_metadata(self) -> Any:
-        return GREETING
-
-
 @pytest.mark.parametrize(
     "rejection",
     [
@@ -93,18 +65,18 @@ class _Call:
     ids=["unknown reason", "no name"],
 )
 def test_a_worker_that_reports_nonsense_ends_the_attempt_and_leaves_nobody_waiting(
-    rejection: pb.WorkRejection, make_task: TaskMaker, monkeypatch: pytest.MonkeyPatch
+    rejection: pb.WorkRejection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = _Call(pb.WorkReport(rejection=rejection))
-    stub = type("Stub", (), {"Validate": lambda _self, _orders: call})
+    # It says so much, and then nothing for as long as it likes.
+    call = MagicMock()
+    call.__iter__.side_effect = lambda: iter([pb.WorkReport(rejection=rejection)])
+    call.initial_metadata.return_value = GREETING
+    stub = SimpleNamespace(Validate=lambda _orders: call)
     monkeypatch.setattr(worker_pairs, "open_channel", lambda *_given: call)
-    monkeypatch.setattr(worker_pairs, "WorkingStub", lambda _channel: stub())
+    monkeypatch.setattr(worker_pairs, "WorkingStub", lambda _channel: stub)
     nobody: Any = None
     made = WorkerLink(
-        "127.0.0.1:1", make_task(), Role.SERVER_A, nobody, pb.WorkBegin(), same_disk=True
+        "127.0.0.1:1", task_with({}), Role.SERVER_A, nobody, pb.WorkBegin(), same_disk=True
     )
-    try:
-        with pytest.raises(PeerViolation, match="reports"):
-            made.wait(SOON_S)
-    finally:
-        made.close()
+    with closing(made), pytest.raises(PeerViolation, match="reports"):
+        made.wait(60.0)

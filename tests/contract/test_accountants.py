@@ -8,7 +8,6 @@ from precad.accounting.events import (
     Accountant,
     AccountantName,
     Adjacency,
-    Denominator,
     SampledGaussian,
     Sampling,
     poisson_gaussian,
@@ -20,22 +19,10 @@ DELTA = 1e-5
 STEP = poisson_gaussian(rate=0.1, noise_multiplier=1.5)
 MIXTURE = replace(STEP, participation=0.3, count=20)
 FULL = poisson_gaussian(rate=1.0, noise_multiplier=6.0, count=4)
-
-
-def sampled(sampling: Sampling, adjacency: Adjacency) -> SampledGaussian:
-    return SampledGaussian(
-        sampling=sampling,
-        adjacency=adjacency,
-        rate=0.1,
-        noise_multiplier=2.0,
-        sensitivity=2.0,
-        denominator=Denominator.FIXED,
-    )
-
-
-POISSON_REPLACE = sampled(Sampling.POISSON, Adjacency.REPLACE_ONE)
-FIXED_REPLACE = sampled(Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE)
-FIXED_ADD_REMOVE = sampled(Sampling.FIXED_SIZE, Adjacency.ADD_REMOVE)
+PARTS = [STEP.times(30), MIXTURE, FULL]
+POISSON_REPLACE = replace(STEP, adjacency=Adjacency.REPLACE_ONE, sensitivity=2.0)
+FIXED_REPLACE = replace(POISSON_REPLACE, sampling=Sampling.FIXED_SIZE)
+FIXED_ADD_REMOVE = replace(STEP, sampling=Sampling.FIXED_SIZE, sensitivity=2.0)
 
 
 @pytest.fixture(params=list(AccountantName))
@@ -50,10 +37,6 @@ def epsilon_of(accountant: Accountant, *events: SampledGaussian) -> float:
     return fresh.epsilon(DELTA)
 
 
-def test_nothing_composed_costs_nothing(accountant: Accountant) -> None:
-    assert (accountant.epsilon(DELTA), accountant.delta(0.0)) == (0, 0)
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -66,16 +49,9 @@ def test_nothing_composed_costs_nothing(accountant: Accountant) -> None:
 def test_what_never_touches_data_costs_nothing(
     accountant: Accountant, event: SampledGaussian
 ) -> None:
+    assert (accountant.epsilon(DELTA), accountant.delta(0.0)) == (0, 0)
     accountant.compose(event)
     assert accountant.epsilon(DELTA) == 0
-
-
-@pytest.mark.parametrize("event", [STEP.times(30), MIXTURE, FULL])
-def test_more_rounds_cost_more(accountant: Accountant, event: SampledGaussian) -> None:
-    accountant.compose(event)
-    once = accountant.epsilon(DELTA)
-    accountant.compose(event)
-    assert 0 < once < accountant.epsilon(DELTA)
 
 
 @pytest.mark.parametrize("event", [STEP, MIXTURE, FULL])
@@ -85,42 +61,39 @@ def test_a_count_is_the_same_as_repetition(accountant: Accountant, event: Sample
     assert epsilon_of(accountant, *repeated) == pytest.approx(whole, rel=1e-9)
 
 
-def test_the_order_of_events_is_no_matter(accountant: Accountant) -> None:
-    forward = epsilon_of(accountant, STEP.times(30), MIXTURE, FULL)
-    assert epsilon_of(accountant, FULL, MIXTURE, STEP.times(30)) == pytest.approx(forward)
-
-
-def test_together_costs_more_than_each_and_at_most_the_sum(accountant: Accountant) -> None:
-    parts: list[SampledGaussian] = [STEP.times(30), MIXTURE, FULL]
-    alone = [epsilon_of(accountant, part) for part in parts]
-    together = epsilon_of(accountant, *parts)
+def test_together_costs_more_than_each_and_at_most_the_sum_in_any_order(
+    accountant: Accountant,
+) -> None:
+    alone = [epsilon_of(accountant, part) for part in PARTS]
+    together = epsilon_of(accountant, *PARTS)
     assert max(alone) < together < sum(alone)
+    assert epsilon_of(accountant, *PARTS[::-1]) == pytest.approx(together)
 
 
-def test_a_certain_coin_is_no_coin(accountant: Accountant) -> None:
-    certain = replace(STEP, participation=1.0, count=30)
-    assert epsilon_of(accountant, certain) == pytest.approx(epsilon_of(accountant, STEP.times(30)))
+@pytest.mark.parametrize(
+    "same",
+    [
+        # A certain coin is no coin; sensitivity scales the noise.
+        replace(STEP, participation=1.0, count=30),
+        replace(STEP, noise_multiplier=4.5, sensitivity=3.0, count=30),
+    ],
+)
+def test_another_way_to_say_the_same_costs_the_same(
+    accountant: Accountant, same: SampledGaussian
+) -> None:
+    assert epsilon_of(accountant, same) == pytest.approx(epsilon_of(accountant, PARTS[0]))
 
 
-def test_sensitivity_scales_the_noise(accountant: Accountant) -> None:
-    wide = SampledGaussian(
-        sampling=Sampling.POISSON,
-        adjacency=Adjacency.ADD_REMOVE,
-        rate=0.1,
-        noise_multiplier=4.5,
-        sensitivity=3.0,
-        denominator=Denominator.FIXED,
-        count=30,
-    )
-    assert epsilon_of(accountant, wide) == pytest.approx(epsilon_of(accountant, STEP.times(30)))
-
-
-@pytest.mark.parametrize("event", [STEP.times(40), MIXTURE, FULL])
-def test_epsilon_and_delta_agree(accountant: Accountant, event: SampledGaussian) -> None:
+@pytest.mark.parametrize("event", PARTS)
+def test_epsilon_and_delta_agree_and_more_rounds_cost_more(
+    accountant: Accountant, event: SampledGaussian
+) -> None:
     accountant.compose(event)
     epsilon = accountant.epsilon(DELTA)
     assert accountant.delta(epsilon) == pytest.approx(DELTA, rel=1e-3)
     assert 0 <= accountant.delta(epsilon + 0.5) < DELTA < accountant.delta(epsilon / 2) <= 1
+    accountant.compose(event)
+    assert 0 < epsilon < accountant.epsilon(DELTA)
 
 
 @pytest.mark.parametrize(
@@ -139,16 +112,17 @@ def test_an_event_that_is_not_understood_is_refused_and_changes_nothing(
     assert accountant.epsilon(DELTA) == before
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, float("nan")])
-def test_a_delta_outside_its_range_is_refused(accountant: Accountant, delta: float) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("delta", value) for value in (0.0, 1.0, -1e-5, 2.0, float("nan"))),
+        *(("epsilon", value) for value in (-0.1, float("inf"), float("nan"))),
+    ],
+)
+def test_a_delta_or_an_epsilon_outside_its_range_is_refused(
+    accountant: Accountant, field: str, value: float
+) -> None:
     accountant.compose(STEP)
     with pytest.raises(Misconfiguration) as refused:
-        accountant.epsilon(delta)
-    assert refused.value.field == "delta"
-
-
-@pytest.mark.parametrize("epsilon", [-0.1, float("inf"), float("nan")])
-def test_an_epsilon_outside_its_range_is_refused(accountant: Accountant, epsilon: float) -> None:
-    with pytest.raises(Misconfiguration) as refused:
-        accountant.delta(epsilon)
-    assert refused.value.field == "epsilon"
+        (accountant.epsilon if field == "delta" else accountant.delta)(value)
+    assert refused.value.field == field
