@@ -55,10 +55,7 @@ def register(admission: Admission, task: Any = TASK) -> Register:
     return Register(task, open_store("sqlite://", task, Role.SERVER_B), admission)
 
 
-# --- tokens ------------------------------------------------------------------------------------
-
-
-def test_a_token_is_32_fresh_bytes_of_base32_of_which_the_digest_alone_is_kept(
+def test_a_token_is_32_fresh_bytes_whose_digest_alone_is_kept(
     book: ByToken, tmp_path: Path
 ) -> None:
     tokens = [issue(book) for _ in range(50)]
@@ -119,12 +116,7 @@ def test_of_many_who_redeem_at_once_one_wins(book: ByToken) -> None:
     assert [*book.owners().values()] == won
 
 
-# --- the register asks -------------------------------------------------------------------------
-
-
-def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_enrolment_is_over(
-    book: ByToken,
-) -> None:
+def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_all_is_over(book: ByToken) -> None:
     first, _, unnamed, _ = issue(book, ONE), issue(book, TWO), issue(book), issue(book)
     enrolling = register(book)
     assert (enrolling.missing(), enrolling.unused_tokens()) == ([ONE, TWO], 2)
@@ -177,18 +169,6 @@ def test_no_account_is_computed_of_a_claim_that_is_refused(
     assert computed == []
 
 
-def test_no_token_and_no_list_opens_a_frozen_roster(book: ByToken) -> None:
-    token = issue(book)
-    for admission in (book, Listed(Roster({TWO: OTHER})), Admission()):
-        store = open_store("sqlite://", TASK, Role.SERVER_B)
-        store.enrolment.claim(CLAIM)
-        enrolling = Register(TASK, store, admission)
-        enrolling.freeze(Roster({ONE: CLAIM}))
-        with pytest.raises(Misconfiguration, match="too late"):
-            enrolling.enrol(OTHER, token)
-    assert [*book.owners().values()] == [None]
-
-
 def test_the_listed_enrol_with_what_the_list_says_which_nobody_else_hears() -> None:
     enrolling, stranger = register(LISTED), f"client {TWO} isn't on the operator's roster"
     assert (enrolling.missing(), register(Admission()).missing()) == ([ONE], [])
@@ -201,8 +181,6 @@ def test_the_listed_enrol_with_what_the_list_says_which_nobody_else_hears() -> N
     assert enrolling.enrol(CLAIM) == 1
     assert enrolling.missing() == []
 
-
-# --- the roster file and the settings ----------------------------------------------------------
 
 ENTRY = '[[clients]]\nclient = "ward-1"\nrecords = 100\nrecord_rate = 0.2\n'
 
@@ -225,7 +203,7 @@ ENTRY = '[[clients]]\nclient = "ward-1"\nrecords = 100\nrecord_rate = 0.2\n'
         ("[[clients", "read"),
     ],
 )
-def test_a_roster_file_is_read_or_it_is_said_what_is_wrong(
+def test_a_roster_file_is_read_or_it_is_said_why_not(
     tmp_path: Path, text: str, message: str
 ) -> None:
     path = tmp_path / "roster.toml"
@@ -261,9 +239,6 @@ def test_settings_choose_who_may_enrol(tmp_path: Path) -> None:
         chosen(tmp_path, 'enrolment = "closed"')
 
 
-# --- claims and the roster ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("records", "rate", "field"),
     [
@@ -277,7 +252,7 @@ def test_settings_choose_who_may_enrol(tmp_path: Path) -> None:
         (10, math.inf, "record_rate"),
     ],
 )
-def test_claims_within_the_caps_pass_and_others_name_the_field(
+def test_claims_beyond_the_caps_name_the_field(
     records: int, rate: float, field: str | None
 ) -> None:
     claim, task = Enrolment(ONE, records, rate), task_with({})
@@ -307,9 +282,7 @@ def test_the_grid_of_rates_is_short_and_ends_at_the_tasks_rate(p: float) -> None
         assert 0.8 * wanted <= on_grid(task, wanted) <= wanted
 
 
-def test_what_a_person_writes_means_the_grids_own_number_and_a_refusal_names_what_would_do() -> (
-    None
-):
+def test_what_a_person_writes_means_the_grids_number_and_a_refusal_says_what_would_do() -> None:
     # 0.7·3 in floats is a little above 2.1.
     task = task_with({"privacy.record_rate": 0.7})
     assert on_grid(task, 0.6125) == pytest.approx(0.6125, rel=1e-12)
@@ -356,9 +329,6 @@ def test_models_come_first_from_either_server_for_half_of_the_roster() -> None:
     assert first == Roster(claims).seed_holders(TASK.digest)
     assert set(first.values()) == {Role.SERVER_A, Role.SERVER_B}
     assert enrolling.serves_first(ClientId("stranger")) is Role.SERVER_A
-
-
-# --- until a date or a quorum --------------------------------------------------------------------
 
 
 DEPLOYED = Task.load(Path(__file__).parents[2] / "deploy" / "task.toml")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -12,14 +11,10 @@ import pytest
 from tests.rig.aggregators import PATIENCE_S, link_over, roster
 from tests.rig.breaking import Breaking
 from tests.rig.keys import signatures
+from tests.rig.parties import at_both
 from tests.rig.tasks import task_with
 
-from precad.aggregator.enrol.agreement import (
-    accept_roster,
-    agree_nonces,
-    agree_set_secret,
-    propose_roster,
-)
+from precad.aggregator.enrol import agreement
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.server_messages import RosterAnswer, SignedMessage
@@ -41,23 +36,9 @@ def linked(ends: Any = None) -> tuple[PeerLink, PeerLink]:
     return a, b
 
 
-def both(at_a: Callable[[], Any], at_b: Callable[[], Any]) -> tuple[Any, Any]:
-    def play(call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - looked at by the test
-            return error
-
-    with ThreadPoolExecutor(2) as threads:
-        a, b = threads.submit(play, at_a), threads.submit(play, at_b)
-        return a.result(), b.result()
-
-
-# --- what both servers draw together -----------------------------------------------------------
-
 DRAWN: dict[str, Callable[[PeerLink, Role], bytes]] = {
-    "set-secret": lambda link, role: agree_set_secret(link, role, TASK).reveal(),
-    "nonce": agree_nonces,
+    "set-secret": lambda link, role: agreement.agree_set_secret(link, role, TASK).reveal(),
+    "nonce": agreement.agree_nonces,
 }
 
 
@@ -66,7 +47,7 @@ def test_both_servers_get_the_same_and_every_link_another(what: str, length: int
     seen, frames = set(), list[Any]()
     for _ in range(3):
         a, b = linked([Breaking(end, seen=frames) for end in memory_pair()])
-        at_a, at_b = both(partial(DRAWN[what], a, A), partial(DRAWN[what], b, B))
+        at_a, at_b = at_both(partial(DRAWN[what], a, A), partial(DRAWN[what], b, B))
         assert at_a == at_b
         assert len(at_a) == length
         seen |= {at_a[i : i + 32] for i in range(0, length, 32)}
@@ -99,10 +80,7 @@ def test_a_contribution_of_another_length_is_a_violation(what: str, length: int)
         DRAWN[what](a, A)
 
 
-# --- the dealer --------------------------------------------------------------------------------
-
-
-def made(*epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
+def made(*epochs: bytes, newest: int = -1) -> list[Any]:
     """What each server makes, having joined the start of the dealer that ``epochs`` names."""
 
     def make(role: Role, link: PeerLink, epoch: bytes) -> Aggregator:
@@ -126,13 +104,11 @@ def made(*epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
         return made
 
     a, b = linked()
-    return both(lambda: make(A, a, epochs[0]), lambda: make(B, b, epochs[1]))
+    return at_both(lambda: make(A, a, epochs[0]), lambda: make(B, b, epochs[1]))
 
 
 @pytest.mark.parametrize("newest", [-1, 2, 3, 11])
-def test_servers_that_joined_one_start_of_the_dealer_go_on_after_its_newest_attempt(
-    newest: int,
-) -> None:
+def test_servers_that_joined_one_start_of_the_dealer_go_on_after_its_newest(newest: int) -> None:
     """Both servers were put back: the dealer alone knows how far they had come."""
     a, b = made(b"1", b"1", newest=newest)
     assert (a.role, b.role) == (A, B)
@@ -145,8 +121,6 @@ def test_servers_that_joined_two_starts_of_the_dealer_join_again() -> None:
         assert isinstance(error, PeerUnavailable)
         assert "restarted between" in str(error)
 
-
-# --- the roster --------------------------------------------------------------------------------
 
 OWN = roster(("a", 100, 0.1), ("b", 50, 0.2), ("c", 10, 0.05))
 
@@ -179,25 +153,25 @@ class Books:
 
 
 def propose(link: PeerLink, books: Any, least: int = 0) -> Roster | None:
-    return propose_roster(link, books, TASK, signatures(TASK.digest, A), least)
+    return agreement.propose_roster(link, books, TASK, signatures(TASK.digest, A), least)
 
 
 def accept(link: PeerLink, books: Any, least: int = 0, task: Task = TASK) -> bool:
-    return accept_roster(link, books, task, signatures(TASK.digest, B), PATIENCE_S, least)
+    return agreement.accept_roster(link, books, task, signatures(TASK.digest, B), PATIENCE_S, least)
 
 
-def agreed_by(at_a: Books, at_b: Books, task: Task = TASK, **least: int) -> tuple[Any, Any]:
+def agreed_by(at_a: Books, at_b: Books, a: int = 0, b: int = 0, task: Task = TASK) -> list[Any]:
     """What A and B end with, each waiting for so many; nobody waits for who is done and leaves."""
     ends = [Breaking(end) for end in memory_pair()]
-    a, b = linked(ends)
+    to_b, to_a = linked(ends)
 
     def at_its_end() -> Roster | None:
         try:
-            return propose(a, at_a, least.get("a", 0))
+            return propose(to_b, at_a, a)
         finally:
             ends[0].hang_up()
 
-    return both(at_its_end, lambda: accept(b, at_b, least.get("b", 0), task))
+    return at_both(at_its_end, lambda: accept(to_a, at_b, b, task))
 
 
 FEWER = roster(("a", 100, 0.1), ("c", 10, 0.05))
@@ -227,9 +201,7 @@ def held_alike(*claim: Any) -> tuple[Roster, Roster, Roster]:
         held_alike(100, 0.3),
     ],
 )
-def test_the_roster_is_what_both_servers_hold_alike(
-    at_a: Roster, at_b: Roster, agreed: Roster
-) -> None:
+def test_the_roster_is_what_both_hold_alike(at_a: Roster, at_b: Roster, agreed: Roster) -> None:
     """One client that enrols at one server only, or differently, stops nobody else."""
     here = Books(at_b)
     a, b = agreed_by(Books(at_a), here)
@@ -239,37 +211,35 @@ def test_the_roster_is_what_both_servers_hold_alike(
 
 @pytest.mark.parametrize("lost", [OWN, FEWER, roster(), roster(("d", 5, 0.1))])
 @pytest.mark.parametrize("loser", [0, 1], ids=["A", "B"])
-def test_a_server_that_lost_the_frozen_roster_takes_it_back_on_its_own_signature(
-    loser: int, lost: Roster
-) -> None:
-    books = [Books(OWN), Books(OWN)]
-    agreed_by(*books)
+def test_a_lost_frozen_roster_is_taken_back_on_the_own_signature(loser: int, lost: Roster) -> None:
+    books = {0: Books(OWN), 1: Books(OWN)}
+    agreed_by(books[0], books[1])
     again = books[loser] = Books(lost)
-    a, b = agreed_by(*books)
+    a, b = agreed_by(books[0], books[1])
     assert b is True
     assert a.digest() == again.enrolled.digest() == OWN.digest()
     assert again.taken_back
     assert again.signed is not None
 
 
-@pytest.mark.parametrize("whose", ["a", "b"])
-def test_clients_at_one_server_alone_are_none_of_those_whom_enrolment_waits_for(whose: str) -> None:
+@pytest.mark.parametrize("least", [(3, 0), (0, 3)], ids=["a", "b"])
+def test_clients_at_one_server_alone_are_none_of_a_quorum(least: tuple[int, int]) -> None:
     """A has three, one of them at A alone: a quorum of three isn't there, whoever asks for it."""
     at_a, at_b = Books(OWN), Books(FEWER)
-    assert agreed_by(at_a, at_b, **{whose: 3}) == (None, False)
+    assert agreed_by(at_a, at_b, *least) == [None, False]
     assert (at_a.frozen, at_b.frozen) == (False, False)
     # The third comes to B.
-    a, b = agreed_by(at_a, Books(OWN), **{whose: 3})
+    a, b = agreed_by(at_a, Books(OWN), *least)
     assert (a.digest(), b) == (OWN.digest(), True)
 
 
-@pytest.mark.parametrize("frozen", [0, 1], ids=["A", "B"])
-def test_a_frozen_roster_waits_for_nobody(frozen: int) -> None:
-    """Whatever the settings say after a restart."""
-    books = [Books(FEWER), Books(FEWER)]
-    agreed_by(*books)
-    books[1 - frozen].frozen = False
-    a, b = agreed_by(*books, **({"a": 3, "b": 3} if frozen else {}))
+@pytest.mark.parametrize("least", [(0, 0), (3, 3)], ids=["A", "B"])
+def test_a_frozen_roster_waits_for_nobody(least: tuple[int, int]) -> None:
+    """Whatever the settings say after a restart: at A alone, or at B, where both would wait."""
+    at_a, at_b = Books(FEWER), Books(FEWER)
+    agreed_by(at_a, at_b)
+    (at_a if any(least) else at_b).frozen = False
+    a, b = agreed_by(at_a, at_b, *least)
     assert (a.digest(), b) == (FEWER.digest(), True)
 
 
@@ -303,7 +273,7 @@ def test_a_takes_no_roster_but_of_clients_that_it_proposed(names: tuple[str, ...
 
 def test_b_refuses_too_few_clients() -> None:
     at_b = Books(roster(("a", 100, 0.1)))
-    a, b = agreed_by(Books(OWN), at_b, task_with({"enrolment.min_clients": 4}))
+    a, b = agreed_by(Books(OWN), at_b, task=task_with({"enrolment.min_clients": 4}))
     assert isinstance(b, Misconfiguration)
     assert isinstance(a, PeerViolation)
     assert not at_b.frozen
@@ -319,9 +289,7 @@ def test_b_refuses_too_few_clients() -> None:
         ([entry("A")], r"RosterProposal .*: entries\.0\.client: "),
     ],
 )
-def test_a_roster_that_b_can_not_take_is_a_violation(
-    entries: list[dict[str, Any]], says: str
-) -> None:
+def test_a_roster_that_b_can_not_take_is_refused(entries: list[dict[str, Any]], says: str) -> None:
     a, b = linked()
     a.send("roster", encode("RosterProposal", {"entries": entries}))
     with pytest.raises(PeerViolation, match=says):
@@ -335,7 +303,7 @@ def test_a_roster_that_b_can_not_take_is_a_violation(
     [StorageFailure("the disk is full"), TimeoutError(), AssertionError(), KeyboardInterrupt()],
 )
 @pytest.mark.parametrize("where", ["roster", "freeze", "roster_seal"])
-def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
+def test_a_b_that_fails_by_itself_is_away_and_doesnt_disagree(
     error: BaseException, where: str
 ) -> None:
     """A tries again, as after a cut link; only what the two disagree about stops it."""

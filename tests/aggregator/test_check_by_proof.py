@@ -11,7 +11,7 @@ import pytest
 from tests.rig.keys import signer, verifier
 from tests.rig.norm_check import A, B, context, noted, other, play, servers, update
 from tests.rig.rounds import roster_of
-from tests.rig.submissions import upload
+from tests.rig.submissions import flipped, upload
 from tests.rig.tasks import task_with
 
 from precad.aggregator.collect.inbox import Inbox
@@ -107,9 +107,6 @@ def test_the_sum_is_that_of_valid_and_counted_clients(held: Held, batches: Seque
         assert bodies == [HOLDERS[client_of(part)] is not role for part in held[role]]
 
 
-# --- once --------------------------------------------------------------------------------------
-
-
 def signed_anew(part: ProofSubmission) -> ProofSubmission:
     header = replace(part.header, signature=Signature(b"another", (b"certificate",)))
     return replace(part, header=header)
@@ -140,9 +137,6 @@ def test_no_header_is_answered_twice(
     assert all(step.endswith("/0") for step in steps if step != "gone")
 
 
-# --- a body that can't be read again -----------------------------------------------------------
-
-
 def spoil(held: Held, client: ClientId) -> Role:
     """The end of that client's body's file is changed; returns whose it is."""
     parts = [each for role in SERVERS for each in held[role] if client_of(each) == client]
@@ -152,15 +146,7 @@ def spoil(held: Held, client: ClientId) -> Role:
     return part.role
 
 
-def flipped(data: bytes, at: int) -> bytes:
-    found = bytearray(data)
-    found[at] ^= 1
-    return bytes(found)
-
-
-def test_a_body_that_cannot_be_read_again_costs_its_client_alone(
-    held: Held, tmp_path: Path
-) -> None:
+def test_a_body_that_can_not_be_read_costs_its_client_alone(held: Held, tmp_path: Path) -> None:
     lost, kept = NAMES[:2]
     holder = spoil(held, lost)
     both = servers(TASK)
@@ -195,9 +181,6 @@ def test_a_body_that_cannot_be_taken_out_of_the_sum_ends_the_attempt(held: Held)
     both[other(HOLDERS[BAD])].link.tamper = spoil_then
     with pytest.raises(PeerUnavailable, match=r"can't be read again.*starts over"):
         play(both, held, NAMES)
-
-
-# --- a peer that cheats ------------------------------------------------------------------------
 
 
 Lie = Callable[[bytes], bytes]

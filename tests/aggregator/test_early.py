@@ -21,15 +21,6 @@ from tests.rig.waiting import until
 
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.collect.matching import (
-    Alike,
-    Ask,
-    HeldList,
-    Places,
-    describe,
-    match,
-    rest_of,
-)
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
@@ -88,10 +79,10 @@ class Collecting:
         collected = inbox.close()
         if role is A:
             matching.say_over(link)
-        theirs = link.exchange("held", describe(collected, taken).to_bytes())
-        listed = HeldList.from_bytes(theirs)
-        assert not taken & set(listed.of(rest_of(OPENED, taken)))
-        return match(OPENED, role, collected, listed, taken)
+        theirs = link.exchange("held", matching.describe(collected, taken).to_bytes())
+        listed = matching.HeldList.from_bytes(theirs)
+        assert not taken & set(listed.of(matching.rest_of(OPENED, taken)))
+        return matching.match(OPENED, role, collected, listed, taken)
 
     @contextmanager
     def running(self) -> Iterator[dict[Role, "Future[Matched]"]]:
@@ -169,7 +160,7 @@ def test_a_batch_that_costs_a_coin_waits_for_half_of_the_missing(
     ],
     ids=["stranger", "twice at once", "twice"],
 )
-def test_a_refuses_offers_that_can_not_be(
+def test_a_refuses_bad_offers(
     collecting: Collecting, offers: list[tuple[int, ...]], why: str
 ) -> None:
     for steps in offers:
@@ -181,14 +172,12 @@ def test_a_refuses_offers_that_can_not_be(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_b_refuses_names_that_it_has_not_offered_or_has_given_already(
-    collecting: Collecting, times: int
-) -> None:
-    asked = Places(NAMES).steps([NAMES[0] if times > 1 else NAMES[1]])
+def test_b_refuses_names_not_offered_or_given_already(collecting: Collecting, times: int) -> None:
+    asked = matching.Places(NAMES).steps([NAMES[0] if times > 1 else NAMES[1]])
     collecting.upload(NAMES[0], B)
     for _ in range(times):
-        collecting.links[A].send("ask", Ask().to_bytes())
-        collecting.links[A].send("alike", Alike(clients=asked).to_bytes())
+        collecting.links[A].send("ask", matching.Ask().to_bytes())
+        collecting.links[A].send("alike", matching.Alike(clients=asked).to_bytes())
     with pytest.raises(PeerViolation, match="weren't offered"):
         collecting.play(B)
     assert len(collecting.taken[B]) == times - 1
@@ -212,9 +201,7 @@ def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(tmp_path: Pat
     assert closed[NAMES[1]] is closed[NAMES[2]] is Rejection.ABSENT
 
 
-def test_bodies_go_on_before_collection_closes_and_comparisons_only_afterwards(
-    tmp_path: Path,
-) -> None:
+def test_bodies_go_on_before_collection_closes_and_comparisons_afterwards(tmp_path: Path) -> None:
     """In whole trainings of the simulated servers, by what they send."""
     task = simulated_task(3, changes={"privacy.client_rate": 1.0})
     world = World(task, tmp_path, seed=3, faults=0, chance=0.0)

@@ -104,9 +104,6 @@ def test_the_wait_for_a_turn_is_not_the_clients() -> None:
     assert leaping(run())[0] == 3
 
 
-# --- slots ---------------------------------------------------------------------------------------
-
-
 PIECE = 1 << 18
 Body = Callable[[TransferSlot], Awaitable[None]]
 
@@ -184,9 +181,7 @@ EMPTY = pieces(1000, 0.01, size=0)
     ],
     ids=["quick", "silent", "a drip", "empty pieces", "stalls", "slow"],
 )
-def test_so_many_at_once_and_nobody_is_held_up(
-    at_once: int, bodies: list[Body], expected: list[float]
-) -> None:
+def test_nobody_is_held_up(at_once: int, bodies: list[Body], expected: list[float]) -> None:
     assert began(at_once, bodies) == pytest.approx(expected, abs=0.01)
 
 

@@ -4,7 +4,6 @@ import shutil
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.rig.aggregators import head_of, link_over
 from tests.rig.keys import signatures
@@ -12,15 +11,11 @@ from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 from tests.rig.norm_check import other
 
 from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.release import countersign, prepare
-from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.server_messages import Fact, ModelBody, Position
 from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.recovery import Recovery, Remedy
-from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import SignedKind
@@ -28,9 +23,6 @@ from precad.common.identity.signatures import SignedKind
 DONE = (AttemptState.DONE, AttemptState.DONE)
 MODEL_FILE = "model.safetensors"
 OF_EITHER = pytest.mark.parametrize("role", SERVERS, ids=lambda role: role.value)
-
-
-# --- greeting ----------------------------------------------------------------------------------
 
 
 def test_servers_that_stand_alike_have_nothing_to_do(servers: Servers) -> None:
@@ -54,7 +46,7 @@ def greeted(servers: Servers, **said: Any) -> None:
     """Server A, to whom another says where it stands."""
     a = servers.sessions[A]
     ours, theirs = (link_over(end, servers.task, timeout_s=0.1) for end in memory_pair())
-    position = {"role": "server-b", "model": str(a.model_store.current.digest)}
+    position: dict[str, Any] = {"role": "server-b", "model": str(a.model_store.current.digest)}
     position |= dict.fromkeys(("version", "next_attempt", "opened", "ledger_length"), 0)
     position |= dict.fromkeys(("ledger_head", "nonce"), "00" * 32)
     theirs.send("position", Position(**position | said).to_bytes())
@@ -87,9 +79,6 @@ def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
     assert servers.sessions[A].store.ledger.history(1).value not in seen
 
 
-# --- both prepared -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("at_a", "at_b"), list(product(range(4), repeat=2)))
 def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: int) -> None:
     """Before each of head, countersignature, noisy share and model, on either side."""
@@ -103,9 +92,6 @@ def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: i
     # What left, before the cut and after, is one noisy share of each.
     left = {f.payload for f in servers.frames if f.step == "noisy-share"}
     assert left == {bytes([value, *bytes(7)]) * 8 for value in (3, 4)}
-
-
-# --- prepared alone ----------------------------------------------------------------------------
 
 
 @OF_EITHER
@@ -129,9 +115,6 @@ def test_an_attempt_that_one_server_prepared_alone_is_voided_by_both_wherever_it
     servers.attempt(1)
     assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
     servers.agree()
-
-
-# --- lost --------------------------------------------------------------------------------------
 
 
 @OF_EITHER
@@ -176,9 +159,7 @@ def test_an_attempt_that_one_countersigned_and_the_other_lost_waits_for_both_ope
 
 
 @OF_EITHER
-def test_with_its_journal_a_restored_server_learns_before_it_meets(
-    servers: Servers, role: Role
-) -> None:
+def test_with_its_journal_a_server_learns_before_it_meets(servers: Servers, role: Role) -> None:
     servers.attempt(0)
     backup = servers.copy(role)
     for number in (1, 2):
@@ -223,24 +204,8 @@ def test_without_its_journal_it_learns_from_the_other_what_it_had_signed(
     servers.agree()
 
 
-@pytest.mark.parametrize("journals", [False, True])
-def test_both_restored_to_one_moment_go_on_from_there(servers: Servers, *, journals: bool) -> None:
-    servers.attempt(0)
-    backups = {role: servers.copy(role) for role in SERVERS}
-    servers.attempt(1)
-    for role, backup in backups.items():
-        servers.put_back(role, backup, journal=journals)
-    assert servers.meet()[0].remedy is Remedy.NOTHING
-    # With their journals they still know; without, nobody can (the operators' guide says so).
-    expected = {ANN: 1, BEN: 1} if journals else {ANN: 2, BEN: 2}
-    assert servers.charged() == [expected] * 2
-    servers.agree()
-
-
 @OF_EITHER
-def test_a_model_that_an_owner_gave_to_one_server_yet_is_waited_for(
-    servers: Servers, role: Role
-) -> None:
+def test_a_model_that_one_server_has_again_is_waited_for(servers: Servers, role: Role) -> None:
     """Both were put back: nobody has to restore anything, and the next look finds it."""
     backups = {each: servers.copy(each) for each in SERVERS}
     servers.attempt(0)
@@ -266,13 +231,8 @@ def test_one_servers_word_charges_one_attempt_a_version(servers: Servers, role: 
     assert servers.sessions[other(role)].store.ledger.charges_in(0).get(ANN, 0) <= 1
 
 
-# --- what nobody can make a server take ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("shows", ["its own head", "a head of another task"])
-def test_a_charge_that_this_server_never_signed_is_not_learned(
-    servers: Servers, shows: str
-) -> None:
+def test_a_charge_that_a_server_never_signed_is_not_learned(servers: Servers, shows: str) -> None:
     servers.attempt(0)
     shown: Any = servers.sessions[A].store
     shown.attempts.learn([Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))])
@@ -330,20 +290,3 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
     assert isinstance(at_b, PeerViolation)
     assert "don't belong together" in str(at_b)
     assert servers.versions() == (2, 1)
-
-
-def test_different_valid_sets_are_prepared_and_never_released(servers: Servers) -> None:
-    def play(session: Session, own: Aggregator) -> Any:
-        current = session.model_store.current
-        session.store.attempts.begin(0, 0, 2, current.digest)
-        valid = (ANN,) if own.role is A else (ANN, BEN)
-        opened = Opened(0, 0, (ANN, BEN), current.digest, frozenset((ANN, BEN)))
-        counted = Counted(opened, valid, VALID_SET, {})
-        noised = Noised(counted, np.zeros(servers.task.dimension, dtype=np.int64))
-        countersign(own, prepare(session.store, noised))
-
-    for error in servers.on_a_link(play, (None, None)):
-        assert isinstance(error, PeerViolation)
-        assert "nothing more is released" in str(error)
-    assert servers.states(0) == (AttemptState.PREPARED, AttemptState.PREPARED)
-    assert not [frame for frame in servers.frames if frame.step == "countersignature"]

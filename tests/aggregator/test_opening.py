@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.rig.aggregators import SERVERS, aggregator
+from tests.rig.parties import at_both
 from tests.rig.rounds import roster_of
 from tests.rig.tasks import task_with
 
@@ -16,17 +17,10 @@ from precad.accounting.exact import record_epsilon
 from precad.aggregator.collect.matching import Places
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import aggregate
+from precad.aggregator.rounds import start_attempt
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
-from precad.aggregator.rounds.start_attempt import (
-    OPENED_CAP,
-    NeedsOperators,
-    answer,
-    doubt,
-    propose,
-    say_over,
-)
-from precad.aggregator.rounds.states import Matched, Opened, Summed
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.server_messages import Fact, OpenedCount, Verdict
 from precad.aggregator.store import open_store
 from precad.aggregator.store.schema import AttemptState, Permission
@@ -69,30 +63,24 @@ def never(*_: object) -> None:
 
 def answered(pair: Pair, drawn: Sequence[ClientId] = NAMES, then: Any = never) -> Opened | None:
     """What B makes of A's proposal, for these drawn clients."""
-    return answer(pair[1], 3, drawn, MODEL, before_agreeing=then)
+    return start_attempt.answer(pair[1], 3, drawn, MODEL, before_agreeing=then)
 
 
 def opened(pair: Pair, cohort: list[ClientId], then: Any = never, attempt: int = 4) -> Any:
     """What A's and B's sides return or raise; B's coin drew everybody."""
-
-    def play(call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except (PeerViolation, NeedsOperators) as error:
-            return error
-
-    calls = (lambda: propose(pair[0], attempt, 3, cohort, MODEL), lambda: answered(pair, then=then))
-    with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(play, calls))
+    return at_both(
+        lambda: start_attempt.propose(pair[0], attempt, 3, cohort, MODEL),
+        lambda: answered(pair, then=then),
+    )
 
 
 def gladly(*_: object) -> None: ...
 
 
-@pytest.mark.parametrize("cover", [False, True], ids=["", "with cover uploads"])
-def test_both_open_the_same_round(pair: Pair, cover: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("cover", [0, 1])
+def test_both_open_the_same_round(pair: Pair, cover: int) -> None:
     """With cover everybody uploads, and the drawn ones count."""
-    pair, told = of_task(pair, {"privacy.cover_uploads": cover}), []
+    pair, told = of_task(pair, {"privacy.cover_uploads": bool(cover)}), []
     a, b = opened(pair, [NAMES[3], NAMES[0]], lambda *given: told.append(given))
     drawn = (NAMES[0], NAMES[3])
     cohort = tuple(NAMES) if cover else drawn
@@ -119,29 +107,26 @@ def refuses(pair: Pair, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("proposal", "words", "says"),
+    ("proposal", "words", "told"),
     [
-        ({"clients": steps("c0", "c4")}, r"coin didn't draw \['c4'\]", True),
-        ({"model": str(OTHER_MODEL)}, str(OTHER_MODEL), True),
+        ({"clients": steps("c0", "c4")}, r"coin didn't draw \['c4'\]", 1),
+        ({"model": str(OTHER_MODEL)}, str(OTHER_MODEL), 1),
         # Behind the last, and nobody.
-        ({"clients": (1, 1, 4)}, "isn't among 5 clients", False),
-        ({"clients": (6,)}, "isn't among 5 clients", False),
+        ({"clients": (1, 1, 4)}, "isn't among 5 clients", 0),
+        ({"clients": (6,)}, "isn't among 5 clients", 0),
         # Else a server that cheats would use up all numbers at once, for ever.
-        ({"attempt": ATTEMPTS}, "the last number that there is", False),
-        ({"attempt": ATTEMPTS + 1}, "unreadable Cohort .*: attempt", False),
-        ({"clients": (1, 0)}, "unreadable Cohort .*: clients", False),
-        ({"model": "00"}, "unreadable Cohort .*: model", False),
+        ({"attempt": ATTEMPTS}, "the last number that there is", 0),
+        ({"attempt": ATTEMPTS + 1}, "unreadable Cohort .*: attempt", 0),
+        ({"clients": (1, 0)}, "unreadable Cohort .*: clients", 0),
+        ({"model": "00"}, "unreadable Cohort .*: model", 0),
     ],
 )
 def test_b_refuses_what_can_not_be_and_says_why(
-    pair: Pair,
-    proposal: dict[str, Any],
-    words: str,
-    says: bool,  # noqa: FBT001
+    pair: Pair, proposal: dict[str, Any], words: str, told: int
 ) -> None:
     proposed(pair, **proposal)
     refuses(pair, words)
-    if says:
+    if told:
         assert re.search(words, Verdict.from_bytes(pair[0].link.receive("cohort")).refusal)
 
 
@@ -187,7 +172,7 @@ def test_only_whom_both_ledgers_allow_takes_part(pair: Pair, tight: int) -> None
 def test_a_takes_nobody_whom_it_did_not_propose(pair: Pair) -> None:
     pair[1].link.send("cohort", Verdict(clients=steps("c0", "c1")).to_bytes())
     with pytest.raises(PeerViolation, match="that A proposed"):
-        propose(pair[0], 4, 3, [NAMES[0]], MODEL)
+        start_attempt.propose(pair[0], 4, 3, [NAMES[0]], MODEL)
     assert states(pair[0]) == {}
 
 
@@ -196,15 +181,10 @@ def test_the_end_of_training_opens_nothing_and_is_no_end_for_a_before_b_agrees(p
     assert answered(pair) is None
     assert states(pair[1]) == {}
     pair[0].link.receive("cohort")
-    with ThreadPoolExecutor(1) as threads:
-        at_a = threads.submit(say_over, pair[0], 4, OTHER_MODEL)
-        with pytest.raises(PeerViolation, match="A's model is"):
-            answered(pair)
-        with pytest.raises(PeerViolation, match="server B refused the training's end: A's model"):
-            at_a.result()
-
-
-# --- the operators' word -----------------------------------------------------------------------
+    a, b = at_both(lambda: start_attempt.say_over(pair[0], 4, OTHER_MODEL), lambda: answered(pair))
+    for error, says in ((a, "server B refused the training's end: A's model"), (b, "A's model is")):
+        assert isinstance(error, PeerViolation)
+        assert says in str(error)
 
 
 def spent(version: int, attempt: int, client: str) -> Fact:
@@ -212,7 +192,7 @@ def spent(version: int, attempt: int, client: str) -> Fact:
 
 
 def opened_often(journal: Any) -> None:
-    for attempt in range(OPENED_CAP):
+    for attempt in range(start_attempt.OPENED_CAP):
         journal.versions.count_opened(3, attempt)
 
 
@@ -243,7 +223,7 @@ def test_another_attempt_needs_both_operators_word(pair: Pair, why: str, at: int
         return opened(servers, NAMES, gladly, attempt)
 
     for error in go():
-        assert isinstance(error, NeedsOperators)
+        assert isinstance(error, start_attempt.NeedsOperators)
         assert (error.permission, error.version) == (Permission.ATTEMPTS, 3)
         assert why in str(error)
         assert "precad allow attempts HOST:PORT --server a|b --version 3" in str(error)
@@ -252,7 +232,7 @@ def test_another_attempt_needs_both_operators_word(pair: Pair, why: str, at: int
     store.versions.allow(Permission.ATTEMPTS, 2, 100)
     store.versions.allow(Permission.WRITE_OFF, 3, 100)
     store.versions.allow(Permission.ATTEMPTS, 3, attempt - 1)
-    assert isinstance(go()[0], NeedsOperators)
+    assert isinstance(go()[0], start_attempt.NeedsOperators)
     store.versions.allow(Permission.ATTEMPTS, 3, attempt)
     a, b = go()
     assert a == b
@@ -261,25 +241,15 @@ def test_another_attempt_needs_both_operators_word(pair: Pair, why: str, at: int
         # With proofs nobody is asked: what a server that departs from the protocol hears in each
         # attempt, it could have computed.
         shares, proofs = (task_with({"validation": check}) for check in ("crypten", "proof"))
-        assert why in doubt(store, shares, attempt + 1, 3)
-        assert doubt(store, proofs, attempt + 1, 3) == ""
-
-
-# --- one valid set -------------------------------------------------------------------------------
+        assert why in start_attempt.doubt(store, shares, attempt + 1, 3)
+        assert start_attempt.doubt(store, proofs, attempt + 1, 3) == ""
 
 
 def settled(pair: Pair, *numbers: int) -> list[Any]:
     """What each server makes of an empty round, under the number that it takes it for."""
-
-    def play(server: Aggregator, number: int) -> Summed | PeerViolation:
-        opened = Opened(number, 3, (ClientId("c0"),), MODEL, frozenset())
-        try:
-            return aggregate(server, Matched(opened, {}, {}))
-        except PeerViolation as error:
-            return error
-
-    with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(play, pair, numbers))
+    rounds = [Opened(number, 3, (ClientId("c0"),), MODEL, frozenset()) for number in numbers]
+    matched = [Matched(opened, {}, {}) for opened in rounds]
+    return at_both(*(partial(aggregate, *each) for each in zip(pair, matched, strict=True)))
 
 
 def test_the_same_clients_of_another_round_are_another_set(pair: Pair) -> None:

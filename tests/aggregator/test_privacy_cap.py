@@ -112,9 +112,6 @@ def test_a_client_is_refused_from_its_cap_on_and_not_before(store: Store, last: 
     assert Places(sorted(RATES)).clients(proposed) == (NEW, SELDOM)
 
 
-# --- a version that is released again --------------------------------------------------------
-
-
 def upgraded(rate: float, counts: dict[int, int]) -> float:
     """ε with the further releases' smaller noise, composed here step by step."""
     accountant = ExactAccountant()
@@ -166,9 +163,7 @@ class AtOnce(Clock):
         threading.Thread(target=target, name=name).run()
 
 
-def test_a_version_that_is_released_again_costs_a_round_no_account(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_version_released_again_costs_a_round_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
     """The round asks; another thread computes; until it is known its client sits out."""
     cap, asked, go = PrivacyCap(limited(40.0)), [], threading.Event()
 

@@ -256,9 +256,7 @@ def content(facts: Sequence[Fact]) -> set[tuple[int, int, bool, tuple[str, ...]]
 
 
 @given(st.data())
-def test_nobody_can_invent_charges_and_what_was_signed_and_is_shown_is_taken_back(
-    data: st.DataObject,
-) -> None:
+def test_nobody_can_invent_charges_and_what_was_signed_is_taken_back(data: st.DataObject) -> None:
     """Whatever the other shows: only what the own seal stands for, and one pending attempt."""
     ledger = data.draw(ledgers())
     shown = data.draw(lies(ledger))

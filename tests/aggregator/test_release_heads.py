@@ -129,9 +129,7 @@ def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: R
 
 @pytest.mark.parametrize("word", [P, P + 5, 2**64 - 1])
 @pytest.mark.parametrize("at", [0, -1])
-def test_a_noisy_share_with_words_that_are_none_of_the_field_breaks_the_link(
-    word: int, at: int
-) -> None:
+def test_a_noisy_share_with_words_of_no_field_breaks_the_link(word: int, at: int) -> None:
     release = Release(task_with({"validation": "proof"}))
     words, theta = np.zeros(8, dtype="<u8"), np.zeros(8)
     words[at] = word

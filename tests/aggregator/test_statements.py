@@ -11,13 +11,7 @@ from tests.rig.keys import identity
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.rpc.notices import (
-    NOTICE_BYTES,
-    notice_of,
-    opening_of,
-    statement_of,
-    word_room,
-)
+from precad.aggregator.rpc import notices
 from precad.aggregator.training.model_store import StoredModel
 from precad.aggregator.training.reconcile import remember
 from precad.aggregator.training.session import (
@@ -51,16 +45,16 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return seen
 
 
-def test_its_last_word_to_an_owner_is_not_looked_up_until_a_restart(
+def test_its_last_word_is_not_looked_up_until_a_restart(
     servers: Servers, checked: list[bytes]
 ) -> None:
     session = servers.sessions[A]
-    first = statement_of(session, ANN, None)
-    statement_of(session, ANN, pb.Signed.FromString(first.SerializeToString()))
+    first = notices.statement_of(session, ANN, None)
+    notices.statement_of(session, ANN, pb.Signed.FromString(first.SerializeToString()))
     assert checked == []
     session.store.close()
     servers.open(A)
-    statement_of(servers.sessions[A], ANN, first)
+    notices.statement_of(servers.sessions[A], ANN, first)
     assert checked == [first.SerializeToString()]
     # Of each owner and each kind it knows the last one.
     signed = LastSigned()
@@ -75,19 +69,16 @@ def test_its_last_word_to_an_owner_is_not_looked_up_until_a_restart(
 def test_a_word_that_it_never_said_or_to_another_owner_is_checked_and_refused(
     servers: Servers, checked: list[bytes]
 ) -> None:
-    session, of_b = servers.sessions[A], statement_of(servers.sessions[B], BEN, None)
-    first = statement_of(session, ANN, None)
+    session, of_b = servers.sessions[A], notices.statement_of(servers.sessions[B], BEN, None)
+    first = notices.statement_of(session, ANN, None)
     other_body, other_signature = (pb.Signed.FromString(first.SerializeToString()) for _ in "12")
     other_body.body = first.body[:-1] + b"\0\1"
     other_signature.signature = first.signature[:-1] + b"\0\1"
     shown = [(ANN, other_body), (ANN, other_signature), (BEN, first), (BEN, of_b)]
     for client, word in shown:
         with pytest.raises(PeerViolation):
-            statement_of(session, client, word)
+            notices.statement_of(session, client, word)
     assert checked == [word.SerializeToString() for _, word in shown]
-
-
-# --- while the training goes on ------------------------------------------------------------------
 
 
 def test_a_statement_signed_while_a_version_ends_counts_none_that_it_does_not_name(
@@ -109,11 +100,11 @@ def test_a_statement_signed_while_a_version_ends_counts_none_that_it_does_not_na
         return get(version)
 
     monkeypatch.setattr(session.model_store, "get", meanwhile)
-    shown = statement_of(session, ANN, None)
+    shown = notices.statement_of(session, ANN, None)
     assert servers.versions() == (2, 2)
     session.store.close()
     servers.open(A)
-    statement_of(servers.sessions[A], ANN, shown)
+    notices.statement_of(servers.sessions[A], ANN, shown)
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
 
 
@@ -124,7 +115,7 @@ def test_a_charge_learned_from_the_other_while_an_owner_shows_it_counts_once(
     backup = servers.copy(A)
     servers.attempt(1)
     servers.sessions[A].store.versions.confirm(2)
-    shown = statement_of(servers.sessions[A], ANN, None)
+    shown = notices.statement_of(servers.sessions[A], ANN, None)
     servers.put_back(A, backup, journal=True)
     session = servers.sessions[A]
     transaction = session.store.statements._transaction
@@ -137,7 +128,7 @@ def test_a_charge_learned_from_the_other_while_an_owner_shows_it_counts_once(
 
     assert servers.charged() == [{ANN: 1, BEN: 1}, {ANN: 2, BEN: 2}]
     monkeypatch.setattr(transaction, "write", meanwhile)
-    statement_of(session, ANN, shown)
+    notices.statement_of(session, ANN, shown)
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
 
 
@@ -148,7 +139,7 @@ def test_what_is_signed_for_an_attempt_is_of_its_version_and_without_its_own_cha
     opened = Opened(0, 0, (ANN,), session.model_store.current.digest, frozenset())
     inbox = SimpleNamespace(opened=opened, proof_opening=lambda *_: None)
     object.__setattr__(session, "inbox", inbox)
-    said = pb.OpeningBody.FromString(opening_of(session, ANN, 0).body)
+    said = pb.OpeningBody.FromString(notices.opening_of(session, ANN, 0).body)
     assert (said.version, said.charges) == (0, 0)
     charges_in = session.store.ledger.charges_in
 
@@ -160,7 +151,7 @@ def test_what_is_signed_for_an_attempt_is_of_its_version_and_without_its_own_cha
 
     monkeypatch.setattr(session.store.ledger, "charges_in", meanwhile)
     with pytest.raises(NotOnOffer):
-        opening_of(session, ANN, 0)
+        notices.opening_of(session, ANN, 0)
     assert servers.charged()[0] == {ANN: 1, BEN: 1}
 
 
@@ -195,19 +186,22 @@ def events(attempt: int) -> list[Event]:
 @pytest.mark.parametrize("room", [0, 2048, 6 * 2048])
 def test_every_notice_has_the_same_size_for_everybody(attempt: int, room: int) -> None:
     sizes = {
-        len(notice_of(event, client, word, room).SerializeToString())
+        len(notices.notice_of(event, client, word, room).SerializeToString())
         for event, client, word in product(events(attempt), (ANN, BEN), (None, *words(attempt)))
     }
-    assert sizes == {NOTICE_BYTES + room}
+    assert sizes == {notices.NOTICE_BYTES + room}
     # Only who is drawn hears so.
-    drawn = [notice_of(events(attempt)[0], client).open.selected for client in (ANN, BEN)]
+    drawn = [notices.notice_of(events(attempt)[0], client).open.selected for client in (ANN, BEN)]
     assert drawn == [True, False]
 
 
 def test_a_servers_word_has_room_whatever_it_says_and_one_too_long_is_left_for_who_asks() -> None:
     for word in (*words(0), *words(2**62)):
-        assert notice_of(TrainingPaused(), ANN, word, word_room(SIGNER_A.cert)).word == word
-        short = notice_of(TrainingPaused(), ANN, word, word.ByteSize() - 1)
+        assert (
+            notices.notice_of(TrainingPaused(), ANN, word, notices.word_room(SIGNER_A.cert)).word
+            == word
+        )
+        short = notices.notice_of(TrainingPaused(), ANN, word, word.ByteSize() - 1)
         assert not short.HasField("word")
 
 

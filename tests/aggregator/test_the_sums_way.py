@@ -1,7 +1,6 @@
 """The sum's way in types: each step takes what the step before it made, and nothing else.
 
-Whoever skips a step is told by mypy, in `make lint`, where
-tests/aggregator/ways_that_skip_a_step.py must be refused, line by line.
+Whoever skips a step is told by mypy, in `make lint`.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ WAY: list[tuple[Callable[..., Any], type, type]] = [
 
 
 @pytest.mark.parametrize(("step", "takes", "makes"), WAY, ids=lambda each: each.__name__)
-def test_a_step_takes_what_the_step_before_it_made_alone(
+def test_a_step_takes_what_the_last_one_made(
     step: Callable[..., Any], takes: type, makes: type
 ) -> None:
     # The release names the store for its checker alone: the store is built on rounds.

@@ -36,14 +36,15 @@ def settle(servers: Servers, cuts: tuple[int | None, int | None] = NOBODY) -> li
     return servers.on_a_link(play, cuts)
 
 
-def backups_of(servers: Servers) -> dict[Role, Path]:
-    return {role: servers.copy(role) for role in SERVERS}
-
-
-def lose_all(servers: Servers, backups: dict[Role, Path]) -> None:
-    """Both databases and both journal files are put back."""
+def forgotten(servers: Servers, attempts: int) -> tuple[dict[Role, Path], Any]:
+    """So many, then both databases and journals are put back: copies of these, and the model."""
+    backups = {role: servers.copy(role) for role in SERVERS}
+    for number in range(attempts):
+        servers.attempt(number)
+    model = servers.sessions[A].model_store.theta()
     for role in SERVERS:
         servers.put_back(role, backups[role], journal=True)
+    return backups, model
 
 
 def hear(servers: Servers, attempt: int) -> None:
@@ -64,12 +65,10 @@ def opening(servers: Servers, role: Role, attempt: int) -> bytes:
     return sign_body(signatures(servers.task.digest, role).signer, role, body).SerializeToString()
 
 
-def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(
+def test_what_the_dealer_alone_remembers_charges_all_whom_it_may_have_held(
     servers: Servers,
 ) -> None:
-    backups = backups_of(servers)
-    servers.attempt(0)
-    lose_all(servers, backups)
+    backups, _ = forgotten(servers, 1)
     assert servers.charged() == [{}, {}]
     hear(servers, 0)
     assert settle(servers) == [None, None]
@@ -92,13 +91,9 @@ def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(
 
 
 def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None:
-    backups = backups_of(servers)
-    servers.attempt(0)
-    servers.attempt(1)
-    shown = {role: opening(servers, role, 1) for role in SERVERS}
-    lose_all(servers, backups)
+    forgotten(servers, 2)
     for role in SERVERS:
-        hear_of(servers.sessions[role], ANN, shown[role])
+        hear_of(servers.sessions[role], ANN, opening(servers, role, 1))
     assert settle(servers) == [None, None]
     # Nobody knows any more whether the two were of one version.
     assert attempts_of(servers, 0) == [[0, 1]] * 2
@@ -112,10 +107,7 @@ def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None
 def test_a_cut_between_the_two_ledgers_leaves_one_entry_an_attempt(
     servers: Servers, at_a: int, at_b: int | None
 ) -> None:
-    backups = backups_of(servers)
-    servers.attempt(0)
-    servers.attempt(1)
-    lose_all(servers, backups)
+    forgotten(servers, 2)
     hear(servers, 1)
     settle(servers, (at_a, at_b))
     assert settle(servers) == [None, None]
@@ -128,14 +120,9 @@ def test_a_cut_between_the_two_ledgers_leaves_one_entry_an_attempt(
 
 @OF_EITHER
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_server_that_dies_before_its_entry_takes_it_over(
-    servers: Servers, role: Role, first: int
-) -> None:
+def test_who_dies_before_its_entry_takes_it_over(servers: Servers, role: Role, first: int) -> None:
     """Where its version is over no other rule helps: this server has heard of the attempt."""
-    backups = backups_of(servers)
-    servers.attempt(0)
-    model = servers.sessions[A].model_store.theta()
-    lose_all(servers, backups)
+    _, model = forgotten(servers, 1)
     for each in SERVERS:
         # From an owner.
         servers.sessions[each].model_store.put(1, model)
@@ -154,20 +141,6 @@ def test_a_server_that_dies_before_its_entry_takes_it_over(
     store.attempts.charge_unknown = charge
     assert settle(servers) == [None, None]
     assert (attempts_of(servers, 0), attempts_of(servers, 1)) == ([[0]] * 2, [[1]] * 2)
-    servers.agree()
-
-
-@OF_EITHER
-def test_one_server_alone_that_forgot_charges_nobody_anew(servers: Servers, role: Role) -> None:
-    """The other's ledger says whom."""
-    backup = servers.copy(role)
-    servers.attempt(0)
-    servers.attempt(1)
-    servers.put_back(role, backup, journal=True)
-    hear(servers, 1)
-    servers.mend()
-    assert settle(servers) == [None, None]
-    assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
     servers.agree()
 
 
@@ -204,9 +177,7 @@ def test_what_one_server_alone_says_charges_nobody(servers: Servers, role: Role)
     assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
 
 
-def test_one_word_has_three_attempts_charged_and_further_words_as_many_more(
-    servers: Servers,
-) -> None:
+def test_one_word_has_three_attempts_charged_and_others_as_many_more(servers: Servers) -> None:
     """By what operators call; whatever a server claims between their look and their word."""
     servers.attempt(0)
     servers.sessions[A].store.attempts.hear(7)

@@ -46,9 +46,7 @@ def epsilon_of(accountant: Accountant, *events: SampledGaussian) -> float:
         replace(STEP, participation=0.0, count=9),
     ],
 )
-def test_what_never_touches_data_costs_nothing(
-    accountant: Accountant, event: SampledGaussian
-) -> None:
+def test_what_touches_no_data_costs_nothing(accountant: Accountant, event: SampledGaussian) -> None:
     assert (accountant.epsilon(DELTA), accountant.delta(0.0)) == (0, 0)
     accountant.compose(event)
     assert accountant.epsilon(DELTA) == 0
@@ -61,7 +59,7 @@ def test_a_count_is_the_same_as_repetition(accountant: Accountant, event: Sample
     assert epsilon_of(accountant, *repeated) == pytest.approx(whole, rel=1e-9)
 
 
-def test_together_costs_more_than_each_and_at_most_the_sum_in_any_order(
+def test_together_costs_more_than_each_and_less_than_the_sum_in_any_order(
     accountant: Accountant,
 ) -> None:
     alone = [epsilon_of(accountant, part) for part in PARTS]
@@ -78,14 +76,14 @@ def test_together_costs_more_than_each_and_at_most_the_sum_in_any_order(
         replace(STEP, noise_multiplier=4.5, sensitivity=3.0, count=30),
     ],
 )
-def test_another_way_to_say_the_same_costs_the_same(
+def test_the_same_said_otherwise_costs_the_same(
     accountant: Accountant, same: SampledGaussian
 ) -> None:
     assert epsilon_of(accountant, same) == pytest.approx(epsilon_of(accountant, PARTS[0]))
 
 
 @pytest.mark.parametrize("event", PARTS)
-def test_epsilon_and_delta_agree_and_more_rounds_cost_more(
+def test_epsilon_and_delta_agree_and_rounds_cost(
     accountant: Accountant, event: SampledGaussian
 ) -> None:
     accountant.compose(event)
@@ -119,7 +117,7 @@ def test_an_event_that_is_not_understood_is_refused_and_changes_nothing(
         *(("epsilon", value) for value in (-0.1, float("inf"), float("nan"))),
     ],
 )
-def test_a_delta_or_an_epsilon_outside_its_range_is_refused(
+def test_an_epsilon_or_delta_out_of_range_is_refused(
     accountant: Accountant, field: str, value: float
 ) -> None:
     accountant.compose(STEP)

@@ -1,7 +1,6 @@
 """The joint coin: once per version, whatever breaks; opened as committed; and whom it draws."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from tests.rig.aggregators import SERVERS, aggregator, link_over
-from tests.rig.breaking import Breaking
+from tests.rig.aggregators import aggregator, link_over
 from tests.rig.keys import signatures
+from tests.rig.meeting import SERVERS, A, B, Servers
 from tests.rig.norm_check import other
 from tests.rig.rounds import roster_of
 from tests.rig.tasks import task_with
 
 from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
+from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import (
     NeedsOperators,
     agree_coin,
@@ -26,35 +25,21 @@ from precad.aggregator.rounds.start_attempt import (
     joint_coin,
 )
 from precad.aggregator.server_messages import CoinReveal, CoinState, SignedMessage
-from precad.aggregator.store import Store, open_store
+from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.signatures import SignedKind
-from precad.common.task import Task
 
-A, B = Role.SERVER_A, Role.SERVER_B
 OTHER_TASK = Digest(bytes(32))
 
 
-class Pair:
-    """Two servers with databases and coin keys; every ``agree`` is a link of its own."""
+class Pair(Servers):
+    """Two servers with databases and coin keys; every ``draw`` is a link of its own."""
 
-    def __init__(self, task: Task, folder: Path) -> None:
-        self.task = task
-        self._folder = folder
-        self.keys = {role: CoinKey(Secret.random()) for role in SERVERS}
-        self.stores = {role: self._open(role) for role in SERVERS}
-
-    def _open(self, role: Role) -> Store:
-        return open_store(f"sqlite:///{self._folder}/{role.value}.db", self.task, role)
-
-    def lose_databases(self) -> None:
-        for role in SERVERS:
-            self.stores[role].close()
-            for file in self._folder.glob(f"{role.value}.db*"):
-                file.unlink()
-            self.stores[role] = self._open(role)
+    @property
+    def stores(self) -> dict[Role, Store]:
+        return {role: session.store for role, session in self.sessions.items()}
 
     def lose_key(self, role: Role) -> None:
         self.keys[role] = CoinKey(Secret.random())
@@ -68,42 +53,28 @@ class Pair:
         """What this server's key opens."""
         return self.keys[role].opening(self.task.digest, version)
 
-    def server(self, role: Role, end: Any) -> Aggregator:
-        given = {"coin_key": self.keys[role], "store": self.stores[role]}
-        return aggregator(self.task, role, end, **given)
-
     def against_a(self, **said: bytes) -> None:
         """A alone, and what B has said."""
         end, other = memory_pair()
         link = link_over(other, self.task)
         for step, message in said.items():
             link.send(f"coin-{step}", message)
-        agree_coin(self.server(A, end), 0)
+        given = {"coin_key": self.keys[A], "store": self.stores[A]}
+        agree_coin(aggregator(self.task, A, end, **given), 0)
 
-    def agree(self, version: int = 0, cut: int | None = None) -> list[Secret | PrecadError]:
+    def draw(self, version: int = 0, cut: int | None = None) -> list[Any]:
         """What each server ends with; the link breaks before message ``cut`` of either."""
-        ends = [Breaking(end, cut) for end in memory_pair()]
-
-        def play(role: Role, end: Any) -> Secret | PrecadError:
-            try:
-                return agree_coin(self.server(role, end), version)
-            except PrecadError as error:
-                return error
-            finally:
-                end.hang_up()
-
-        with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(play, SERVERS, ends))
+        return self.on_a_link(lambda _, own: agree_coin(own, version), (cut, cut))
 
     def fails(self, *expected: type[PrecadError], cut: int | None = None) -> list[str]:
         """What both say that agree on nothing."""
-        outcomes = self.agree(0, cut)
+        outcomes = self.draw(0, cut)
         assert all(isinstance(each, expected or PrecadError) for each in outcomes), outcomes
         return [str(each) for each in outcomes]
 
     def coin(self, version: int = 0) -> bytes:
         """The coin that both agree on."""
-        a, b = self.agree(version)
+        a, b = self.draw(version)
         assert isinstance(a, Secret), a
         assert a == b
         return a.reveal()
@@ -116,11 +87,7 @@ OF_EITHER = pytest.mark.parametrize("role", SERVERS, ids=lambda role: role.value
 def pair(tmp_path: Path) -> Iterator[Pair]:
     made = Pair(task_with({}), tmp_path)
     yield made
-    for store in made.stores.values():
-        store.close()
-
-
-# --- the same, whatever breaks -----------------------------------------------------------------
+    made.close()
 
 
 def test_both_servers_get_one_coin_for_each_version_whenever_they_are_asked(pair: Pair) -> None:
@@ -131,18 +98,20 @@ def test_both_servers_get_one_coin_for_each_version_whenever_they_are_asked(pair
 
 
 def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
-    first = pair.coin()
+    empty = {role: pair.copy(role) for role in SERVERS}
+
+    def coin() -> bytes:
+        for role in SERVERS:
+            pair.put_back(role, empty[role], journal=True)
+        return pair.coin()
+
+    first = coin()
     for role in SERVERS:
         before = pair.keys[role]
-        pair.lose_databases()
         pair.lose_key(role)
-        assert pair.coin() != first
+        assert coin() != first
         pair.keys[role] = before
-        pair.lose_databases()
-        assert pair.coin() == first
-
-
-# --- opened as committed -----------------------------------------------------------------------
+        assert coin() == first
 
 
 def commitment(pair: Pair, body: Any, of: Role = B, **more: Any) -> bytes:
@@ -193,43 +162,37 @@ def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(pair:
 
 def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -> None:
     order: list[str] = []
-    ends: tuple[Any, Any] = memory_pair()
-    versions: Any = pair.stores[A].versions
-    put, keep = ends[0].put, versions.keep_commitment
 
-    def watched_put(frame: Any) -> None:
-        order.append(f"sends {frame.step}")
-        put(frame)
+    def watched(_: Any, own: Any) -> Secret:
+        link, versions = own.link, own.store.versions
+        send, keep = link.send, versions.keep_commitment
 
-    def watched_keep(version: int, signed: Any) -> None:
-        keep(version, signed)
-        order.append("keeps")
+        def noted_send(step: str, payload: bytes) -> None:
+            order.append(f"sends {step}")
+            send(step, payload)
 
-    ends[0].put, versions.keep_commitment = watched_put, watched_keep
-    with ThreadPoolExecutor(2) as threads:
-        at_b = threads.submit(agree_coin, pair.server(B, ends[1]), 0)
-        agree_coin(pair.server(A, ends[0]), 0)
-        at_b.result()
-    assert order == ["sends coin-commitment", "keeps", "sends coin-opening"]
+        def noted_keep(*given: Any) -> None:
+            keep(*given)
+            order.append("keeps")
 
+        if own.role is A:
+            link.send, versions.keep_commitment = noted_send, noted_keep
+        return agree_coin(own, 0)
 
-# --- a lost coin key ---------------------------------------------------------------------------
+    assert pair.on_a_link(watched, (None, None))[0] == pair.draw()[0]
+    assert order[:3] == ["sends coin-commitment", "keeps", "sends coin-opening"]
 
 
 @OF_EITHER
-@pytest.mark.parametrize("says_so", [False, True], ids=["", "on its operators' word"])
-def test_a_lost_coin_key_is_given_its_bytes_back(
-    pair: Pair,
-    role: Role,
-    says_so: bool,  # noqa: FBT001
-) -> None:
+@pytest.mark.parametrize("words", [0, 1])
+def test_a_lost_coin_key_is_given_its_bytes_back(pair: Pair, role: Role, words: int) -> None:
     """The other holds the opening, under the loser's own signature: the coin stays.
 
     Whatever the loser's operators alone allow.
     """
     first = pair.coin()
     pair.lose_key(role)
-    pair.allow(*[role] * says_so)
+    pair.allow(*[role] * words)
     pair.fails(PeerUnavailable)
     assert pair.coin() == first
     # The next version has the new key's coin.
@@ -237,15 +200,13 @@ def test_a_lost_coin_key_is_given_its_bytes_back(
 
 
 @OF_EITHER
-def test_bytes_that_nobody_opened_are_lost_until_both_operators_say_so(
-    pair: Pair, role: Role
-) -> None:
+def test_bytes_that_nobody_opened_are_lost_until_both_say_so(pair: Pair, role: Role) -> None:
     """Committed to, not opened, and the key is gone: nobody draws anew on one server's word."""
     pair.fails(cut=1)
     pair.lose_key(role)
     for words in ((), (A,)):
         pair.allow(*words)
-        for error in pair.agree():
+        for error in pair.draw():
             assert isinstance(error, NeedsOperators), words
             assert (error.permission, error.version) == (Permission.COIN, 0)
             assert "precad allow coin HOST:PORT --server a|b --version 0" in str(error)
@@ -264,37 +225,27 @@ def no_room(_fresh: Secret) -> None:
     raise StorageFailure("no room")
 
 
-def test_a_renewed_key_is_durable_before_it_is_used() -> None:
-    kept: list[Secret] = []
-    CoinKey(Secret(bytes(32)), kept.append).renew()
-    assert len(kept) == 1
-    assert kept[0] != Secret(bytes(32))
-    broken = CoinKey(Secret(bytes(32)), no_room)
-    before = broken.opening(OTHER_TASK, 0)
-    with pytest.raises(StorageFailure, match="no room"):
-        broken.renew()
-    assert broken.opening(OTHER_TASK, 0) == before
-
-
 @OF_EITHER
 def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(pair: Pair, role: Role) -> None:
     """The other server may have seen it: it could choose its own after."""
-    key = Secret.random()
+    key, kept = Secret.random(), list[Secret]()
     pair.keys[role] = CoinKey(key, no_room)
     old = pair.own(role)
     pair.fails(cut=1)
     pair.lose_key(other(role))
     pair.allow(*SERVERS)
-    outcomes = dict(zip(SERVERS, pair.agree(), strict=True))
+    outcomes = dict(zip(SERVERS, pair.draw(), strict=True))
     assert isinstance(outcomes[role], StorageFailure)
     assert pair.stores[role].versions.redrawn_coins() == 0
+    assert pair.own(role) == old
     # With room again, and started again: the operators of both are asked once more.
-    pair.keys[role] = CoinKey(key)
+    pair.keys[role] = CoinKey(key, kept.append)
     pair.fails(NeedsOperators)
     pair.allow(*SERVERS)
     pair.fails(PeerUnavailable)
     assert pair.coin()
-    assert pair.own(role) != old
+    assert pair.own(role) == CoinKey(kept[0]).opening(pair.task.digest, 0) != old
+    assert len(kept) == 1
 
 
 def shown(pair: Pair, held: SignedMessage, known: str = "ab" * 32) -> None:
@@ -331,9 +282,6 @@ def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
     assert pair.stores[A].versions.coin_opening(0, own=True) is None
 
 
-# --- whom it draws -----------------------------------------------------------------------------
-
-
 MANY = roster_of(ClientId(f"c{i}") for i in range(20_000))
 EVERYBODY = [ClientId(f"c{i}") for i in range(30)]
 
@@ -355,7 +303,7 @@ def test_clients_are_drawn_at_the_rate(rate: float) -> None:
     order=st.randoms(use_true_random=False),
     version=st.integers(0, 2**32),
 )
-def test_a_clients_draw_depends_on_nobody_else(
+def test_a_draw_depends_on_nobody_else(
     coin: Secret, names: set[ClientId], order: Any, version: int
 ) -> None:
     """Neither on who else is enrolled, nor on their order: an owner's presence moves nobody."""

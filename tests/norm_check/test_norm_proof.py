@@ -237,9 +237,7 @@ LIES: dict[str, Callable[[Transcript], Transcript]] = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_whatever_is_changed_after_the_proof_was_made_is_noticed(
-    lie: Callable[[Transcript], Transcript],
-) -> None:
+def test_whatever_is_changed_afterwards_is_noticed(lie: Callable[[Transcript], Transcript]) -> None:
     assert accepted(HONEST_PROOF)
     for coin in range(3):
         assert not accepted(lie(HONEST_PROOF), coin=coin)

@@ -2,11 +2,8 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,16 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from precad.common.identifiers import Secret
-from precad.common.kernel import BLOCK, MASK_BYTES, MASKS, NUMPY, Rows, kernels, sharings
+from precad.common.kernel import (
+    BLOCK,
+    MASK_BYTES,
+    MASKS,
+    NUMPY,
+    Rows,
+    built_library,
+    kernels,
+    sharings,
+)
 from precad.common.ring import CLIENT_MARGIN, Keystream, RingVector, dot
 from precad.common.task import TAU
 
@@ -153,24 +159,18 @@ def test_a_hundred_thousand_honest_vectors_pass_the_plain_predicate() -> None:
     assert accepted == 100_000
 
 
-# --- kernels against plain integers --------------------------------------------------------------
-
-CHECKOUT = Path(__file__).parents[2]
 EDGES = (-(2**63), 2**63 - 1, -1, 0, 1, 2**32, -(2**32), 0x7F80_7F80_7F80_7F80)
 ONES = 2**64 - 1
 ring = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EDGES)
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
-    """Compiled from this source; None where there is no compiler."""
-    folder = tmp_path_factory.mktemp("kernel")
-    build = ("build_ext", "--build-lib", str(folder), "--build-temp", str(folder / "objects"))
-    subprocess.run([sys.executable, "setup.py", "-q", *build], cwd=CHECKOUT, check=True)
-    libraries = list(folder.rglob("_projections*"))
+LIBRARY = built_library()
+"""What was compiled when precad was installed."""
+
+
+def test_kernels_are_compiled_where_there_is_a_compiler() -> None:
     command = os.environ.get("CC") or sysconfig.get_config_var("CC")
-    assert bool(libraries) == bool(shutil.which(command.split()[0])), "no library but a compiler"
-    return libraries[0] if libraries else None
+    assert bool(LIBRARY) == bool(shutil.which(command.split()[0]))
 
 
 def plain(words: RingVector, masks: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -194,13 +194,13 @@ def plain(words: RingVector, masks: NDArray[np.uint64]) -> NDArray[np.int64]:
 @example(33, 40, [-1], [ONES, 0])
 @example(65, 3, [-1, -(2**63), 2**63 - 1], [0, ONES])
 def test_kernels_agree_with_plain_integers(
-    library: Path | None, blocks: int, k: int, some_words: list[int], some_masks: list[int]
+    blocks: int, k: int, some_words: list[int], some_masks: list[int]
 ) -> None:
     words = np.resize(np.array(some_words, dtype=np.int64), blocks * BLOCK)
     masks = np.resize(np.array(some_masks, dtype=np.uint64), (blocks, k, MASKS))
     before = np.arange(2 * k, dtype=np.int64).reshape(-1, 2) - 2**61
     expected = plain(words, masks) + before
-    for name, project in kernels(library).items():
+    for name, project in kernels(LIBRARY).items():
         z = before.copy()
         project(words, masks, z)
         assert z.tolist() == expected.tolist(), name
@@ -209,14 +209,14 @@ def test_kernels_agree_with_plain_integers(
 @pytest.mark.parametrize("word", [-1, 0])
 @pytest.mark.parametrize("sign", [0, 1])
 @pytest.mark.parametrize("blocks", [31, 32, 33, 63, 64, 255, 257, 2200])
-def test_the_longest_sums_fit(library: Path | None, blocks: int, sign: int, word: int) -> None:
+def test_the_longest_sums_fit(blocks: int, sign: int, word: int) -> None:
     # Every byte of every word is 255, or 0 (a kernel may take bytes less 128), and every entry 1 or
     # every entry −1; but for the first, so that a sum of 255s is odd and rounding can't hide.
     words = np.full(blocks * BLOCK, word, dtype=np.int64)
     masks = np.zeros((blocks, 2, MASKS), dtype=np.uint64)
     masks[:, :, sign] = ONES
     masks[0, :, sign] -= 1
-    for name, project in kernels(library).items():
+    for name, project in kernels(LIBRARY).items():
         z = np.zeros((2, 2), dtype=np.int64)
         project(words, masks, z)
         half = (2**32 - 1) * -word * (blocks * BLOCK - 1) * (-1) ** sign
@@ -236,11 +236,7 @@ def signed(value: int) -> int:
 )
 @example(64, [(-(2**63), -1, -(2**63))], (True, True), 1)
 def test_shares_and_sums_agree_with_plain_integers(
-    library: Path | None,
-    size: int,
-    some: list[tuple[int, int, int]],
-    how: tuple[bool, bool],
-    start: int,
+    size: int, some: list[tuple[int, int, int]], how: tuple[bool, bool], start: int
 ) -> None:
     adds_b, summed = how
     columns = np.resize(np.array(some, dtype=np.int64), (size, 3)).T
@@ -253,7 +249,7 @@ def test_shares_and_sums_agree_with_plain_integers(
     total_expected = [signed(t + s) for t, s in zip(total_plain, share, strict=True)]
     # A body's pieces are read-only, and may begin at any byte.
     b = np.frombuffer(bytes(start) + columns[0].tobytes(), np.int64, size, start)
-    for name, add_share in sharings(library).items():
+    for name, add_share in sharings(LIBRARY).items():
         a, total = columns[1].copy(), columns[2].copy()
         sums = add_share(b, a, total if summed else None, adds_b=adds_b)
         assert sums == expected, name
@@ -284,10 +280,10 @@ words, masks, z = np.zeros(64, I8), np.zeros((1, 3, 2), U8), np.zeros((3, 2), I8
     ],
 )
 def test_a_compiled_kernel_reads_and_writes_nothing_beyond_its_arrays(
-    library: Path | None, arrays: tuple[NDArray[Any], ...], text: str
+    arrays: tuple[NDArray[Any], ...], text: str
 ) -> None:
     sums = arrays[1].ndim == 1
-    found: dict[str, Any] = dict(sharings(library) if sums else kernels(library))
+    found: dict[str, Any] = dict(sharings(LIBRARY) if sums else kernels(LIBRARY))
     del found[NUMPY]
     for call in found.values():
         with pytest.raises(ValueError, match=text):

@@ -6,16 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rig.norm_check import (
-    SEGMENTS,
-    Pair,
-    answer_of,
-    other,
-    segments,
-    shared,
-    update,
-    written_of,
-)
+from tests.rig import norm_check as rig
 from tests.rig.submissions import reconstructed, words_of
 
 from precad.common.identifiers import ClientId, Digest, Role, Secret
@@ -38,9 +29,9 @@ def query_of(part: ProofSubmission, coin: int = 1) -> Query:
     return Query.drawn(SHAPE, Secret(coin.to_bytes(32, "big")), part.header.whole_digest)
 
 
-def accepted(pair: Pair, coin: int = 1) -> bool:
+def accepted(pair: rig.Pair, coin: int = 1) -> bool:
     query = query_of(pair[0], coin)
-    return accepts(*(answer_of(part, SHAPE, query) for part in pair))
+    return accepts(*(rig.answer_of(part, SHAPE, query) for part in pair))
 
 
 def prefix_of(body: ProofSubmission) -> Secret:
@@ -59,14 +50,14 @@ def hash_of(body: ProofSubmission, cut: int = 1 << 20) -> ProofBodyHash:
 @pytest.mark.parametrize("holder", SERVERS)
 @pytest.mark.parametrize(
     "x",
-    [np.zeros(SHAPE.dimension, dtype=np.int64), update(SHAPE), -update(SHAPE, seed=2)],
+    [np.zeros(SHAPE.dimension, dtype=np.int64), rig.update(SHAPE), -rig.update(SHAPE, seed=2)],
     ids=["zero", "at the bound", "another"],
 )
 def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
-    seed, body = shared(SHAPE, x, holder)
+    seed, body = rig.shared(SHAPE, x, holder)
     assert [(seed.role, seed.awaits_body), (body.role, body.awaits_body)] == [
         (holder, False),
-        (other(holder), True),
+        (rig.other(holder), True),
     ]
     assert (seed.opens, body.opens) == (True, True)
     for cut in (1, 7, 8, 4093, 1 << 20):
@@ -90,7 +81,7 @@ def at_first(word: int) -> RingVector:
 @pytest.mark.parametrize(
     "x",
     [
-        *(update(SHAPE, SHAPE.bound * norm) for norm in (1.01, 2.0, 16.0, 1e9)),
+        *(rig.update(SHAPE, SHAPE.bound * norm) for norm in (1.01, 2.0, 16.0, 1e9)),
         # Each of 100 rows has this one coordinate once in four times with the sign that fails.
         at_first(SHAPE.half_width),
         at_first(-SHAPE.half_width - 1),
@@ -98,23 +89,21 @@ def at_first(word: int) -> RingVector:
 )
 def test_what_is_too_long_is_sent_like_any_other_and_refused(x: RingVector) -> None:
     """As many bytes, and bits, also where a row fails: nothing shows before the servers say so."""
-    pair = shared(SHAPE, x)
+    pair = rig.shared(SHAPE, x)
     assert hash_of(pair[1]).right
-    assert len(words_of(pair[1])) == 8 * SHAPE.body_words == len(words_of(shared(SHAPE)[1]))
-    assert set(written_of(SHAPE, pair).tolist()) == {0, 1}
+    assert len(words_of(pair[1])) == 8 * SHAPE.body_words == len(words_of(rig.shared(SHAPE)[1]))
+    assert set(rig.written_of(SHAPE, pair).tolist()) == {0, 1}
     assert not accepted(pair)
 
 
 def test_two_submissions_of_one_update_have_nothing_in_common() -> None:
-    (seed, body), (other_seed, other_body) = shared(SHAPE), shared(SHAPE)
+    (seed, body), (other_seed, other_body) = rig.shared(SHAPE), rig.shared(SHAPE)
     assert seed.seed != other_seed.seed
     assert seed.salt != other_seed.salt
     assert prefix_of(body) != prefix_of(other_body)
-    mine, its = segments(SHAPE, body), segments(SHAPE, other_body)
-    assert not any((mine[name] == its[name]).any() for name in SEGMENTS)
+    mine, its = rig.segments(SHAPE, body), rig.segments(SHAPE, other_body)
+    assert not any((mine[name] == its[name]).any() for name in rig.SEGMENTS)
 
-
-# --- what is bound to what ---------------------------------------------------------------------
 
 Change = Callable[[ProofHeader], ProofHeader]
 OTHER = Digest(b"o" * 32)
@@ -148,7 +137,7 @@ CHANGES: dict[str, Change] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_whatever_is_signed_moves_the_rows_the_challenges_and_the_point(name: str) -> None:
     """Rows depend on nothing that comes after the bits, μ on nothing after the proof."""
-    seed, _ = shared(SHAPE)
+    seed, _ = rig.shared(SHAPE)
     header, moved = seed.header, CHANGES[name](seed.header)
     assert (moved.rows_key != header.rows_key) is (name not in ("bits", "proof"))
     assert (moved.bits_key != header.bits_key) is (name != "proof")
@@ -162,7 +151,7 @@ def test_whatever_is_signed_moves_the_rows_the_challenges_and_the_point(name: st
 
 
 def test_the_point_is_moved_by_the_signature_and_by_the_coin_alone_too() -> None:
-    seed, _ = shared(SHAPE)
+    seed, _ = rig.shared(SHAPE)
     anew = replace(seed.header, signature=replace(seed.header.signature, value=b"another"))
     points = [query_of(seed), query_of(replace(seed, header=anew)), query_of(seed, coin=2)]
     assert len({each.t for each in points}) == 3
@@ -176,7 +165,7 @@ def test_the_point_is_moved_by_the_signature_and_by_the_coin_alone_too() -> None
     ["nonce", "attempt", "client", "model", "task", "commitment", "A's opening", "B's opening"],
 )
 def test_a_seed_means_other_words_in_another_submission(name: str) -> None:
-    seed, body = shared(SHAPE)
+    seed, body = rig.shared(SHAPE)
     moved = CHANGES[name](seed.header)
     assert not replace(seed, header=moved).opens
     assert not hash_of(replace(body, header=moved)).right or name == "commitment"
@@ -185,26 +174,26 @@ def test_a_seed_means_other_words_in_another_submission(name: str) -> None:
 
 def test_a_commitment_is_to_one_servers_seed_alone() -> None:
     for holder in SERVERS:
-        seed, body = shared(SHAPE, holder=holder)
+        seed, body = rig.shared(SHAPE, holder=holder)
         # The same header and seed, brought to the other server.
-        moved = replace(seed.header, seed_holder=other(holder))
-        assert not replace(seed, header=moved, role=other(holder)).opens
+        moved = replace(seed.header, seed_holder=rig.other(holder))
+        assert not replace(seed, header=moved, role=rig.other(holder)).opens
         # Nor does a seed come along with a body.
         assert not replace(body, seed=seed.seed, salt=seed.salt).opens
         # A header for one holder, and what was made for the other one, are no submission.
-        foreign = shared(SHAPE, holder=other(holder))
+        foreign = rig.shared(SHAPE, holder=rig.other(holder))
         assert not replace(foreign[0], header=seed.header).opens
         assert not hash_of(replace(foreign[1], header=body.header)).right
     with pytest.raises(ValueError, match="holds no seed"):
-        shared(SHAPE, holder=Role.DEALER)
+        rig.shared(SHAPE, holder=Role.DEALER)
 
 
 def test_no_part_shows_its_secrets() -> None:
-    seed, body = shared(SHAPE)
+    seed, body = rig.shared(SHAPE)
     shown = repr(seed) + repr(body) + repr(body.body) + repr(query_of(seed))
     assert seed.seed is not None
     assert seed.salt is not None
-    words = [str(int(each)) for each in segments(SHAPE, body)["update"][:8]]
+    words = [str(int(each)) for each in rig.segments(SHAPE, body)["update"][:8]]
     for secret in (seed.seed, seed.salt, prefix_of(body)):
         words += [secret.reveal().hex(), repr(secret.reveal())[2:-1]]
     assert not [each for each in words if each in shown]

@@ -69,9 +69,6 @@ def table() -> Table:
     return Table()
 
 
-# --- what is dealt ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dimension", [1, 2**16 - 1, 2**16, 2**17 + 3])
 def test_the_shares_add_up_to_the_masks_square(dimension: int) -> None:
     table = Table(dimension=dimension)
@@ -108,19 +105,16 @@ def test_every_context_and_every_dealing_draws_afresh() -> None:
     assert (len(keys), len(shares)) == (8, 16)
 
 
-# --- what isn't ---------------------------------------------------------------------------------
-
-
 def opened_by_none(half: SquareRequest, other: SquareRequest) -> dict[str, SquareRequest]:
     """A server's half that no longer opens what the client signed, by its fault."""
-    commitments = {"commitment_a": half.commitment_b, "commitment_b": half.commitment_a}
+    swapped: Any = {"commitment_a": half.commitment_b, "commitment_b": half.commitment_a}
     return {
         "salt": replace(half, salt=Secret.random()),
         "seed": replace(half, seed=Secret.random()),
         "short seed": replace(half, seed=Secret(half.seed.reveal()[:31])),
         "long salt": replace(half, salt=Secret(half.salt.reveal() + b"\0")),
         "the other's seed": replace(half, seed=other.seed, salt=other.salt),
-        "roles exchanged": replace(half, **commitments),
+        "roles exchanged": replace(half, **swapped),
         "another context's": replace(half, context=Digest.of(b"y").value),
     }
 
@@ -220,9 +214,6 @@ def test_another_task_and_another_role_are_refused() -> None:
     assert (dealer.newest_attempt, heard) == (-1, [])
 
 
-# --- what a server makes of a bad dealer --------------------------------------------------------
-
-
 def test_what_a_dealer_may_not_answer_is_its_violation() -> None:
     answers = DealerConversation(0, lambda _: None, 60.0, LonelyClock())
     both, key = halves(TASK, "x", D), Secret.random()
@@ -241,9 +232,6 @@ def test_what_a_dealer_may_not_answer_is_its_violation() -> None:
         answers.put(both.context, first)
         violates(second, "twice")
     assert (answers.row_key(both.context), answers.share(both.context)) == (key, 5)
-
-
-# --- what stays ---------------------------------------------------------------------------------
 
 
 class Traced(Secret):

@@ -7,19 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from tests.rig.norm_check import (
-    A,
-    Pair,
-    answer_of,
-    changed,
-    context,
-    noted,
-    other,
-    play,
-    servers,
-    shared,
-    update,
-)
+from tests.rig import norm_check as rig
 from tests.rig.tasks import task_with
 
 from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
@@ -66,9 +54,9 @@ def scaled(vector: FieldVector, by: int) -> FieldVector:
     return math.multiply(vector, np.full_like(vector, by % P))
 
 
-def opened(pair: Pair, query: Query) -> FieldVector:
+def opened(pair: rig.Pair, query: Query) -> FieldVector:
     """f(t): what both servers' words add up to."""
-    own, theirs = (answer_of(part, SHAPE, query).wires for part in pair)
+    own, theirs = (rig.answer_of(part, SHAPE, query).wires for part in pair)
     return math.add(own, theirs)
 
 
@@ -89,8 +77,8 @@ def test_a_server_that_answered_a_header_twice_would_give_its_update_away(
 
     The bad server knows its own words and the coins; of the update it has two candidates.
     """
-    x, y = update(SHAPE, seed=1), update(SHAPE, seed=2)
-    pair = shared(SHAPE, x, holder, context(TASK.digest))
+    x, y = rig.update(SHAPE, seed=1), rig.update(SHAPE, seed=2)
+    pair = rig.shared(SHAPE, x, holder, rig.context(TASK.digest))
     candidates = {name: rows_of(pair[0].header, v) for name, v in (("x", x), ("y", y))}
     held = {part.role: [part, part] for part in pair}
     (own,) = (part for part in pair if part.role is bad)
@@ -107,15 +95,15 @@ def test_a_server_that_answered_a_header_twice_would_give_its_update_away(
     def heard(end: AbstractContextManager[Any]) -> tuple[list[Query], list[FieldVector]]:
         """The queries that both drew, and f(t) of each: the honest server's words and its own."""
         queries.clear()
-        both = servers(TASK)
-        sent = noted(both[other(bad)])
+        both = rig.servers(TASK)
+        sent = rig.noted(both[rig.other(bad)])
         with end:
-            play(both, held, [], (slice(1), slice(1, 2)))
+            rig.play(both, held, [], (slice(1), slice(1, 2)))
         seen, honest = [], (data for step, data in sent if step.startswith("proof/"))
         points = list({query.t: query for query in queries}.values())
         for query, data in zip(points, honest, strict=True):
             wires = np.frombuffer(data[1 : words_bytes(SHAPE)], dtype="<u8")[: SHAPE.columns]
-            seen.append(math.add(answer_of(own, SHAPE, query).wires, wires.astype(np.uint64)))
+            seen.append(math.add(rig.answer_of(own, SHAPE, query).wires, wires.astype(np.uint64)))
         return points, seen
 
     monkeypatch.setattr(Query, "drawn", seen_by_the_bad)
@@ -132,13 +120,12 @@ def test_a_server_that_answered_a_header_twice_would_give_its_update_away(
     assert found == {"x": True, "y": False}
 
 
-@pytest.mark.parametrize("mutant", [False, True], ids=["as it is", "u = PRG(s) alone"])
+@pytest.mark.parametrize("scheme", ["as it is", "u = PRG(s) alone"])
 def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
-    monkeypatch: pytest.MonkeyPatch,
-    mutant: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    x = update(SHAPE, seed=1)
-    if mutant:
+    x = rig.update(SHAPE, seed=1)
+    if scheme != "as it is":
         drawn = ProofHeader.stream
         seeds: list[Secret] = []
 
@@ -148,7 +135,7 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
 
         monkeypatch.setattr(ProofDraft, "stream", stream)
         monkeypatch.setattr(ProofHeader, "stream", stream)
-    pair = shared(SHAPE, x)
+    pair = rig.shared(SHAPE, x)
     query, seed = query_of(pair[0]), pair[0]
     seen = opened(pair, query)
     assert seed.seed is not None
@@ -157,21 +144,21 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
     guess = math.add(half, half)
     rows = rows_of(seed.header, x)
     predicted = math.add(unmasked(query, rows), scaled(guess, int(query.wires[0])))
-    assert (predicted == seen).all() == mutant
+    assert (predicted == seen).all() == (scheme != "as it is")
 
 
 @pytest.mark.parametrize("bad", SERVERS)
 def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(bad: Role) -> None:
     """Whatever the bad server adds to its words, it knows before what the honest one will say."""
     for number in (1, 2):
-        pair = shared(SHAPE, update(SHAPE, seed=number), A)
-        words = {part.role: answer_of(part, SHAPE, query_of(part)) for part in pair}
-        own, honest = words[bad], words[other(bad)]
+        pair = rig.shared(SHAPE, rig.update(SHAPE, seed=number), rig.A)
+        words = {part.role: rig.answer_of(part, SHAPE, query_of(part)) for part in pair}
+        own, honest = words[bad], words[rig.other(bad)]
         assert accepts(honest, own)
         for lie in (
             replace(own, zero=(own.zero + 1) % P),
             replace(own, value=(own.value + 1) % P),
-            replace(own, wires=changed(own.wires, 0)),
+            replace(own, wires=rig.changed(own.wires, 0)),
         ):
             assert not accepts(honest, lie)
 
@@ -180,9 +167,11 @@ def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update
 def test_what_both_answers_open_is_uniform_whatever_the_update_is(holder: Role) -> None:
     """Two candidates, 60 proofs of each: f_i(t) of an all-zero update is as random as another's."""
     tops: list[list[float]] = [[], []]
-    for found, x in zip(tops, (np.zeros(SHAPE.dimension, np.int64), update(SHAPE)), strict=True):
+    for found, x in zip(
+        tops, (np.zeros(SHAPE.dimension, np.int64), rig.update(SHAPE)), strict=True
+    ):
         for number in range(60):
-            pair = shared(SHAPE, x, holder)
+            pair = rig.shared(SHAPE, x, holder)
             found += [int(each) / P for each in opened(pair, query_of(pair[0], number))]
         assert stats.kstest(found, "uniform").pvalue > 1e-6
     assert stats.ks_2samp(*tops).pvalue > 1e-6

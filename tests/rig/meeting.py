@@ -44,6 +44,7 @@ class Servers:
         self.task, self.folder = task, folder
         self.sessions: dict[Role, Session] = {}
         self.frames: list[Any] = []
+        self.keys = {role: CoinKey(Secret.random()) for role in SERVERS}
         for role in SERVERS:
             (folder / role.value).mkdir()
             self.open(role)
@@ -63,7 +64,7 @@ class Servers:
             event_log=SimpleNamespace(publish=lambda *_: None),
             signer=pens.signer,
             verifier=pens.verifier,
-            coin_key=CoinKey(Secret(bytes(32))),
+            coin_key=self.keys[role],
         )
 
     def close(self) -> None:
@@ -96,7 +97,7 @@ class Servers:
             session = self.sessions[role]
             transport = Breaking(end, cut, self.frames)
             own = aggregator(
-                self.task, role, transport, roster=ROSTER, coin_key=session.coin_key,
+                self.task, role, transport, roster=ROSTER, coin_key=self.keys[role],
                 store=session.store,
             )  # fmt: skip
             try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.rig.aggregators import MODEL, PATIENCE_S, SERVERS
 from tests.rig.breaking import Breaking
@@ -42,3 +42,16 @@ def opened(
     """An attempt of these clients, all of whom were drawn unless it says who."""
     clients = tuple(held)
     return Opened(attempt, 0, clients, MODEL, frozenset(clients if counted is None else counted))
+
+
+def at_both(*calls: Callable[[], Any]) -> list[Any]:
+    """What each returns in a thread of its own, or the error that it raises."""
+
+    def play(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - looked at by the test
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(play, calls))

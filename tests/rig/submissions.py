@@ -81,6 +81,13 @@ def reconstructed(pair: tuple[AnySubmission, AnySubmission], dimension: int) -> 
     return group.decode(total)
 
 
+def flipped(data: bytes, at: int) -> bytes:
+    """The same with one bit changed."""
+    found = bytearray(data)
+    found[at] ^= 1
+    return bytes(found)
+
+
 def signed_anew(header: SignedHeader, signer: Signer) -> SignedHeader:
     """The same header with a good signature over what it says now."""
     digests = header.commitment_a, header.commitment_b, header.body_digest
