@@ -1,8 +1,6 @@
-"""What one server sees of a proof: nothing of the update in one answer, all of it in two."""
+"""What one server sees of a proof in its one answer: nothing of the update."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +8,7 @@ from scipy import stats
 from tests.rig import norm_check as rig
 from tests.rig.tasks import task_with
 
-from precad.aggregator.validate.check_by_proof import ByProof, words_bytes
-from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identifiers import Role, Secret
 from precad.common.kernel import Rows
 from precad.common.prime_field import FieldKeystream, FieldVector, arithmetic, of_signed
 from precad.common.proof_shape import P, ProofShape
@@ -58,66 +55,6 @@ def opened(pair: rig.Pair, query: Query) -> FieldVector:
     """f(t): what both servers' words add up to."""
     own, theirs = (rig.answer_of(part, SHAPE, query).wires for part in pair)
     return math.add(own, theirs)
-
-
-def extracted(queries: list[Query], seen: list[FieldVector], rows: FieldVector) -> bool:
-    """Whether a candidate's rows explain two answers: the masking row cancels between them."""
-    first, second = (int(query.wires[0]) for query in queries)
-    without = math.subtract(scaled(seen[0], second), scaled(seen[1], first))
-    parts = (scaled(unmasked(queries[0], rows), second), scaled(unmasked(queries[1], rows), first))
-    return bool((math.subtract(*parts) == without).all())
-
-
-@pytest.mark.parametrize("bad", SERVERS)
-@pytest.mark.parametrize("holder", SERVERS)
-def test_a_server_that_answered_a_header_twice_would_give_its_update_away(
-    bad: Role, holder: Role, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The two-query extractor succeeds where "once only" is switched off, and has one answer else.
-
-    The bad server knows its own words and the coins; of the update it has two candidates.
-    """
-    x, y = rig.update(SHAPE, seed=1), rig.update(SHAPE, seed=2)
-    pair = rig.shared(SHAPE, x, holder, rig.context(TASK.digest))
-    candidates = {name: rows_of(pair[0].header, v) for name, v in (("x", x), ("y", y))}
-    held = {part.role: [part, part] for part in pair}
-    (own,) = (part for part in pair if part.role is bad)
-    drawn, take, queries = Query.drawn, ByProof.take, list[Query]()
-
-    def seen_by_the_bad(shape: ProofShape, coin: Secret, submission: Digest) -> Query:
-        queries.append(drawn(shape, coin, submission))
-        return queries[-1]
-
-    def forgetful(self: ByProof, submissions: list[ProofSubmission]) -> None:
-        self._answered.clear()
-        take(self, submissions)
-
-    def heard(end: AbstractContextManager[Any]) -> tuple[list[Query], list[FieldVector]]:
-        """The queries that both drew, and f(t) of each: the honest server's words and its own."""
-        queries.clear()
-        both = rig.servers(TASK)
-        sent = rig.noted(both[rig.other(bad)])
-        with end:
-            rig.play(both, held, [], (slice(1), slice(1, 2)))
-        seen, honest = [], (data for step, data in sent if step.startswith("proof/"))
-        points = list({query.t: query for query in queries}.values())
-        for query, data in zip(points, honest, strict=True):
-            wires = np.frombuffer(data[1 : words_bytes(SHAPE)], dtype="<u8")[: SHAPE.columns]
-            seen.append(math.add(rig.answer_of(own, SHAPE, query).wires, wires.astype(np.uint64)))
-        return points, seen
-
-    monkeypatch.setattr(Query, "drawn", seen_by_the_bad)
-    (query,), (wires,) = heard(pytest.raises(AssertionError, match="answered twice"))
-    # From one answer each candidate's masking row follows, and both are as likely.
-    for rows in candidates.values():
-        inverse = pow(int(query.wires[0]), -1, P)
-        mask = scaled(math.subtract(wires, unmasked(query, rows)), inverse)
-        assert len(set(mask.tolist())) == SHAPE.columns
-    monkeypatch.setattr(ByProof, "take", forgetful)
-    points, seen = heard(nullcontext())
-    assert len(points) == 2
-    found = {name: extracted(points, seen, rows) for name, rows in candidates.items()}
-    assert found == {"x": True, "y": False}
 
 
 @pytest.mark.parametrize("scheme", ["as it is", "u = PRG(s) alone"])
