@@ -1,4 +1,4 @@
-"""The databases that a server's state may live in, each empty, and what most tests write there.
+"""The databases that a server's state may live in, each empty.
 
 PostgreSQL is a real server of the tests' own, on a socket in a temporary folder. Where its
 programs are missing the tests for it are skipped, but under CI they fail.
@@ -9,51 +9,21 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
-from tests.conftest import TaskMaker
-from tests.rig.aggregators import head_of
-from tests.rig.keys import signatures
+from sqlalchemy import create_engine, make_url
+from tests.conftest import small_task
 from tests.rig.memory import in_memory
+from tests.rig.stores import Opener
 
-from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import Store, open_store
-from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import SignedKind
-from precad.common.roster import Enrolment, Roster
+from precad.common.identifiers import Role
 from precad.common.task import Task
 
-MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
-WARDS = A, B, C = tuple(ClientId(f"ward-{letter}") for letter in "abc")
-RATES = (0.2, 0.1, 1 / 30)
-SHARE = bytes(range(64))
-Opener = Callable[..., Store]
-Prepare = Callable[..., None]
-Bind = Callable[..., None]
 _MISSING = "PostgreSQL's initdb and pg_ctl aren't here: install Debian's package postgresql"
-
-
-def charge(attempt: int, version: int, *clients: ClientId) -> Fact:
-    names = tuple(client.name for client in clients)
-    return Fact(version=version, attempt=attempt, voided=False, clients=names)
-
-
-def voided(attempt: int, version: int) -> Fact:
-    return Fact(version=version, attempt=attempt, voided=True)
-
-
-def tamper(url: str, *statements: str) -> None:
-    """As whoever may write to the database."""
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-    engine.dispose()
 
 
 def _program(name: str) -> str | None:
@@ -66,9 +36,7 @@ def postgres() -> Iterator[str]:
     """URL of a running PostgreSQL server's maintenance database."""
     initdb, control = _program("initdb"), _program("pg_ctl")
     if initdb is None or control is None:
-        if os.environ.get("CI"):
-            pytest.fail(_MISSING)
-        pytest.skip(_MISSING)
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(_MISSING)
     # Short: a socket's path may have 107 characters. PostgreSQL refuses to run as root.
     folder = Path(tempfile.mkdtemp(prefix="precad-pg-", dir="/tmp"))
     user: str | None = None
@@ -115,18 +83,21 @@ def tmp_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/state.db"
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def durable_url(request: pytest.FixtureRequest) -> str:
     """An empty database that outlives its process."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/state.db"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
+    found: str = request.getfixturevalue("url" if request.param == "sqlite" else "postgres_url")
+    return found
 
 
 @pytest.fixture(scope="session")
-def task(make_task: TaskMaker) -> Task:
-    return make_task()
+def task() -> Task:
+    return small_task()
 
 
 @pytest.fixture
@@ -155,43 +126,3 @@ def store(opener: Opener) -> Store:
 def each_store(durable_url: str, opener: Opener) -> Store:
     """For what the database itself refuses, takes back or keeps."""
     return opener(durable_url)
-
-
-@pytest.fixture(scope="session")
-def roster() -> Roster:
-    """Three wards; the third samples at a rate that no decimal writes exactly."""
-    return Roster({w: Enrolment(w, 100, rate) for w, rate in zip(WARDS, RATES, strict=True)})
-
-
-@pytest.fixture(scope="session")
-def enrolled(roster: Roster) -> Callable[[Store], Store]:
-    def enrol(store: Store) -> Store:
-        for enrolment in roster.values():
-            store.enrolment.claim(enrolment)
-        store.enrolment.freeze(roster)
-        return store
-
-    return enrol
-
-
-@pytest.fixture(scope="session")
-def prepared() -> Callable[..., None]:
-    """Play one attempt until it is prepared: two wards valid, the third absent."""
-
-    def play(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) -> None:
-        store.attempts.begin(number, version, 3, MODEL)
-        store.attempts.prepare(number, WARDS[:2], VALID_SET, {WARDS[2]: Rejection.ABSENT}, share)
-
-    return play
-
-
-@pytest.fixture(scope="session")
-def bind() -> Callable[..., None]:
-    def countersign(store: Store, number: int = 0, version: int = 0, *, sent: bool = True) -> None:
-        head = head_of(store.task.digest, version, number, valid_set=str(VALID_SET))
-        other = signatures(store.task.digest, Role.SERVER_B)
-        store.attempts.countersign(number, head, other.sign(SignedKind.HEAD, head))
-        if sent:
-            store.attempts.sent(number, other.sign(SignedKind.COUNTERSIGNATURE, head))
-
-    return countersign

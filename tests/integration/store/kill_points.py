@@ -13,16 +13,14 @@ import sys
 from typing import Any
 
 from sqlalchemy import event
+from tests.rig.stores import MODEL, VALID_SET, A, B, C, charge
 
-from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import Store, audit_ledger, open_store
 from precad.aggregator.store.summary import read_task
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import Role
 from precad.common.task import Task
 
-MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
-A, B, C = (ClientId(f"ward-{letter}") for letter in "abc")
 SURVIVED = 42
 
 
@@ -47,27 +45,26 @@ def arm(store: Store, point: int) -> None:
     setattr(dialect, "do_commit", commit_and_pass)  # noqa: B010 -- mypy refuses the assignment
 
 
+def prepare(store: Store, point: int) -> None:
+    share = bytes([point]) * 4096
+    store.attempts.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
+
+
 def write(url: str, task: Task, operation: str, point: int) -> None:
     """One round, whose number and model are ``point``, killed at that point."""
     store = open_store(url, task, Role.SERVER_A)
     store.attempts.begin(point, point, 3, MODEL)
     if operation == "confirm":
-        store.attempts.prepare(
-            point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096
-        )
+        prepare(store, point)
         store.attempts.finish(point, MODEL)
     arm(store, point)
     if operation == "confirm":
         store.versions.confirm(point + 1)
         store.attempts.drop_shares(store.versions.confirmed())
     elif operation == "prepare":
-        store.attempts.prepare(
-            point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096
-        )
+        prepare(store, point)
     elif operation == "learn":
-        store.attempts.learn(
-            [Fact(version=point, attempt=point, voided=False, clients=(A.name, B.name))]
-        )
+        store.attempts.learn([charge(point, point, A, B)])
     else:
         store.attempts.void(point, point)
 
@@ -77,12 +74,11 @@ def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, A
     record, audit = store.attempts.pending(), audit_ledger(url)
     found = {
         "operation": operation,
-        "point": point,
         "state": store.attempts.states()[point].value,
         "charged": sum(store.ledger.participations().values()),
         "rejected": sum(store.attempts.rejections().values()),
         "share": record is not None and record.noisy_share == bytes([point]) * 4096,
-        "kept": kept(store, point),
+        "kept": store.attempts.noisy_share(point) is not None,
         "confirmed": store.versions.confirmed() == point + 1,
         "entries": audit.entries,
         "findings": [finding.what for finding in audit.findings],
@@ -92,10 +88,6 @@ def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, A
     store.attempts.finish(point, MODEL)
     store.close()
     return found
-
-
-def kept(store: Store, point: int) -> bool:
-    return store.attempts.noisy_share(point) is not None
 
 
 def killed_everywhere(url: str, task: Task, operation: str) -> None:

@@ -6,14 +6,14 @@ import socket
 import struct
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, insert, make_url
+from sqlalchemy import insert, make_url
 from sqlalchemy.exc import IntegrityError
-from tests.integration.store.conftest import MODEL, SHARE, A, Opener
+from tests.rig.stores import MODEL, SHARE, A, Opener, tamper
 
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.store import Store, schema
@@ -57,9 +57,7 @@ def test_a_claim_that_was_kept_and_not_answered_stands_for_its_client_and_agains
     assert "claims are frozen" in str(refused.value)
 
 
-def test_a_charge_whose_commit_is_not_answered_is_made_once_and_its_share_is_the_one(
-    durable_url: str, opener: Opener
-) -> None:
+def test_a_charge_whose_commit_is_unanswered_stands_once(durable_url: str, opener: Opener) -> None:
     """The server stops, since it knows nothing; started again it finds what it had kept."""
     store = opener(durable_url)
     store.attempts.begin(0, 0, 3, MODEL)
@@ -80,30 +78,14 @@ def test_no_error_shows_what_was_bound_to_a_statement(each_store: Store) -> None
         connection.execute(insert(schema.noisy_share).values(attempt=7, share=secret))
     shown = "".join(traceback.format_exception(failed.value))
     assert "noisy_share" in shown
-    assert "a noisy share, or" not in shown
-    assert secret.hex() not in shown
+    assert not [each for each in ("a noisy share, or", secret.hex()) if each in shown]
 
 
 # --- PostgreSQL alone ----------------------------------------------------------------------------
 
 
-def ask(store: Store, question: str) -> Any:
-    with store.transaction.read() as connection:
-        return connection.exec_driver_sql(question).scalar()
-
-
-@contextmanager
-def as_admin(postgres: str) -> Iterator[Callable[[str], None]]:
-    engine = create_engine(postgres, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        yield connection.exec_driver_sql  # type: ignore[misc]
-    engine.dispose()
-
-
 @pytest.mark.parametrize("resets", ["DISCARD ALL", "SET precad.session = 'somebody else''s'"])
-def test_a_session_that_a_pooler_resets_or_shares_is_refused(
-    postgres_url: str, opener: Opener, resets: str
-) -> None:
+def test_a_session_of_others_is_refused(postgres_url: str, opener: Opener, resets: str) -> None:
     """The lock hangs on it: another process may have taken it since."""
     store = opener(postgres_url)
     store.attempts.spend(0, 0)
@@ -117,15 +99,17 @@ def test_a_session_that_a_pooler_resets_or_shares_is_refused(
         store.attempts.spend(0, 1)
 
 
-def test_a_charge_is_on_the_disk_before_it_is_answered_whatever_the_database_is_set_to(
+def test_a_charge_is_on_the_disk_before_it_is_answered(
     postgres_url: str, opener: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hasty = make_url(postgres_url)
-    options = f"{hasty.query['options']} -csynchronous_commit=off"
-    hasty = hasty.update_query_dict({"options": options})
+    """Whatever the database is set to."""
+    usual = make_url(postgres_url)
+    options = f"{usual.query['options']} -csynchronous_commit=off"
+    hasty = usual.update_query_dict({"options": options})
     caplog.set_level(logging.WARNING, "precad")
     store = opener(hasty.render_as_string(hide_password=False))
-    assert ask(store, "SHOW synchronous_commit") == "on"
+    with store.transaction.read() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
     # The tests' own server doesn't care.
     assert "fsync = off" in caplog.text
 
@@ -137,20 +121,21 @@ def test_tables_that_another_user_made_are_not_used(
     """In a schema where many may make some: their owner would read and change the state."""
     own = make_url(postgres_url)
     name = own.query["options"].removeprefix("-csearch_path=")  # type: ignore[union-attr]
-    with as_admin(postgres) as run:
-        run(f"CREATE ROLE server_{name} LOGIN")
-        run(f"CREATE ROLE other_{name} LOGIN")
-        run(f"GRANT ALL ON SCHEMA {name} TO server_{name}, other_{name}")
-        run(f"CREATE TABLE {name}.{table} (a text)")
-        run(f"ALTER TABLE {name}.{table} OWNER TO other_{name}")
-        run(f"GRANT ALL ON {name}.{table} TO server_{name}")
-        server = own.set(username=f"server_{name}").render_as_string(hide_password=False)
-        with pytest.raises(Misconfiguration, match=f"table {table} belongs to user other_{name}"):
-            opener(server)
-        # Of a group that the server's user is in they are its own.
-        run(f"DROP TABLE {name}.{table}")
-        run(f"GRANT other_{name} TO server_{name}")
-        opener(server).close()
+    tamper(
+        postgres,
+        f"CREATE ROLE server_{name} LOGIN",
+        f"CREATE ROLE other_{name} LOGIN",
+        f"GRANT ALL ON SCHEMA {name} TO server_{name}, other_{name}",
+        f"CREATE TABLE {name}.{table} (a text)",
+        f"ALTER TABLE {name}.{table} OWNER TO other_{name}",
+        f"GRANT ALL ON {name}.{table} TO server_{name}",
+    )
+    server = own.set(username=f"server_{name}").render_as_string(hide_password=False)
+    with pytest.raises(Misconfiguration, match=f"table {table} belongs to user other_{name}"):
+        opener(server)
+    # Of a group that the server's user is in they are its own.
+    tamper(postgres, f"DROP TABLE {name}.{table}", f"GRANT other_{name} TO server_{name}")
+    opener(server).close()
 
 
 @pytest.mark.parametrize(
@@ -169,13 +154,11 @@ def test_tables_that_another_user_made_are_not_used(
         ("postgresql://u@database_a/d?sslmode=disable", None),
     ],
 )
-def test_another_machine_shows_a_certificate_unless_the_operator_says_otherwise(
-    url: str, mode: str | None
-) -> None:
+def test_another_machine_shows_a_certificate(url: str, mode: str | None) -> None:
     assert connection_options(make_url(url)).get("sslmode") == mode
 
 
-def test_a_server_in_the_databases_place_is_shown_no_password_in_the_clear(
+def test_a_server_in_the_databases_place_is_shown_no_password(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer is "no TLS here": libpq would go on, and send what it is asked for."""
@@ -198,5 +181,4 @@ def test_a_server_in_the_databases_place_is_shown_no_password_in_the_clear(
             opener(f"postgresql://u:hunter2@{where}")
         thread.join(60.0)
     assert "hunter2" not in str(refused.value)
-    assert heard
-    assert b"hunter2" not in b"".join(heard)
+    assert (len(heard) > 0, b"hunter2" in b"".join(heard)) == (True, False)

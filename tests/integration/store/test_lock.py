@@ -4,20 +4,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event
-from tests.integration.store.conftest import MODEL, VALID_SET, A, Opener, Prepare
+from tests.rig.stores import MODEL, VALID_SET, A, Opener, prepared
+from tests.rig.warm import SOURCES
 
 from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.task import Task
 
-SOURCE = str(Path(__file__).parents[3] / "src")
 HOLD = """
 import sys
 from precad.common.identifiers import Role
@@ -29,41 +27,35 @@ print("open", flush=True)
 sys.stdin.read()
 store.close()
 """
-
-
-@contextmanager
-def other_process(url: str, task: Task) -> Iterator["subprocess.Popen[str]"]:
-    """A process that has the database open until its input ends."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, url, task.canonical.decode()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": SOURCE},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "open\n"
-        try:
-            yield process
-        finally:
-            process.kill()
+"""Has the database open until its input ends."""
 
 
 def test_a_second_process_is_refused_until_the_first_ends(
     durable_url: str, task: Task, opener: Opener
 ) -> None:
-    with other_process(durable_url, task) as process:
-        with pytest.raises(Misconfiguration, match="works with this database") as refused:
-            opener(durable_url)
-        assert refused.value.field == "state"
-        if durable_url.startswith("sqlite"):
-            assert f"process {process.pid} " in str(refused.value)
-            # And killed it holds nothing.
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        else:
-            process.communicate("")
-            assert process.returncode == 0
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, durable_url, task.canonical.decode()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCES},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        try:
+            with pytest.raises(Misconfiguration, match="works with this database") as refused:
+                opener(durable_url)
+            assert refused.value.field == "state"
+            if durable_url.startswith("sqlite"):
+                assert f"process {process.pid} " in str(refused.value)
+                # And killed it holds nothing.
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            else:
+                process.communicate("")
+                assert process.returncode == 0
+        finally:
+            process.kill()
     opener(durable_url)
 
 
@@ -109,7 +101,7 @@ def test_a_broken_connection_takes_the_lock_anew(
 
 
 def test_a_connection_that_breaks_inside_a_prepare_is_an_error_and_no_charge(
-    postgres_url: str, opener: Opener, prepared: Prepare
+    postgres_url: str, opener: Opener
 ) -> None:
     store = opener(postgres_url)
     store.attempts.begin(0, 0, 3, MODEL)
@@ -123,4 +115,4 @@ def test_a_connection_that_breaks_inside_a_prepare_is_an_error_and_no_charge(
         store.attempts.prepare(0, [A], VALID_SET, {}, bytes(64))
     event.remove(store.transaction.engine, "before_cursor_execute", cut)
     assert (store.attempts.states(), store.ledger.participations()) == ({0: AttemptState.OPEN}, {})
-    prepared(store, 1, version=1)
+    prepared(store, 1, 1)

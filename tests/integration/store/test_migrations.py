@@ -11,9 +11,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DatabaseError
-from tests.integration.store.conftest import Opener, tamper
+from tests.rig.stores import Opener, prepared, tamper
 
-from precad.aggregator.store import audit_ledger, read_training, schema
+from precad.aggregator.store import Store, audit_ledger, read_training, schema
 from precad.aggregator.store.database import MIGRATIONS, NEWEST, migrate, require_current, upgrade
 from precad.aggregator.store.transaction import parse_url, writing_engine
 from precad.common.errors import Misconfiguration
@@ -32,7 +32,7 @@ def upgrade():
 
 
 @pytest.fixture
-def next_version(tmp_path: Path) -> Callable[[str], Path]:
+def next_version(tmp_path: Path) -> Callable[..., Path]:
     """The migrations of a version that adds a column, and then does something else."""
 
     def make(then: str = "") -> Path:
@@ -45,7 +45,7 @@ def next_version(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def filled_url(durable_url: str, opener: Opener, prepared: Callable[..., None]) -> str:
+def filled_url(durable_url: str, opener: Opener) -> str:
     store = opener(durable_url)
     prepared(store)
     store.close()
@@ -75,6 +75,12 @@ def made_by_0005(url: str) -> None:
     tamper(url, *filter(str.strip, script.split(";\n")))
 
 
+def require_the_codes_schema(connection: Connection) -> MigrationContext:
+    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    assert compare_metadata(context, schema.metadata) == []
+    return context
+
+
 @pytest.mark.parametrize("older", [True, False])
 def test_the_migrated_schema_is_the_one_that_the_code_uses(
     durable_url: str, *, older: bool
@@ -84,34 +90,32 @@ def test_the_migrated_schema_is_the_one_that_the_code_uses(
     with changing(durable_url) as connection:
         migrate(connection)
         require_current(connection)
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, schema.metadata) == []
         # As Alembic sees it, whoever has stamped it.
         (head,) = ScriptDirectory(str(MIGRATIONS)).get_heads()
-        assert context.get_current_heads() == (head,)
+        assert require_the_codes_schema(connection).get_current_heads() == (head,)
         # compare_metadata doesn't look into an index's condition.
-        (index,) = (
-            index
-            for index in inspect(connection).get_indexes("attempt")
-            if index["name"] == "one_release_of_a_version"
-        )
-        condition = str(index["dialect_options"][f"{connection.dialect.name}_where"])
+        indexes = {index["name"]: index for index in inspect(connection).get_indexes("attempt")}
+        options = indexes["one_release_of_a_version"]["dialect_options"]
+        condition = str(options[f"{connection.dialect.name}_where"])
         assert all(each in condition for each in ("prepared", "countersigned", "sent", "done"))
 
 
-def test_a_database_made_in_memory_is_the_same(opener: Opener) -> None:
+def test_a_database_made_in_memory_is_the_same(store: Store) -> None:
     """It is made without migrations, for speed."""
-    store = opener("sqlite://")
     with store.transaction.write() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, schema.metadata) == []
+        require_the_codes_schema(connection)
 
 
-def test_an_older_database_is_brought_up_to_date_with_its_data(
-    filled_url: str, next_version: Callable[..., Path]
+def test_an_older_database_is_brought_up_to_date_with_its_data_and_refused_by_an_older_precad(
+    filled_url: str, next_version: Callable[..., Path], opener: Opener
 ) -> None:
     with changing(filled_url) as connection:
         upgrade(connection, NEWEST, next_version())
+    for use in (opener, read_training, audit_ledger):
+        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0006"):
+            use(filled_url)
+    # And stays as it is.
+    with changing(filled_url) as connection:
         notes = connection.execute(text("SELECT client, note FROM charge ORDER BY client")).all()
     assert [tuple(row) for row in notes] == [("ward-a", "old"), ("ward-b", "old")]
 
@@ -124,17 +128,6 @@ def test_a_migration_that_fails_leaves_the_old_database(
         upgrade(connection, NEWEST, broken)
     assert "note" not in columns(filled_url, "charge")
     assert len(opener(filled_url).ledger.participations()) == 2
-
-
-def test_a_newer_database_is_refused_and_stays_as_it_is(
-    filled_url: str, next_version: Callable[..., Path], opener: Opener
-) -> None:
-    with changing(filled_url) as connection:
-        upgrade(connection, NEWEST, next_version())
-    for use in (opener, read_training, audit_ledger):
-        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0006"):
-            use(filled_url)
-    assert "note" in columns(filled_url, "charge")
 
 
 def test_a_database_of_before_the_first_release_is_refused(filled_url: str, opener: Opener) -> None:
@@ -151,13 +144,9 @@ def test_tables_of_somebody_else_are_left_alone(durable_url: str, opener: Opener
     assert columns(durable_url, "task") == {"name"}
 
 
-def test_other_tables_beside_are_no_obstacle(durable_url: str, opener: Opener) -> None:
-    tamper(durable_url, "CREATE TABLE other (name VARCHAR(8))")
+def test_other_tables_beside_are_no_obstacle_and_no_state(durable_url: str, opener: Opener) -> None:
+    for statements in ((), ("CREATE TABLE other (name VARCHAR(8))",)):
+        tamper(durable_url, *statements)
+        with pytest.raises(Misconfiguration, match="no state of a precad server"):
+            read_training(durable_url)
     assert opener(durable_url).attempts.states() == {}
-
-
-def test_reading_an_empty_database_says_so(durable_url: str, tmp_path: Path) -> None:
-    if durable_url.startswith("sqlite"):
-        (tmp_path / "state.db").touch()
-    with pytest.raises(Misconfiguration, match="no state of a precad server"):
-        read_training(durable_url)

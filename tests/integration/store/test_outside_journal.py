@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from tests.integration.store.conftest import NEXT, A, B, Bind, Opener, Prepare, tamper
+from tests.conftest import small_task
+from tests.rig.stores import NEXT, A, B, Opener, bound, prepared, released, tamper
 
 from precad.aggregator.store import Store, schema
 from precad.aggregator.store.schema import AttemptState
@@ -30,32 +31,22 @@ class Place:
             tables = (*schema.metadata.tables, "alembic_version")
             tamper(self.url, f"DROP TABLE {', '.join(tables)}")
         elif old:
-            folder = self.outside.parents[1]
-            for file in folder.glob("state.db*"):
+            for file in self.outside.parents[1].glob("state.db*"):
                 file.unlink()
-            shutil.copy(folder / "copy.db", folder / "state.db")
         return self.opener(self.url, outside=self.outside)
 
 
 @pytest.fixture
 def place(durable_url: str, tmp_path: Path, opener: Opener) -> Place:
     (tmp_path / "outside").mkdir()
-    made = Place(durable_url, tmp_path / "outside" / "journal.jsonl", opener)
-    made.open().close()
-    if durable_url.startswith("sqlite"):
-        shutil.copy(tmp_path / "state.db", tmp_path / "copy.db")
-    return made
+    return Place(durable_url, tmp_path / "outside" / "journal.jsonl", opener)
 
 
-def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
-    place: Place, prepared: Prepare, bind: Bind
-) -> None:
+def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(place: Place) -> None:
     store = place.open()
-    prepared(store, 2)
-    bind(store, 2)
-    store.attempts.finish(2, NEXT)
+    released(store, 2)
     # Never countersigned: not in the file.
-    prepared(store, 3, version=1)
+    prepared(store, 3, 1)
     store.attempts.void(1, 3)
     store.attempts.begin(5, 1, 3, NEXT)
     store.versions.count_opened(1, 5)
@@ -73,13 +64,11 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
     assert place.open().ledger.head().length == length
 
 
-def test_what_both_servers_voided_after_a_put_back_stays_voided(
-    place: Place, prepared: Prepare, bind: Bind
-) -> None:
+def test_what_both_servers_voided_after_a_put_back_stays_voided(place: Place) -> None:
     """The other server countersigned nothing, so nothing left, and its ledger has no charge."""
     store = place.open()
     prepared(store, 2)
-    bind(store, 2)
+    bound(store, 2)
     store.close()
     again = place.open(old=True)
     assert again.attempts.states() == {2: AttemptState.LEARNED}
@@ -95,7 +84,7 @@ def test_what_both_servers_voided_after_a_put_back_stays_voided(
     assert put_back.attempts.next_number() == 3, "an attempt's number would be used again"
 
 
-def test_what_the_file_holds_is_never_voided(place: Place, prepared: Prepare, bind: Bind) -> None:
+def test_what_the_file_holds_is_never_voided(place: Place) -> None:
     """Killed after the file's line and before the database's: the word may have left."""
     store = place.open()
     prepared(store)
@@ -106,7 +95,7 @@ def test_what_the_file_holds_is_never_voided(place: Place, prepared: Prepare, bi
 
     event.listen(store.transaction.engine, "before_cursor_execute", fail)
     with pytest.raises(OSError, match="no"):
-        bind(store)
+        bound(store)
     event.remove(store.transaction.engine, "before_cursor_execute", fail)
     assert store.attempts.states() == {0: AttemptState.PREPARED}
     store.close()
@@ -116,40 +105,34 @@ def test_what_the_file_holds_is_never_voided(place: Place, prepared: Prepare, bi
         again.attempts.void(0, 0)
 
 
-def test_no_word_leaves_that_the_file_could_not_take(
-    place: Place, prepared: Prepare, bind: Bind
-) -> None:
+def test_no_word_leaves_that_the_file_could_not_take(place: Place) -> None:
     shutil.rmtree(place.outside.parent)
     store = place.open()
     prepared(store)
-    for attempt in (lambda: bind(store), lambda: store.versions.count_opened(0, 0)):
+    for attempt in (lambda: bound(store), lambda: store.versions.count_opened(0, 0)):
         with pytest.raises(StorageFailure, match="can't be written"):
             attempt()
     assert (store.attempts.states(), store.versions.opened(0)) == ({0: AttemptState.PREPARED}, 0)
     place.outside.parent.mkdir()
-    bind(store)
+    bound(store)
     assert store.attempts.states() == {0: AttemptState.SENT}
 
 
 @pytest.mark.parametrize("cut", [1, 10])
-def test_a_line_that_a_crash_cut_short_is_dropped(
-    place: Place, prepared: Prepare, bind: Bind, cut: int
-) -> None:
+def test_a_line_that_a_crash_cut_short_is_dropped(place: Place, cut: int) -> None:
     """It was never answered for: its word left only after the whole line was on the disk."""
     store, outside = place.open(), place.outside
-    prepared(store, 0)
-    bind(store, 0)
+    released(store)
     whole = outside.read_bytes()
-    store.attempts.finish(0, NEXT)
-    prepared(store, 1, version=1)
-    bind(store, 1, 1)
+    prepared(store, 1, 1)
+    bound(store, 1, 1)
     store.close()
     outside.write_bytes(outside.read_bytes()[:-cut])
     again = place.open(old=True)
     assert (again.attempts.states(), outside.read_bytes()) == ({0: AttemptState.LEARNED}, whole)
     # What is written next is a line of its own.
-    prepared(again, 1, version=1)
-    bind(again, 1, 1)
+    prepared(again, 1, 1)
+    bound(again, 1, 1)
     again.close()
     assert len(place.open(old=True).attempts.states()) == 2
 
@@ -180,14 +163,11 @@ def test_a_file_that_no_server_wrote_is_refused(place: Place, task: Task, line: 
         place.open()
 
 
-def test_another_tasks_lines_do_not_count(
-    place: Place, tmp_path: Path, make_task: Any, prepared: Prepare, bind: Bind
-) -> None:
-    other: Task = make_task(8, {"privacy.noise_multiplier": 2.5})
-    url = f"sqlite:///{tmp_path}/other.db"
-    store = place.opener(url, task=other, outside=place.outside)
+def test_another_tasks_lines_do_not_count(place: Place, tmp_path: Path) -> None:
+    other = small_task(8, {"privacy.noise_multiplier": 2.5})
+    store = place.opener(f"sqlite:///{tmp_path}/other.db", task=other, outside=place.outside)
     prepared(store, 3)
-    bind(store, 3)
+    bound(store, 3)
     # Nor do those of another form, which a precad to come may write.
     with place.outside.open("ab") as file:
         file.write(b'{"task":"f00","kind":"of another form"}\n')

@@ -4,17 +4,17 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare, tamper
+from tests.conftest import small_task
 from tests.rig.browser import VIEWS, browsing, faults
 from tests.rig.commands import precad
+from tests.rig.stores import NEXT, A, Opener, bound, enrolled, lost, prepared, released, tamper
 
 from precad.accounting.adversaries import MALICIOUS_SERVER, Run
 from precad.accounting.events import poisson_gaussian
@@ -22,11 +22,12 @@ from precad.accounting.guarantees import advantages, honest_rejection, spent
 from precad.aggregator.store import Store, open_store, read_training
 from precad.cli.report import Guarantee, Report, guarantee_sentence, least, most
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import Role
 from precad.common.task import Task
 from precad.common.wire.messages import Statement
 
 ROUNDS = 3
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
 SECTIONS = {
     *("training", "guarantees", "accuracy", "robustness", "inputs"),
     *("submissions", "enforced", "ledgers", "limits"),
@@ -34,31 +35,27 @@ SECTIONS = {
 HEIGHTS = """Object.fromEntries([...document.querySelectorAll("section")].map(
     (section) => [section.id, section.getBoundingClientRect().height]))"""
 HOSTILE = "<script>alert(1)</script>"
+invoke = partial(precad, "report")
 
 
 @pytest.fixture(scope="module")
-def task(make_task: Callable[..., Task]) -> Task:
-    return make_task(8, {"privacy.epsilon_limit": 5.0})
+def task() -> Task:
+    return small_task(8, {"privacy.epsilon_limit": 5.0})
+
+
+def of(run: Path, role: Role) -> str:
+    return f"sqlite:///{run}/state/{role.value}/state.db"
 
 
 @pytest.fixture(scope="module")
-def finished(
-    tmp_path_factory: pytest.TempPathFactory,
-    task: Task,
-    enrolled: Callable[[Store], Store],
-    prepared: Prepare,
-    bind: Bind,
-) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Path:
     """A finished run's folder: three rounds, two owners counted and one absent in each."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    for role in (Role.SERVER_A, Role.SERVER_B):
-        state = folder / "state" / role.value
-        state.mkdir(parents=True)
-        store = enrolled(open_store(f"sqlite:///{state}/state.db", task, role, None))
+    for role in SERVERS:
+        (folder / "state" / role.value).mkdir(parents=True)
+        store = enrolled(open_store(of(folder, role), task, role, None))
         for number in range(ROUNDS):
-            prepared(store, number, version=number)
-            bind(store, number, number)
-            store.attempts.finish(number, NEXT)
+            released(store, number, number)
         store.close()
     rows = "".join(f"{n},{0.5 + n / 10}\n" for n in range(1, ROUNDS + 1))
     (folder / "history.csv").write_text(f"round,accuracy\n{rows}")
@@ -66,18 +63,33 @@ def finished(
     return folder
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A copy of such a run, which a test may go on with."""
+
+    folder: Path
+    opener: Opener
+
+    def store(self, role: Role = Role.SERVER_A) -> Store:
+        return self.opener(of(self.folder, role), role=role)
+
+    def facts(self, *given: Path, exit_code: int = 0) -> Report:
+        """The document of these sources, as JSON."""
+        out = self.folder / "report.json"
+        done = invoke(*(given or (self.folder,)), "--format", "json", "--out", out)
+        assert done.exit_code == exit_code, done.output
+        return Report.model_validate_json(out.read_text())
+
+    def page(self) -> tuple[Any, str]:
+        """How the command ends, and what it writes."""
+        out = self.folder / "report.html"
+        done = invoke(self.folder, "--out", out)
+        return done, out.read_text(encoding="utf-8") if out.exists() else ""
+
+
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-invoke = partial(precad, "report")
-
-
-def facts(out: Path, *given: object, exit_code: int = 0) -> Report:
-    done = invoke(*given, "--format", "json", "--out", out)
-    assert done.exit_code == exit_code, done.output
-    return Report.model_validate_json(out.read_text())
+def run(finished: Path, tmp_path: Path, opener: Opener) -> Finished:
+    return Finished(Path(shutil.copytree(finished, tmp_path / "run")), opener)
 
 
 class Page(HTMLParser):
@@ -101,14 +113,9 @@ def file(finished: Path) -> Path:
     return finished.parent / "report.html"
 
 
-@pytest.fixture
-def page(file: Path) -> tuple[str, Page]:
-    found = file.read_text(encoding="utf-8")
-    return found, Page(found)
-
-
-def test_a_page_needs_no_script_no_network_and_no_other_file(page: tuple[str, Page]) -> None:
-    source, seen = page
+def test_a_page_needs_no_script_and_no_network_and_says_who_what(file: Path, task: Task) -> None:
+    source = file.read_text(encoding="utf-8")
+    seen = Page(source)
     assert not {"script", "link", "iframe", "object", "embed", "img"} & {t for t, _ in seen.tags}
     for _, attributes in seen.tags:
         for name, value in attributes.items():
@@ -120,11 +127,20 @@ def test_a_page_needs_no_script_no_network_and_no_other_file(page: tuple[str, Pa
     # What comes from a file is text and never markup.
     assert HOSTILE not in source
     assert HOSTILE in seen.text
+    said = " ".join(seen.text.split())
+    for words in (
+        "ward-a, ward-b, ward-c trained a model of 8 weights",
+        str(task.digest),
+        "sound, and both hold the same",
+        "80.0% right answers",
+        "6 submissions were counted",
+    ):
+        assert words in said
+    assert f"{Rejection.ABSENT.value}3" in said.replace(" ", "")
 
 
-def test_a_browser_shows_it_without_a_fault_light_dark_narrow_and_on_paper(
-    file: Path, tmp_path: Path
-) -> None:
+def test_a_browser_shows_it_without_a_fault_and_prints_it(file: Path, tmp_path: Path) -> None:
+    """Light, dark, narrow and on paper."""
     address = file.as_uri()
     with browsing(tmp_path) as seen:
         for name, size, scheme in VIEWS:
@@ -141,134 +157,93 @@ def test_a_browser_shows_it_without_a_fault_light_dark_narrow_and_on_paper(
         seen.picture(tmp_path / "report-print.png")
 
 
-def test_a_page_says_who_what_and_that_both_ledgers_hold_the_same(
-    page: tuple[str, Page], task: Task
-) -> None:
-    _, seen = page
-    said = " ".join(seen.text.split())
-    assert "ward-a, ward-b, ward-c trained a model of 8 weights" in said
-    assert str(task.digest) in said
-    assert "sound, and both hold the same" in said
-    assert "80.0% right answers" in said
-    assert f"{Rejection.ABSENT.value}3" in said.replace(" ", "")
-    assert "6 submissions were counted" in said
+def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(file: Path, run: Finished) -> None:
+    page = file.read_text(encoding="utf-8")
+    table = page.partition("added to δ")[2].partition("</table>")[0]
+    cells = [float(cell) for cell in re.findall(r'<td class="n">([^<]*)</td>', table)[::2]]
+    guarantees = run.facts().guarantees
+    real = [n for each in guarantees for n in (each.epsilon, each.added_delta) if n is not None]
+    assert len(real) == 2 * len(guarantees) > 0
+    assert all(shown >= exact for shown, exact in zip(cells, real, strict=True))
+    (headline,) = re.findall(r"<b>ε (\S+)</b> of a record", page)
+    assert float(headline) >= real[0]
 
 
-def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(
-    page: tuple[str, Page], run: Path, tmp_path: Path
-) -> None:
-    table = page[0].partition("added to δ")[2].partition("</table>")[0]
-    cells = re.findall(r'<td class="n">([^<]*)</td>', table)
-    said = zip(cells[::4], cells[2::4], strict=True)
-    guarantees = facts(tmp_path / "report.json", run).guarantees
-    assert guarantees
-    for (epsilon, added), each in zip(said, guarantees, strict=True):
-        assert each.epsilon is not None
-        assert float(epsilon) >= each.epsilon
-        assert each.added_delta is not None
-        assert float(added) >= each.added_delta
-    (headline,) = re.findall(r"<b>ε (\S+)</b> of a record", page[0])
-    assert float(headline) >= (guarantees[0].epsilon or math.inf)
-
-
-def test_the_document_as_json_obeys_its_schema_and_names_no_owners_participations(
-    run: Path, tmp_path: Path, task: Task
-) -> None:
-    out = tmp_path / "report.json"
-    found = facts(out, run)
-    schema = json.loads(invoke("--schema").stdout)
-    assert set(json.loads(out.read_text())) == set(schema["properties"])
+def test_the_json_obeys_its_schema_and_names_no_owners_participations(run: Finished) -> None:
+    found = run.facts()
+    text = (run.folder / "report.json").read_text()
+    assert set(json.loads(text)) == set(json.loads(invoke("--schema").stdout)["properties"])
     server = next(g for g in found.guarantees if g.protects == "record")
-    assert (server.participations, server.limit) == (ROUNDS, task.privacy.epsilon_limit)
+    assert (server.participations, server.limit) == (ROUNDS, 5.0)
     assert server.epsilon == pytest.approx(found.rounds[-1].epsilon_server)
     # The exact trade-off lies below what ε and δ say by themselves.
     assert server.epsilon is not None
     assert 5 < server.found_of_100 < 100 * (2.72**server.epsilon * 0.05 + server.delta)
-    assert not re.search(r'"ward-[abc]": ?\d', out.read_text())
+    assert not re.search(r'"ward-[abc]": ?\d', text)
     assert {each.unit for each in found.robustness} == {"records", "owners"}
     for each in found.robustness:
-        for bound in each.bounds:
-            assert bound.lower <= each.error <= bound.upper
+        assert all(bound.lower <= each.error <= bound.upper for bound in each.bounds)
 
 
-def test_two_state_folders_are_enough_and_one_is_said_to_be_alone(
-    run: Path, tmp_path: Path
-) -> None:
-    states = [run / "state" / name for name in ("server-b", "server-a")]
-    out = tmp_path / "x.json"
-    both = facts(out, *states)
+def test_two_state_folders_are_enough_and_one_is_said_to_be_alone(run: Finished) -> None:
+    b, a = (run.folder / "state" / name for name in ("server-b", "server-a"))
+    both = run.facts(b, a)
     assert [each.server for each in both.ledgers] == ["server-a", "server-b"]
     assert (both.differences, both.accuracy, both.robustness) == ([], None, [])
-    assert facts(out, states[0]).differences is None
+    assert run.facts(b).differences is None
 
 
-def test_a_changed_ledger_is_exit_1_and_the_document_says_so(run: Path, tmp_path: Path) -> None:
-    url = f"sqlite:///{run}/state/server-b/state.db"
+def test_a_changed_ledger_is_exit_1_and_the_document_says_so(run: Finished) -> None:
+    url = of(run.folder, Role.SERVER_B)
     tamper(url, "DELETE FROM charge WHERE attempt = 1 AND client = 'ward-a'")
-    done = invoke(run, "--out", tmp_path / "report.html")
-    assert done.exit_code == 1
+    done, page = run.page()
+    assert (done.exit_code, "not sound" in page) == (1, True)
     assert "server-b: entry 2: its content or its charges were changed" in done.output
-    assert "not sound" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize("what", ["nothing", "folder", "twice", "out", "empty"])
+def test_sound_ledgers_that_differ_are_exit_1_too(run: Finished) -> None:
+    store = run.store(Role.SERVER_B)
+    prepared(store, ROUNDS, ROUNDS)
+    store.close()
+    found = run.facts(exit_code=1)
+    assert [ledger.findings for ledger in found.ledgers] == [[], []]
+    assert found.differences
+    assert found.differences[0] in run.page()[0].output
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((), "give a finished run's folder"),
+        (("{0}",), "holds neither history.csv"),
+        (
+            ("{0}/run", "sqlite:///{0}/run/state/server-a/../server-a/state.db"),
+            "give one database of each",
+        ),
+        (("{0}/run", "--out", "{0}/no/x.html"), "there is no such folder"),
+        (("{0}/new",), "no round was released yet"),
+    ],
+    ids=["nothing", "folder", "twice", "out", "empty"],
+)
 def test_what_can_not_be_reported_is_said_with_its_remedy(
-    what: str, run: Path, tmp_path: Path, opener: Opener
+    given: tuple[str, ...], said: str, run: Finished
 ) -> None:
-    a = run / "state" / "server-a"
-    if what == "empty":
-        (tmp_path / "new").mkdir()
-        opener(f"sqlite:///{tmp_path}/new/state.db").close()
-    given, said = {
-        "nothing": ((), "give a finished run's folder"),
-        "folder": ((tmp_path,), "holds neither history.csv"),
-        "twice": ((run, f"sqlite:///{a}/../server-a/state.db"), "give one database of each"),
-        "out": ((run, "--out", tmp_path / "no" / "x.html"), "there is no such folder"),
-        "empty": ((tmp_path / "new",), "no round was released yet"),
-    }[what]
-    done = invoke(*given)
-    assert done.exit_code == 2
+    folder = run.folder.parent
+    (folder / "new").mkdir()
+    run.opener(f"sqlite:///{folder}/new/state.db").close()
+    done = invoke(*(each.format(folder) for each in given))
+    assert (done.exit_code, "Traceback" in done.output) == (2, False)
     assert said in done.output
-    assert "Traceback" not in done.output
 
 
-def test_the_course_counts_broken_attempts_and_repeats(
-    tmp_path: Path,
-    opener: Opener,
-    enrolled: Callable[[Store], Store],
-    prepared: Prepare,
-    bind: Bind,
-) -> None:
-    url = f"sqlite:///{tmp_path}/state.db"
-    store = opener(url)
-    enrolled(store)
-    store.attempts.begin(0, 0, 3, NEXT)
-    store.attempts.abandon_open()
-    prepared(store, 1)
-    bind(store, 1)
-    store.attempts.write_off(1)
-    prepared(store, 2)
-    bind(store, 2)
-    store.attempts.finish(2, NEXT)
-    store.close()
-    course = read_training(url)
-    (only,) = course.versions
-    assert (course.attempts, course.most_repeats) == (3, 1)
-    assert (only.attempts, only.counted, only.most_participations) == (3, 2, 1)
-    assert (course.most_participations, only.rejected) == (1, {Rejection.ABSENT.value: 1})
-
-
-@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
-def test_a_charge_that_one_ledger_has_and_that_was_never_released_counts(
-    run: Path, tmp_path: Path, opener: Opener, prepared: Prepare, bind: Bind, role: Role
-) -> None:
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_charge_in_one_ledger_that_was_never_released_counts(run: Finished, role: Role) -> None:
     """Its share may have left: another database, put back from a copy, doesn't know of it."""
-    before = facts(tmp_path / "before.json", run)
-    store = opener(f"sqlite:///{run}/state/{role.value}/state.db", role=role)
-    prepared(store, ROUNDS, version=ROUNDS)
-    bind(store, ROUNDS, ROUNDS)
+    before, store = run.facts(), run.store(role)
+    prepared(store, ROUNDS, ROUNDS)
+    bound(store, ROUNDS, ROUNDS)
     store.close()
-    after = facts(tmp_path / "after.json", run, exit_code=1)
+    after = run.facts(exit_code=1)
     assert after.training.released == ROUNDS
     for old, new in zip(before.guarantees, after.guarantees, strict=True):
         assert new.participations == old.participations + 1
@@ -276,28 +251,19 @@ def test_a_charge_that_one_ledger_has_and_that_was_never_released_counts(
     assert after.rounds[-1].epsilon_server == pytest.approx(after.guarantees[0].epsilon)
 
 
-def test_what_only_an_owner_remembers_counts(run: Path, tmp_path: Path, opener: Opener) -> None:
+def test_what_only_an_owner_remembers_counts(run: Finished) -> None:
     """Both databases were put back, and the owner has the servers' word for two rounds more."""
-    store = opener(f"sqlite:///{run}/state/server-a/state.db", role=Role.SERVER_A)
-    more = ROUNDS + 2
+    store, more = run.store(), ROUNDS + 2
     store.statements.keep(
         Statement(
-            task_digest=store.task.digest.value,
-            client="ward-a",
-            version=more,
-            model_digest=NEXT.value,
-            attempt=more,
-            charged=(more,),
-            opened=more,
-            counted=True,
+            task_digest=store.task.digest.value, client=A.name, version=more,
+            model_digest=NEXT.value, attempt=more, charged=(more,), opened=more, counted=True,
         )
-    )
+    )  # fmt: skip
     store.close()
-    assert facts(tmp_path / "x.json", run).guarantees[0].participations == ROUNDS + 2
-    view = read_training(f"sqlite:///{run}/state/server-a/state.db")
-    assert {each.client: each.participations for each in view.clients}[
-        ClientId("ward-a")
-    ] == ROUNDS + 2
+    assert run.facts().guarantees[0].participations == more
+    clients = read_training(of(run.folder, Role.SERVER_A)).clients
+    assert {each.client: each.participations for each in clients}[A] == more
 
 
 SMOOTHING = {
@@ -311,21 +277,18 @@ SMOOTHING = {
 }
 
 
-def test_what_was_certified_of_changed_inputs_is_in_the_same_report(
-    run: Path, tmp_path: Path
-) -> None:
-    (run / "summary.json").write_text(json.dumps({"robustness": {"smoothing": SMOOTHING}}))
-    inputs = facts(tmp_path / "x.json", run).inputs
+def test_what_was_certified_of_changed_inputs_is_in_the_same_report(run: Finished) -> None:
+    summary = run.folder / "summary.json"
+    summary.write_text(json.dumps({"robustness": {"smoothing": SMOOTHING}}))
+    inputs = run.facts().inputs
     assert inputs is not None
     assert inputs.model_dump() == SMOOTHING
-    invoke(run, "--out", tmp_path / "report.html")
-    seen = Page((tmp_path / "report.html").read_text(encoding="utf-8")).text
+    seen = Page(run.page()[1]).text
     for words in ("mean radius is 0.432", "10,000 noisy copies", "359 public inputs 12", "74.9%"):
         assert words in seen
-    (run / "summary.json").write_text(json.dumps({"robustness": {"smoothing": {"sigma": -1}}}))
-    ended = invoke(run, "--out", tmp_path / "other.html")
-    assert ended.exit_code == 2
-    assert "certificates of changed inputs" in ended.output
+    summary.write_text(json.dumps({"robustness": {"smoothing": {"sigma": -1}}}))
+    done, _ = run.page()
+    assert (done.exit_code, "certificates of changed inputs" in done.output) == (2, True)
 
 
 def test_a_bound_is_rounded_away_from_what_it_bounds_and_no_protection_is_called_that() -> None:
@@ -341,64 +304,35 @@ def test_a_bound_is_rounded_away_from_what_it_bounds_and_no_protection_is_called
 
 @pytest.mark.parametrize("validation", ["crypten", "proof"])
 def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
-    validation: str,
-    make_task: Any,
-    tmp_path: Path,
-    opener: Opener,
-    enrolled: Callable[[Store], Store],
-    prepared: Prepare,
-    bind: Bind,
+    validation: str, tmp_path: Path, url: str, opener: Opener
 ) -> None:
     """Honest rejection; and broken cryptography where a malicious server is meant."""
-    task = make_task(8, {"privacy.epsilon_limit": 5.0, "validation": validation})
-    store = enrolled(opener(f"sqlite:///{tmp_path}/state.db", task=task))
-    prepared(store)
-    bind(store)
-    store.attempts.finish(0, NEXT)
-    store.close()
-    found = facts(tmp_path / "x.json", tmp_path).guarantees
+    task = small_task(8, {"privacy.epsilon_limit": 5.0, "validation": validation})
+    released(enrolled(opener(url, task=task)))
+    found = Finished(tmp_path, opener).facts().guarantees
     malicious = [each.against == MALICIOUS_SERVER for each in found]
     assert malicious == [False] * 3 + [True] * (validation == "proof")
+    # In the one round that was released.
+    run = replace(Run.of(task), attempts=task.training.attempts)
     for each, broken in zip(found, malicious, strict=True):
         epsilon = math.inf if each.epsilon is None else each.epsilon
-        # In the one round that was released.
-        run = replace(Run.of(task), attempts=task.training.attempts)
-        added = honest_rejection(epsilon, run)
-        added += advantages(epsilon, run) if broken else 0.0
+        added = honest_rejection(epsilon, run) + (advantages(epsilon, run) if broken else 0.0)
         assert each.added_delta == pytest.approx(added, rel=1e-9, abs=0)
 
 
 def test_a_version_that_was_released_twice_raises_what_is_guaranteed(
-    run: Path, tmp_path: Path, opener: Opener, prepared: Prepare, bind: Bind, task: Task
+    run: Finished, task: Task
 ) -> None:
     """The report names nobody's repeats: every round is accounted as the one that has the most."""
-    before = facts(tmp_path / "before.json", run)
-    for role in (Role.SERVER_A, Role.SERVER_B):
-        store = opener(f"sqlite:///{run}/state/{role.value}/state.db", role=role)
-        for number in (ROUNDS, ROUNDS + 1):
-            prepared(store, number, version=ROUNDS)
-            bind(store, number, ROUNDS)
-            if number == ROUNDS:
-                store.attempts.write_off(number)
-        store.attempts.finish(ROUNDS + 1, NEXT)
+    before = run.facts()
+    for role in SERVERS:
+        store = run.store(role)
+        lost(store, ROUNDS, ROUNDS)
+        released(store, ROUNDS + 1, ROUNDS)
         store.close()
-    after = facts(tmp_path / "after.json", run)
+    after = run.facts()
     assert before.guarantees[0].participations == ROUNDS
     assert after.guarantees[0].participations == ROUNDS + 1
-    noise = task.privacy.noise_multiplier / math.sqrt(2)
-    event = poisson_gaussian(
-        rate=task.privacy.record_rate, noise_multiplier=noise, count=ROUNDS + 1
-    )
+    noise, rate = task.privacy.noise_multiplier / math.sqrt(2), task.privacy.record_rate
+    event = poisson_gaussian(rate=rate, noise_multiplier=noise, count=ROUNDS + 1)
     assert after.guarantees[0].epsilon == pytest.approx(spent(event, task.privacy.delta))
-
-
-def test_sound_ledgers_that_differ_are_exit_1_too(
-    run: Path, tmp_path: Path, opener: Opener, prepared: Prepare
-) -> None:
-    store = opener(f"sqlite:///{run}/state/server-b/state.db", role=Role.SERVER_B)
-    prepared(store, ROUNDS, version=ROUNDS)
-    store.close()
-    found = facts(tmp_path / "x.json", run, exit_code=1)
-    assert [ledger.findings for ledger in found.ledgers] == [[], []]
-    assert found.differences
-    assert found.differences[0] in invoke(run, "--out", tmp_path / "x.html").output

@@ -10,37 +10,25 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
-from tests.integration.store.conftest import (
-    MODEL,
-    NEXT,
-    SHARE,
-    A,
-    B,
-    Bind,
-    C,
-    Opener,
-    Prepare,
-    charge,
-    voided,
-)
+from tests.rig import stores
 from tests.rig.keys import signatures
+from tests.rig.stores import MODEL, NEXT, ROSTER, SHARE, A, B, C, Opener, charge, prepared, voided
 
 from precad.aggregator.server_messages import CoinCommitment, SignedMessage
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
 from precad.common.identifiers import Role
 from precad.common.identity.signatures import SignedKind
-from precad.common.roster import Roster
 from precad.common.task import Task
 
 
-def test_what_owners_ask_is_as_new_as_the_last_write(store: Store, prepared: Prepare) -> None:
+def test_what_owners_ask_is_as_new_as_the_last_write(store: Store) -> None:
     """Looks are kept from one write to the next."""
 
     def asked() -> tuple[object, ...]:
-        account = store.statements.account_of(A, 1, 1)
+        account, charged = store.statements.account_of(A, 1, 1), store.ledger.charges_in(0)
         return (
-            (store.ledger.charges_in(0).get(A, 0), store.ledger.charges_in(0).get(C, 0)),
+            (charged.get(A, 0), charged.get(C, 0)),
             (store.versions.opened(0), account.opened, account.charged),
             (store.attempts.next_number(), store.statements.promised_version()),
         )
@@ -56,33 +44,26 @@ def test_what_owners_ask_is_as_new_as_the_last_write(store: Store, prepared: Pre
     assert asked() == asked() == ((1, 0), (1, 1, (1,)), (7, 1))
 
 
-def test_what_is_heard_of_from_two_sides_at_once_never_falls(
+def test_what_is_heard_and_counted_from_two_sides_at_once_never_falls(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Owners' openings and the dealer's word come on two threads, each after a look of its own."""
-    look, between = store.attempts.next_number, [20]
 
-    def looked() -> int:
-        found = look()
-        while between:
-            store.attempts.hear(between.pop())
-        return found
+    def between(part: Any, name: str, other: Callable[[], None]) -> None:
+        look = getattr(part, name)
 
-    monkeypatch.setattr(store.attempts, "next_number", looked)
+        def looked(*given: int) -> int:
+            found: int = look(*given)
+            monkeypatch.undo()
+            other()
+            return found
+
+        monkeypatch.setattr(part, name, looked)
+
+    between(store.attempts, "next_number", lambda: store.attempts.hear(20))
     store.attempts.hear(12)
     assert store.attempts.next_number() == 21
-
-
-def test_what_was_opened_never_falls(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, between = store.versions.opened, [5]
-
-    def looked(version: int) -> int:
-        found = look(version)
-        while between:
-            store.versions.raise_opened(version, between.pop())
-        return found
-
-    monkeypatch.setattr(store.versions, "opened", looked)
+    between(store.versions, "opened", lambda: store.versions.raise_opened(1, 5))
     store.versions.raise_opened(1, 3)
     assert (store.versions.opened(1), store.versions.all_opened()) == (5, 5)
 
@@ -102,122 +83,99 @@ def test_a_look_that_fails_inside_of_a_change_breaks_the_change(store: Store) ->
     assert store.attempts.next_number() == 0
 
 
-def test_the_witness_is_the_newest_head_of_the_other_server(
-    store: Store, prepared: Prepare, bind: Bind
-) -> None:
+def test_the_witness_is_the_newest_head_of_the_other_server(store: Store) -> None:
     assert store.attempts.their_head() is None
-    prepared(store, 0)
-    bind(store, 0)
+    stores.released(store)
     first = store.attempts.their_head()
+    prepared(store, 1, 1)
     assert first is not None
-    store.attempts.finish(0, NEXT)
-    prepared(store, 1, version=1)
     assert store.attempts.their_head() == first
-    bind(store, 1, 1)
+    stores.bound(store, 1, 1)
     assert store.attempts.their_head() not in (None, first)
 
 
-def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(
-    opener: Opener, prepared: Prepare, bind: Bind
-) -> None:
+def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(opener: Opener) -> None:
     a, b = opener("sqlite://"), opener("sqlite://", role=Role.SERVER_B)
+
+    def histories(store: Store) -> list[Any]:
+        return [store.ledger.history(t) for t in range(4)]
+
     for store in (a, b):
-        prepared(store, 0)
-        bind(store, 0)
-        store.attempts.finish(0, NEXT)
+        stores.released(store)
     # One has voided, one has learned it: another order, the same facts.
-    prepared(a, 1, version=1)
+    prepared(a, 1, 1)
     a.attempts.void(1, 1)
     b.attempts.learn([charge(2, 1, A), voided(1, 1)])
     a.attempts.learn([charge(2, 1, A)])
-    before = [a.ledger.history(t) for t in range(4)]
-    assert (before, len(set(before))) == ([b.ledger.history(t) for t in range(4)], 4)
+    before = histories(a)
+    assert (before, len(set(before))) == (histories(b), 4)
     assert a.ledger.head().head != b.ledger.head().head
     # What is learned changes the history after it alone.
     a.attempts.learn([charge(5, 2, C)])
-    after = [a.ledger.history(t) for t in range(4)]
-    assert before[:3] == after[:3]
-    assert before[3] != after[3]
+    after = histories(a)
+    assert (before[:3] == after[:3], before[3] == after[3]) == (True, False)
 
 
-def test_opened_attempts_are_counted_by_version(store: Store) -> None:
-    assert store.versions.opened(3) == 0
-    assert [store.versions.count_opened(3, attempt) for attempt in (0, 1)] == [1, 2]
-    assert store.versions.count_opened(4, 2) == 1
+def test_opened_attempts_are_counted_and_words_kept_by_version(store: Store) -> None:
+    versions = store.versions
+    assert versions.opened(3) == 0
+    counted = [versions.count_opened(*each) for each in ((3, 0), (3, 1), (4, 2))]
     # The other server has counted more, or fewer: the larger number stays.
-    store.versions.raise_opened(3, 5)
-    store.versions.raise_opened(3, 2)
-    assert [store.versions.opened(t) for t in (3, 4)] == [5, 1]
+    versions.raise_opened(3, 5)
+    versions.raise_opened(3, 2)
+    assert (counted, versions.opened(3), versions.opened(4)) == ([1, 2, 1], 5, 1)
     assert store.statements.account_of(A, 0, 0).opened == 6
+    # A word reaches as far as it says.
+    assert versions.allowed(Permission.ATTEMPTS, 2) == -1
+    versions.allow(Permission.ATTEMPTS, 2, 7)
+    versions.allow(Permission.ATTEMPTS, 2, 9)
+    asked = ((Permission.ATTEMPTS, 2), (Permission.ATTEMPTS, 3), (Permission.COIN, 2))
+    assert [versions.allowed(*each) for each in asked] == [9, -1, -1]
 
 
-def test_a_word_reaches_as_far_as_it_says(store: Store) -> None:
-    assert store.versions.allowed(Permission.ATTEMPTS, 2) == -1
-    store.versions.allow(Permission.ATTEMPTS, 2, 7)
-    store.versions.allow(Permission.ATTEMPTS, 2, 9)
-    assert store.versions.allowed(Permission.ATTEMPTS, 2) == 9
-    assert (
-        store.versions.allowed(Permission.ATTEMPTS, 3)
-        == store.versions.allowed(Permission.COIN, 2)
-        == -1
-    )
-
-
-def coins(task: Task) -> tuple[SignedMessage, SignedMessage]:
+def coins(task: Task) -> list[SignedMessage]:
     other = signatures(task.digest, Role.SERVER_B)
-    one, two = (
+    return [
         other.sign(
-            SignedKind.COIN_COMMITMENT, CoinCommitment(task="00" * 32, version=2, digest=d * 32)
+            SignedKind.COIN_COMMITMENT, CoinCommitment(task="00" * 32, version=2, digest=digit * 32)
         )
-        for d in ("01", "02")
-    )
-    return one, two
+        for digit in ("01", "02")
+    ]
 
 
-def test_the_first_commitment_to_a_coin_stays_until_both_operators_discard_it(
-    store: Store, task: Task
-) -> None:
+def test_the_first_commitment_to_a_coin_stays_until_discarded(store: Store, task: Task) -> None:
     first, second = coins(task)
-    store.versions.keep_commitment(2, first)
-    store.versions.keep_commitment(2, second)
-    assert store.versions.commitment(2) == first
-    assert store.versions.commitment(1) is None
-    store.versions.keep_opening(2, first, own=False)
-    store.versions.keep_opening(2, second, own=True)
-    assert (
-        store.versions.coin_opening(2, own=False),
-        store.versions.coin_opening(2, own=True),
-    ) == (first, second)
-    assert store.versions.redrawn_coins() == 0
-    store.versions.discard_coin(2)
-    assert store.versions.redrawn_coins() == 1
-    assert store.versions.commitment(2) is None
-    assert store.versions.coin_opening(2, own=False) is None
-    assert store.versions.coin_opening(2, own=True) is None
-    store.versions.keep_commitment(2, second)
-    assert store.versions.commitment(2) == second
+    versions = store.versions
+
+    def kept() -> tuple[Any, ...]:
+        openings = (versions.coin_opening(2, own=own) for own in (False, True))
+        return versions.commitment(2), *openings, versions.redrawn_coins()
+
+    versions.keep_commitment(2, first)
+    versions.keep_commitment(2, second)
+    assert versions.commitment(1) is None
+    versions.keep_opening(2, first, own=False)
+    versions.keep_opening(2, second, own=True)
+    assert kept() == (first, first, second, 0)
+    versions.discard_coin(2)
+    assert kept() == (None, None, None, 1)
+    versions.keep_commitment(2, second)
+    assert versions.commitment(2) == second
 
 
 # --- every database ----------------------------------------------------------------------------
 
 
-def live(
-    store: Store, task: Task, prepared: Prepare, bind: Bind, enrol: Callable[[Store], Store]
-) -> Store:
-    enrol(store)
-    prepared(store, 0)
-    bind(store, 0)
-    store.attempts.finish(0, NEXT)
+def live(store: Store, task: Task) -> Store:
+    stores.released(stores.enrolled(store))
     store.versions.confirm(1)
     store.attempts.drop_shares(store.versions.confirmed())
     store.attempts.begin(1, 1, 3, NEXT)
     store.attempts.abandon_open()
-    prepared(store, 2, version=1)
+    prepared(store, 2, 1)
     store.attempts.void(1, 2)
-    prepared(store, 3, version=1)
-    bind(store, 3, 1)
-    store.attempts.write_off(3)
-    prepared(store, 4, version=1)
+    stores.lost(store, 3, 1)
+    prepared(store, 4, 1)
     store.attempts.settle(4)
     store.attempts.learn([charge(6, 1, C), voided(7, 1)])
     store.attempts.charge_unknown(charge(8, 0, A))
@@ -234,16 +192,16 @@ def live(
     store.versions.discard_coin(1)
     store.versions.keep_model_seal(1, first)
     store.attempts.spend(3, 0)
-    prepared(store, 11, version=2, share=SHARE[::-1])
-    bind(store, 11, 2)
+    prepared(store, 11, 2, SHARE[::-1])
+    stores.bound(store, 11, 2)
     return store
 
 
-def answers(store: Store) -> dict[str, Any]:
-    """All that it can be asked, but for what depends on random salts."""
+def answers(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All that it can be asked; apart, what depends on random salts or is signed anew."""
     versions, attempts, ledger, kept = range(4), store.attempts, store.ledger, store.versions
     roster, account_of = store.enrolment.roster(), store.statements.account_of
-    return {
+    alike = {
         "enrolment": (store.enrolment.claims().digest(), roster and roster.digest()),
         "attempts": (attempts.states(), attempts.by_state(), attempts.next_number()),
         "unused": (attempts.unused_here(), [attempts.count_of(t) for t in versions]),
@@ -254,43 +212,31 @@ def answers(store: Store) -> dict[str, Any]:
         "rejected": (attempts.rejections(), attempts.rejected_clients()),
         "history": [ledger.history(t) for t in versions],
         "length": ledger.head().length,
-        "witness": attempts.their_head() is not None,
         "uncharged": ledger.uncharged_versions(3),
         "opened": [kept.opened(t) for t in versions],
-        "coin": [
-            (kept.commitment(t), kept.coin_opening(t, own=False), kept.was_redrawn(t))
-            for t in versions
-        ],
-        "redrawn": kept.redrawn_coins(),
+        "redrawn": (kept.redrawn_coins(), [kept.was_redrawn(t) for t in versions]),
         "allowed": [kept.allowed(word, t) for word in Permission for t in versions],
-        "model": (kept.model_seal(1), kept.confirmed(), store.statements.promised_version()),
+        "said": (kept.confirmed(), store.statements.promised_version()),
+    }
+    return alike, {
+        "coin": [(kept.commitment(t), kept.coin_opening(t, own=False)) for t in versions],
+        "model": kept.model_seal(1),
+        "heads": (ledger.head(), attempts.their_head()),
     }
 
 
 def test_every_database_gives_the_same_answers_also_after_a_restart(
-    durable_url: str,
-    opener: Opener,
-    task: Task,
-    enrolled: Callable[[Store], Store],
-    prepared: Prepare,
-    bind: Bind,
-    roster: Roster,
+    durable_url: str, opener: Opener, task: Task
 ) -> None:
     """So what the other tests show of one in memory holds for each."""
-    told = live(opener("sqlite://"), task, prepared, bind, enrolled)
-    store = live(opener(durable_url), task, prepared, bind, enrolled)
-    expected = answers(told)
-    assert expected["enrolment"] == (roster.digest(), roster.digest())
-    unlike = {"coin", "model"}  # signed anew
+    expected, _ = answers(live(opener("sqlite://"), task))
+    store = live(opener(durable_url), task)
     found = answers(store)
-    assert {k: v for k, v in found.items() if k not in unlike} == {
-        k: v for k, v in expected.items() if k not in unlike
-    }
-    assert [found["coin"][t][2] for t in range(4)] == [expected["coin"][t][2] for t in range(4)]
-    kept = store.ledger.head(), store.attempts.their_head()
+    assert expected["enrolment"] == (ROSTER.digest(), ROSTER.digest())
+    assert found[0] == expected
+    assert None not in found[1]["heads"]
     store.close()
-    again = opener(durable_url)
-    assert (answers(again), (again.ledger.head(), again.attempts.their_head())) == (found, kept)
+    assert answers(opener(durable_url)) == found
 
 
 def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener: Opener) -> None:
@@ -310,9 +256,7 @@ def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener:
     assert opener(url).attempts.next_number() == 1
 
 
-def test_what_a_round_asks_takes_as_many_steps_of_the_database_after_many_rounds(
-    store: Store, prepared: Prepare
-) -> None:
+def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(store: Store) -> None:
     """Sums and indexes: no earlier round's charges are looked through."""
 
     def steps_of(version: int) -> int:
@@ -326,7 +270,7 @@ def test_what_a_round_asks_takes_as_many_steps_of_the_database_after_many_rounds
             return 0
 
         driver.set_progress_handler(step, 1)
-        prepared(store, version, version=version)
+        prepared(store, version, version)
         assert (store.ledger.participations()[A], store.ledger.re_releases()) == (version + 1, {})
         assert store.ledger.charges_in(version) == {A: 1, B: 1}
         store.ledger.history(version)

@@ -1,0 +1,76 @@
+"""What tests write into a server's store: three wards' claims, and attempts as far as they say."""
+
+from collections.abc import Callable
+
+from sqlalchemy import create_engine, text
+from tests.rig.aggregators import head_of
+from tests.rig.keys import signatures
+
+from precad.aggregator.server_messages import Fact
+from precad.aggregator.store import Store
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.signatures import SignedKind
+from precad.common.roster import Enrolment, Roster
+
+MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
+WARDS = A, B, C = tuple(ClientId(f"ward-{letter}") for letter in "abc")
+RATES = (0.2, 0.1, 1 / 30)
+"""The third is one that no decimal writes exactly."""
+ROSTER = Roster({w: Enrolment(w, 100, rate) for w, rate in zip(WARDS, RATES, strict=True)})
+SHARE = bytes(range(64))
+Opener = Callable[..., Store]
+
+
+def charge(attempt: int, version: int, *clients: ClientId) -> Fact:
+    names = tuple(client.name for client in clients)
+    return Fact(version=version, attempt=attempt, voided=False, clients=names)
+
+
+def voided(attempt: int, version: int) -> Fact:
+    return Fact(version=version, attempt=attempt, voided=True)
+
+
+def tamper(url: str, *statements: str) -> None:
+    """As whoever may write to the database."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+def enrolled(store: Store) -> Store:
+    for enrolment in ROSTER.values():
+        store.enrolment.claim(enrolment)
+    store.enrolment.freeze(ROSTER)
+    return store
+
+
+def prepared(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) -> None:
+    """Two wards are valid, the third is absent."""
+    store.attempts.begin(number, version, 3, MODEL)
+    store.attempts.prepare(number, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
+
+
+def bound(store: Store, number: int = 0, version: int = 0, *, sent: bool = True) -> None:
+    """Both have countersigned, and the share has left."""
+    head = head_of(store.task.digest, version, number, valid_set=str(VALID_SET))
+    other = signatures(store.task.digest, Role.SERVER_B)
+    store.attempts.countersign(number, head, other.sign(SignedKind.HEAD, head))
+    if sent:
+        store.attempts.sent(number, other.sign(SignedKind.COUNTERSIGNATURE, head))
+
+
+def lost(store: Store, number: int = 0, version: int = 0) -> None:
+    """Sent, and written off."""
+    prepared(store, number, version)
+    bound(store, number, version)
+    store.attempts.write_off(number)
+
+
+def released(store: Store, number: int = 0, version: int = 0) -> None:
+    """From the beginning to the next model."""
+    prepared(store, number, version)
+    bound(store, number, version)
+    store.attempts.finish(number, NEXT)
