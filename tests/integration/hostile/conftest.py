@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from tests.rig.loop import LoopThread
 
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.peer_transport import add_link_to_server
 from precad.aggregator.rpc.process import PeerService, make_port, open_session
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.task import Task
@@ -33,15 +32,6 @@ class Running:
     address: str
     port: GuardedPort
     session: Session | None
-
-    def open_round(self, number: int, *clients: str) -> None:
-        """Take submissions for a round; nobody plays the rest of it."""
-        assert self.session is not None
-        cohort = [ClientId(name) for name in clients]
-        current = self.session.model_store.current
-        self.session.inbox.open(
-            Opened(number, current.version, tuple(cohort), current.digest, frozenset())
-        )
 
 
 @dataclass(slots=True)
@@ -70,30 +60,29 @@ class Site:
             running.session.store.close()
 
     async def _start(self, role: Role, limits: Limits | None, rate: CallRate | None) -> Running:
+        session = None
         if role is Role.DEALER:
             identity = self.identity("dealer")
             port = GuardedPort("the dealer", identity, rate=rate)
             DealingService(self.task, DealerRole.of(self.task), identity).add_to(port.server)
             add_health(port.server, identity, lambda: True)
-            session = None
         else:
-            session = open_session(role, self._settings(role))
+            values: dict[str, Any] = {
+                "task": self.folder / "task.toml",
+                "identity": self.folder / "keys" / role.value,
+                "listen": NOWHERE,
+                "dealer": NOWHERE,
+                "state": self.folder / "state" / role.value,
+            }
+            of_a = role is Role.SERVER_A
+            settings = (
+                ServerASettings(**values, server_b=NOWHERE) if of_a else ServerBSettings(**values)
+            )
+            session = open_session(role, settings)
             port = make_port(session, limits, rate)
-            if role is Role.SERVER_B:
+            if not of_a:
                 add_link_to_server(PeerService(session).link, port.server)
         return Running(f"127.0.0.1:{await port.listen('127.0.0.1:0')}", port, session)
-
-    def _settings(self, role: Role) -> ServerASettings | ServerBSettings:
-        values: dict[str, Any] = {
-            "task": self.folder / "task.toml",
-            "identity": self.folder / "keys" / role.value,
-            "listen": NOWHERE,
-            "dealer": NOWHERE,
-            "state": self.folder / "state" / role.value,
-        }
-        if role is Role.SERVER_A:
-            return ServerASettings(**values, server_b=NOWHERE)
-        return ServerBSettings(**values)
 
 
 MakeSite = Callable[..., Site]

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +82,11 @@ class Bench:
         for channel in self._channels.values():
             channel.close()
 
-    def stub(self, who: str) -> AggregationStub:
+    def channel(self, who: str) -> grpc.Channel:
         if who not in self._channels:
             identity = self.site.identity(who)
             self._channels[who] = open_channel(self.server.address, identity, self.role)
-        return AggregationStub(self._channels[who])
+        return self._channels[who]
 
     def submission(
         self, who: str = "ward-2", number: int = ROUND, model: Digest | None = None
@@ -99,20 +98,18 @@ class Bench:
         )
         return pair[0] if self.role is Role.SERVER_A else pair[1]
 
-    def pieces(self, submission: Submission, count: int = 4) -> list[pb.SubmissionPiece]:
-        """The header, and for server B the body in ``count`` equal pieces."""
-        header = next(iter(upload_pieces(submission)))
+    def pieces(self, who: str = "ward-2", **given: Any) -> list[pb.SubmissionPiece]:
+        """Of a submission: the header, and for server B the body in four equal pieces."""
+        submission = self.submission(who, **given)
         data = body_of(submission)
-        size = max(1, len(data) // count)
-        return [
-            header,
-            *(pb.SubmissionPiece(body=data[i : i + size]) for i in range(0, len(data), size)),
-        ]
+        size = max(1, len(data) // 4)
+        parts = (data[i : i + size] for i in range(0, len(data), size))
+        return [next(iter(upload_pieces(submission))), *(pb.SubmissionPiece(body=p) for p in parts)]
 
     def submit(self, pieces: Any, who: str = "ward-2") -> str:
         """The receipt's rejection, ``""`` when held, or the status code's name."""
         try:
-            receipt = self.stub(who).Submit(iter(pieces), timeout=CALL_S)
+            receipt = AggregationStub(self.channel(who)).Submit(iter(pieces), timeout=CALL_S)
         except grpc.RpcError as error:
             return str(error.code().name)
         assert not receipt.rejection or receipt.detail
@@ -126,79 +123,51 @@ class Bench:
     def closed(self) -> tuple[bool, Submission | Rejection]:
         """Whether the honest client's submission is held, and what the hostile one's came to."""
         collected = self.server.session.inbox.close()
-        honest = collected[HONEST]
-        hostile: Submission | Rejection = collected[HOSTILE]
-        for held in (honest, hostile):
+        for held in collected.values():
             if isinstance(held, Submission):
                 held.discard()
-        return isinstance(honest, Submission), hostile
+        return isinstance(collected[HONEST], Submission), collected[HOSTILE]
 
     def spooled(self) -> list[Path]:
         return list((self.site.folder / "state" / self.role.value / "spool").glob("*"))
 
 
-def header_with(**changes: Any) -> Callable[[Bench], Pieces]:
+Make = Callable[[Bench], Pieces]
+
+
+def header_with(*cleared: str, of: str = "ward-2", **changes: Any) -> Make:
+    """A good submission's, but for some fields; functions get the bench."""
+
     def make(bench: Bench) -> Pieces:
-        header, *body = bench.pieces(bench.submission())
+        header, *body = bench.pieces(of)
+        for field in cleared:
+            header.header.ClearField(field)
         for field, value in changes.items():
-            setattr(header.header, field, value)
+            setattr(header.header, field, value(bench) if callable(value) else value)
         return [header, *body]
 
     return make
 
 
-def body_as(order: Callable[[list[pb.SubmissionPiece]], Pieces]) -> Callable[[Bench], Pieces]:
+def body_as(order: Callable[[list[pb.SubmissionPiece]], Pieces]) -> Make:
     """A good header, then a body's pieces otherwise; at server A, which takes none, of zeros."""
 
     def make(bench: Bench) -> Pieces:
-        header, *body = bench.pieces(bench.submission())
+        header, *body = bench.pieces()
         return [header, *order(body or [pb.SubmissionPiece(body=bytes(8))] * 4)]
 
     return make
 
 
-def unsigned(bench: Bench) -> Pieces:
-    header, *body = bench.pieces(bench.submission())
-    header.header.ClearField("signature")
-    header.header.ClearField("certificates")
-    return [header, *body]
+def of(**given: Any) -> Make:
+    return lambda bench: bench.pieces(**given)
 
 
-def for_round(number: int) -> Callable[[Bench], Pieces]:
-    return lambda bench: bench.pieces(bench.submission(number=number))
-
-
-def with_anothers_signature(bench: Bench) -> Pieces:
-    """The honest client's header, body and nonce under the hostile one's name."""
-    header, *body = bench.pieces(bench.submission("ward-1"))
-    header.header.client = "ward-2"
-    return [header, *body]
-
-
-def with_anothers_nonce(bench: Bench) -> Pieces:
-    header, *body = bench.pieces(bench.submission())
-    header.header.nonce = bench.submission("ward-1").context.nonce
-    return [header, *body]
-
-
-def with_anothers_commitment(bench: Bench) -> Pieces:
-    one, two = bench.submission(), bench.submission()
-    header = replace(one.header, commitment_b=two.header.commitment_b)
-    return bench.pieces(replace(one, header=header))
-
-
-def on_a_forged_model(bench: Bench) -> Pieces:
-    return bench.pieces(bench.submission(model=Digest(b"\7" * 32)))
-
-
-Refused = tuple[Callable[[Bench], Pieces], str, Rejection]
-
-
-def refused(make: Callable[[Bench], Pieces], why: Rejection) -> Refused:
+def refused(make: Make, why: Rejection) -> tuple[Make, str, Rejection]:
     return make, why.value, why
 
 
-def unread(make: Callable[[Bench], Pieces], answer: str) -> Refused:
+def unread(make: Make, answer: str) -> tuple[Make, str, Rejection]:
     """It isn't known to be this round's and this client's: nothing came of that client's."""
     return make, answer, Rejection.ABSENT
 
@@ -208,7 +177,7 @@ UPLOADS = {
     "nothing": unread(lambda _: [], "truncated"),
     "no header": unread(lambda _: [pb.SubmissionPiece(body=b"x")], "malformed"),
     "a piece that is neither": unread(lambda _: [pb.SubmissionPiece()], "malformed"),
-    "header twice": refused(lambda b: [b.pieces(b.submission())[0]] * 2, MALFORMED),
+    "header twice": refused(lambda b: [b.pieces()[0]] * 2, MALFORMED),
     "too long": refused(body_as(lambda s: [*s, s[0]]), MALFORMED),
     "reordered": refused(body_as(lambda s: s[::-1]), MALFORMED),
     "repeated": refused(body_as(lambda s: [s[0], s[0], *s[2:]]), MALFORMED),
@@ -221,15 +190,19 @@ UPLOADS = {
     "another commitment": refused(header_with(commitment_b=bytes(32)), UNSIGNED),
     "another body digest": refused(header_with(body_digest=bytes(32)), UNSIGNED),
     "another version": refused(header_with(version=1), Rejection.WRONG_ATTEMPT),
-    "no signature": refused(unsigned, UNSIGNED),
+    "no signature": refused(header_with("signature", "certificates"), UNSIGNED),
     "a made-up signature": refused(header_with(signature=b"1"), UNSIGNED),
-    "another's signature": refused(with_anothers_signature, UNSIGNED),
-    "another's commitment": refused(with_anothers_commitment, UNSIGNED),
-    "another's nonce": refused(with_anothers_nonce, UNSIGNED),
-    "stale round": unread(for_round(ROUND - 1), "wrong-attempt"),
-    "future round": unread(for_round(ROUND + 1), "wrong-attempt"),
-    "the last round there is": unread(for_round(2**64 - 1), "wrong-attempt"),
-    "forged model digest": refused(on_a_forged_model, Rejection.WRONG_MODEL),
+    "another's signature": refused(header_with(of="ward-1", client="ward-2"), UNSIGNED),
+    "another's commitment": refused(
+        header_with(commitment_b=lambda b: b.submission().header.commitment_b.value), UNSIGNED
+    ),
+    "another's nonce": refused(
+        header_with(nonce=lambda b: b.submission("ward-1").context.nonce), UNSIGNED
+    ),
+    "stale round": unread(of(number=ROUND - 1), "wrong-attempt"),
+    "future round": unread(of(number=ROUND + 1), "wrong-attempt"),
+    "the last round there is": unread(of(number=2**64 - 1), "wrong-attempt"),
+    "forged model digest": refused(of(model=Digest(b"\7" * 32)), Rejection.WRONG_MODEL),
     "another task": unread(header_with(task_digest=b"\1" * 32), "wrong-task"),
     "another's name": unread(header_with(client="ward-1"), "PERMISSION_DENIED"),
     "no name": unread(header_with(client="x" * 100_000), "INVALID_ARGUMENT"),
@@ -245,21 +218,21 @@ def test_a_bad_upload_is_refused_with_its_reason_and_counted(bench: Bench, kind:
 
 
 def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
-    header = bench.pieces(bench.submission())[0]
+    header = bench.pieces()[0]
     large = pb.SubmissionPiece(body=bytes((2 << 20) + 1))
     assert bench.submit([header, large]) == "RESOURCE_EXHAUSTED"
     assert bench.submit([large]) == "RESOURCE_EXHAUSTED"
     bench.honest_submits()
     honest, hostile = bench.closed()
-    assert honest
     # The header was all that server A wanted.
     held = isinstance(hostile, Submission)
-    assert held if bench.role is Role.SERVER_A else hostile is Rejection.TRUNCATED
+    assert (honest, held) == (True, bench.role is Role.SERVER_A)
+    assert held or hostile is Rejection.TRUNCATED
 
 
 def test_more_calls_at_once_than_one_caller_may_have(bench: Bench) -> None:
     released = threading.Event()
-    header = bench.pieces(bench.submission())[0]
+    header = bench.pieces()[0]
 
     def waiting() -> Iterator[pb.SubmissionPiece]:
         yield header
@@ -278,7 +251,8 @@ def test_more_calls_at_once_than_one_caller_may_have(bench: Bench) -> None:
 
 def test_watches_without_end_are_refused_after_two(bench: Bench) -> None:
     request = pb.WatchRequest(task_digest=bench.site.task.digest.value, client="ward-2")
-    watches = [bench.stub("ward-2").Watch(request, timeout=CALL_S) for _ in range(20)]
+    stub = AggregationStub(bench.channel("ward-2"))
+    watches = [stub.Watch(request, timeout=CALL_S) for _ in range(20)]
     until(lambda: sum(watch.is_active() for watch in watches) == 2, "18 refusals")
     # Which two came first is the network's affair.
     refused = [watch for watch in watches if not watch.is_active()]
@@ -289,20 +263,19 @@ def test_watches_without_end_are_refused_after_two(bench: Bench) -> None:
     assert bench.closed()[0]
 
 
+def dialled(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=CALL_S)
+
+
 @contextmanager
 def flood(address: str, silent: int, half_open: int) -> Iterator[list[socket.socket]]:
     """Connections that say nothing, and ones that begin a TLS handshake and stop."""
-    host, _, port = address.rpartition(":")
     hello = bytes.fromhex("16030100c8010000c40303") + bytes(20)
     with ExitStack() as stack:
-        sockets = []
-        for number in range(silent + half_open):
-            opened = stack.enter_context(
-                socket.create_connection((host, int(port)), timeout=CALL_S)
-            )
-            if number < half_open:
-                opened.sendall(hello)
-            sockets.append(opened)
+        sockets = [stack.enter_context(dialled(address)) for _ in range(silent + half_open)]
+        for each in sockets[:half_open]:
+            each.sendall(hello)
         yield sockets
 
 
@@ -330,9 +303,7 @@ def test_no_client_adds_a_stream_to_the_servers_link(bench: Bench) -> None:
     """Also where it knows the link's name, which server B tells server A alone."""
 
     def link(who: str, said: str) -> Any:
-        identity = bench.site.identity(who)
-        channel = stack.enter_context(open_channel(bench.server.address, identity, bench.role))
-        stream: Any = channel.stream_stream(METHOD)
+        stream: Any = bench.channel(who).stream_stream(METHOD)
         return stream(nothing(), metadata=(("precad-link", said),), timeout=CALL_S)
 
     def nothing() -> Iterator[bytes]:
@@ -355,9 +326,8 @@ def test_no_client_adds_a_stream_to_the_servers_link(bench: Bench) -> None:
 
 
 def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(bench: Bench) -> None:
-    host, _, port = bench.server.address.rpartition(":")
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(5000), bytes(100)):
-        with socket.create_connection((host, int(port)), timeout=CALL_S) as opened:
+        with dialled(bench.server.address) as opened:
             opened.sendall(garbage)
             ended(opened)
     bench.honest_submits()
@@ -366,7 +336,7 @@ def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(bench: Ben
 
 def test_memory_and_spool_stay_bounded_through_many_broken_uploads(bench: Bench) -> None:
     # One header, over and over: a second one would be a duplicate. Server A takes no body.
-    header, *body = bench.pieces(bench.submission())
+    header, *body = bench.pieces()
     at_a = bench.role is Role.SERVER_A
     bad = Rejection.MALFORMED if at_a else Rejection.TRUNCATED
 
@@ -388,7 +358,7 @@ def test_everything_at_once_and_the_honest_client_still_counts(bench: Bench) -> 
     stop = threading.Event()
     answers: list[str] = []
 
-    def storm(makers: Sequence[Callable[[Bench], Pieces]]) -> None:
+    def storm(makers: Sequence[Make]) -> None:
         for make in itertools.cycle(makers):
             if stop.is_set():
                 return
@@ -405,29 +375,27 @@ def test_everything_at_once_and_the_honest_client_still_counts(bench: Bench) -> 
             each.result()
     assert "" not in answers
     honest, hostile = bench.closed()
-    assert honest
-    assert isinstance(hostile, Rejection)
+    assert (honest, isinstance(hostile, Rejection)) == (True, True)
 
 
 def test_nothing_is_taken_between_rounds(bench: Bench) -> None:
     bench.server.session.inbox.cancel()
     for number in (0, ROUND, ROUND + 1):
-        assert bench.submit(bench.pieces(bench.submission(number=number))) == "wrong-attempt"
+        assert bench.submit(bench.pieces(number=number)) == "wrong-attempt"
     bench.server.session.inbox.open(Opened(ROUND, 0, (HONEST, HOSTILE), bench.model, frozenset()))
 
 
 def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:
     here = make_site(site.task, *WARDS)
     with Bench(here, here.start(Role.SERVER_B)).round() as before:
-        captured = before.pieces(before.submission())
+        captured = before.pieces()
         assert (before.submit(captured), len(before.spooled())) == ("", 1)
     here.stop(before.server)
     with Bench(here, here.start(Role.SERVER_B)).round(ROUND + 1) as after:
         assert (after.spooled(), after.submit(captured)) == ([], "wrong-attempt")
         captured[0].header.attempt = ROUND + 1
         assert after.submit(captured) == "bad-signature"
-        fresh = after.submission("ward-1", ROUND + 1)
-        assert after.submit(after.pieces(fresh), "ward-1") == ""
+        assert after.submit(after.pieces("ward-1", number=ROUND + 1), "ward-1") == ""
         assert after.closed() == (True, Rejection.BAD_SIGNATURE)
 
 
@@ -437,7 +405,7 @@ def test_endless_empty_pieces_end_with_the_rounds_time(make_site: Any, make_task
         before, never = resident_mib(os.getpid()), threading.Event()
 
         def endless() -> Iterator[pb.SubmissionPiece]:
-            yield bench.pieces(bench.submission())[0]
+            yield bench.pieces()[0]
             while not never.wait(0.001):
                 yield pb.SubmissionPiece(body=b"")
 

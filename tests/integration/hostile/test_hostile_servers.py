@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import small_task
 from tests.rig.clock import LeapingClock
 from tests.rig.fake_server import FakeServer, opening, started
 from tests.rig.keys import identity
@@ -30,7 +31,6 @@ from precad.common.wire.messages import serves_first
 from precad.protos import precad_pb2 as pb
 
 D = 8
-OPEN, FINISHED = "open", "finished"
 
 
 @dataclass(slots=True)
@@ -40,24 +40,34 @@ class Pair:
     task: Task
     computed: int = 0
 
-    def budget(self) -> OwnAccount:
+    def of_task(self, **changes: Any) -> None:
+        self.task = self.a.task = self.b.task = small_task(D, changes)
+
+    def account(self) -> OwnAccount:
         return OwnAccount(self.task, 0.2, None, None)
 
     def pending(self) -> Pending:
         return Pending(self.task, ClientId("ward-1"))
 
-    def take_part(self, budget: OwnAccount, clock: Clock | None = None) -> Participation:
-        clock = LeapingClock() if clock is None else clock
+    def take_part(self, account: OwnAccount, clock: Clock | None = None) -> Participation:
+        clock = clock or LeapingClock()
         with self.servers() as servers:
             servers.check_task()
             servers.enrol(50, 0.2)
-            return take_part(servers, budget, self.pending(), self.update, clock=clock)
+            return take_part(servers, account, self.pending(), self.update, clock=clock)
 
-    def servers(self) -> Servers:
+    def servers(self, first: Role = Role.SERVER_A) -> Servers:
         ward = identity(Principal.client("ward-1"))
-        return Servers(
+        found = Servers(
             self.task, ClientId("ward-1"), self.a.address, self.b.address, ward, patience_s=5
         )
+        found.serves_first = first
+        return found
+
+    def fetch(self, first: Role = Role.SERVER_A, **how: Any) -> bytes:
+        """The first model, as both servers have it at the beginning."""
+        with self.servers(first) as servers:
+            return servers.fetch_model(0, Digest(self.a.model()), **how).tobytes()
 
     def update(self, view: RoundView) -> RingVector:
         assert view.theta.shape == (D,)
@@ -66,33 +76,20 @@ class Pair:
 
     def refuses(self, error: Any, says: str) -> None:
         """An owner that takes part ends with this error, and has computed and sent nothing."""
-        budget = self.budget()
+        account = self.account()
         with pytest.raises(error, match=says):
-            self.take_part(budget)
-        assert self.computed == 0
-        assert self.nothing_was_sent(budget)
-
-    def nothing_was_sent(self, budget: OwnAccount) -> bool:
-        return not self.a.uploads and not self.b.uploads and budget.participations == 0
+            self.take_part(account)
+        assert (self.computed, self.a.uploads, self.b.uploads) == (0, [], [])
+        assert account.participations == 0
 
 
 @pytest.fixture
-def pair(make_task: Any) -> Iterator[Pair]:
-    task, versions = make_task(D), dict[int, int]()
+def pair() -> Iterator[Pair]:
+    task, versions = small_task(D), dict[int, int]()
     theta, roles = initial_vector(task.model), (Role.SERVER_A, Role.SERVER_B)
     a, b = (FakeServer(role, task, theta, versions=versions) for role in roles)
     with started(a, b):
         yield Pair(a, b, task)
-
-
-def a_model_of_as_own(pair: Pair) -> None:
-    """With its right digest, to one client."""
-    pair.a.theta = pair.a.theta + 1
-
-
-def an_older_model(pair: Pair) -> None:
-    """The digest is of the version too: θ_0 can't be passed off as θ_1."""
-    pair.a.notices = [opening(0, pair.a.model(), version=1)]
 
 
 SERVED: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
@@ -108,6 +105,16 @@ SERVED: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
 """What a server serves in the model's place, and what is said of it."""
 
 
+def at(who: str, **values: Any) -> Callable[[Pair], None]:
+    """Spoil one server; functions get the pair."""
+
+    def spoil(pair: Pair) -> None:
+        for name, value in values.items():
+            setattr(getattr(pair, who), name, value(pair) if callable(value) else value)
+
+    return spoil
+
+
 def at_the_end(pair: Pair) -> None:
     pair.a.rounds = 0
     pair.b.digest = Digest(b"\5" * 32)
@@ -115,24 +122,29 @@ def at_the_end(pair: Pair) -> None:
 
 WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
     "a server of the first wire version": (
-        lambda pair: setattr(pair.a, "wire_version", 0),
+        at("a", wire_version=0),
         rf"speaks wire version 1, this side {WIRE_VERSION}: upgrade precad at server A",
     ),
     "a server of a newer wire version": (
-        lambda pair: setattr(pair.b, "wire_version", WIRE_VERSION + 1),
+        at("b", wire_version=WIRE_VERSION + 1),
         rf"wire version {WIRE_VERSION + 1}, this side {WIRE_VERSION}: upgrade precad on this side",
     ),
     "a digest that differs between A and B": (
-        lambda pair: setattr(pair.b, "digest", Digest(b"\5" * 32)),
+        at("b", digest=Digest(b"\5" * 32)),
         r"server-b signed for attempt 0 of version 0 from model 0505.*nothing is sent",
     ),
-    "a model that only A has": (a_model_of_as_own, "nothing is sent"),
+    # With its right digest, to one client.
+    "a model that only A has": (at("a", theta=lambda pair: pair.a.theta + 1), "nothing is sent"),
     "a final model that they disagree about": (at_the_end, "nothing is sent"),
     "a model that is not the announced one": (
-        lambda pair: setattr(pair.a, "announced", b"\6" * 32),
+        at("a", announced=b"\6" * 32),
         "from 0606.* is open; nothing is sent",
     ),
-    "an older model under a newer version": (an_older_model, "of version 0 .* of version 1 from"),
+    # The digest is of the version too: θ_0 can't be passed off as θ_1.
+    "an older model under a newer version": (
+        at("a", notices=lambda pair: [opening(0, pair.a.model(), version=1)]),
+        "of version 0 .* of version 1 from",
+    ),
 }
 
 
@@ -157,8 +169,8 @@ def test_a_server_that_serves_something_else_is_passed_over_with_a_warning(
     served, says = SERVED[kind]
     bad = getattr(pair, first)
     pair.a.serves_first, bad.pieces = bad.role, served
-    result = pair.take_part(pair.budget())
-    assert (result.ended, result.submitted) == (FINISHED, 3)
+    result = pair.take_part(pair.account())
+    assert (result.ended, result.submitted) == ("finished", 3)
     assert result.model is not None
     assert result.model.theta.tobytes() == pair.a.theta.tobytes()
     warned = [each.getMessage() for each in caplog.records]
@@ -167,26 +179,21 @@ def test_a_server_that_serves_something_else_is_passed_over_with_a_warning(
 
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_one_server_gives_the_model_and_the_other_its_digest(pair: Pair, first: str) -> None:
-    serving = getattr(pair, first)
-    other = pair.b if first == "a" else pair.a
+    serving, other = (pair.a, pair.b) if first == "a" else (pair.b, pair.a)
     pair.a.serves_first = serving.role
-    pair.take_part(pair.budget())
-    asked = {fake.role: Counter(rpc for rpc, _ in fake.calls) for fake in (serving, other)}
+    pair.take_part(pair.account())
+    rpcs = ("FetchModel", "ModelDigest")
+    asked = [[Counter(rpc for rpc, _ in each.calls)[n] for n in rpcs] for each in (serving, other)]
     # Three rounds, whose model both have signed before it is fetched, and the final one.
-    assert asked[serving.role]["FetchModel"] == asked[other.role]["Opening"] + 1 == 4
-    assert asked[other.role]["ModelDigest"] == 1
-    assert not asked[serving.role]["ModelDigest"]
-    assert not asked[other.role]["FetchModel"]
+    assert asked == [[4, 0], [0, 1]]
+    assert Counter(rpc for rpc, _ in other.calls)["Opening"] == 3
 
 
 @pytest.mark.parametrize("amid", [False, True])
 def test_a_server_that_falls_silent_is_passed_over(
-    pair: Pair,
-    amid: bool,  # noqa: FBT001 -- a column
-    make_task: Any,
-    caplog: pytest.LogCaptureFixture,
+    pair: Pair, *, amid: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pair.task = pair.a.task = pair.b.task = make_task(D, {"deadlines.peer": 0.2})
+    pair.of_task(**{"deadlines.peer": 0.2})
     over = Event()
 
     def silent() -> Iterator[bytes]:
@@ -195,38 +202,29 @@ def test_a_server_that_falls_silent_is_passed_over(
         over.wait()
 
     pair.b.pieces = silent
-    with pair.servers() as servers:
-        servers.serves_first = Role.SERVER_B
-        try:
-            theta = servers.fetch_model(0, Digest(pair.a.model()))
-        finally:
-            over.set()
-    assert theta.tobytes() == pair.a.theta.tobytes()
+    try:
+        assert pair.fetch(Role.SERVER_B) == pair.a.theta.tobytes()
+    finally:
+        over.set()
     assert "server B served nothing for 0.2 s; fetching model 0 from server A" in caplog.text
 
 
-def test_a_model_that_keeps_coming_is_waited_for(pair: Pair, make_task: Any) -> None:
+def test_a_model_that_keeps_coming_is_waited_for(pair: Pair) -> None:
     """What counts is that some of it comes, not how much."""
-    pair.task = pair.a.task = pair.b.task = make_task(D, {"deadlines.peer": 60.0})
+    pair.of_task(**{"deadlines.peer": 60.0})
     pair.a.pieces = lambda: iter([bytes([each]) for each in to_bytes(pair.a.theta)])
-    with pair.servers() as servers:
-        theta = servers.fetch_model(0, Digest(pair.a.model()))
-    assert theta.tobytes() == pair.a.theta.tobytes()
+    assert pair.fetch() == pair.a.theta.tobytes()
     assert "FetchModel" not in dict(pair.b.calls)
 
 
 def test_a_server_that_is_gone_is_passed_over_where_both_signed_the_digest(pair: Pair) -> None:
     """And may come back where the other one serves something else."""
     pair.b.address = "localhost:1"
-    with pair.servers() as servers:
-        servers.serves_first = Role.SERVER_B
-        theta = servers.fetch_model(0, Digest(pair.a.model()), signed=True)
-        assert theta.tobytes() == pair.a.theta.tobytes()
-        pair.a.theta = pair.a.theta + 1
-        for first in (Role.SERVER_A, Role.SERVER_B):
-            servers.serves_first = first
-            with pytest.raises(PeerUnavailable, match="server B"):
-                servers.fetch_model(0, Digest(pair.b.model()), signed=True)
+    assert pair.fetch(Role.SERVER_B, signed=True) == pair.a.theta.tobytes()
+    pair.a.theta = pair.a.theta + 1
+    for first in (Role.SERVER_A, Role.SERVER_B):
+        with pair.servers(first) as servers, pytest.raises(PeerUnavailable, match="server B"):
+            servers.fetch_model(0, Digest(pair.b.model()), signed=True)
 
 
 @pytest.mark.parametrize("named", ["", "server-c", "dealer"])
@@ -236,41 +234,36 @@ def test_a_notice_that_names_another_party_to_serve_models(named: str) -> None:
 
 
 def test_a_digest_that_both_servers_have_signed_is_checked_and_not_asked_for(pair: Pair) -> None:
-    with pair.servers() as servers:
-        theta = servers.fetch_model(0, Digest(pair.a.model()), signed=True)
-        assert np.array_equal(theta, pair.a.theta)
-        pair.a.theta = pair.b.theta = pair.a.theta + 1
-        with pytest.raises(PeerViolation, match="nothing is sent"):
-            servers.fetch_model(0, Digest.of(b"another"), signed=True)
-    for fake in (pair.a, pair.b):
-        assert "ModelDigest" not in dict(fake.calls)
+    assert pair.fetch(signed=True) == pair.a.theta.tobytes()
+    pair.a.theta = pair.b.theta = pair.a.theta + 1
+    with pair.servers() as servers, pytest.raises(PeerViolation, match="nothing is sent"):
+        servers.fetch_model(0, Digest.of(b"another"), signed=True)
+    assert not [rpc for fake in (pair.a, pair.b) for rpc, _ in fake.calls if rpc == "ModelDigest"]
 
 
-def test_a_long_model_on_a_slow_line_has_the_tasks_time(pair: Pair, make_task: Any) -> None:
+def test_a_long_model_on_a_slow_line_has_the_tasks_time(pair: Pair) -> None:
     """A thousand owners who fetch at once, or 80 MB on a home's line, take longer than a call of
     one message may."""
-    pair.task = pair.a.task = pair.b.task = make_task(D, {"deadlines.collect": 1000.0})
-    with pair.servers() as servers:
-        servers.fetch_model(0, Digest(pair.a.model()))
+    pair.of_task(**{"deadlines.collect": 1000.0})
+    pair.fetch()
     (fetch_s,) = pair.a.fetch_s
     assert CALL_TIMEOUT_S < fetch_s <= 1000.0
 
 
+OTHER = small_task(D, {"privacy.noise_multiplier": 1.0})
+
+
 @pytest.mark.parametrize("who", ["a", "b"])
-def test_another_task_at_one_server(pair: Pair, make_task: Any, who: str) -> None:
-    other = make_task(D, {"privacy.noise_multiplier": 1.0})
-    getattr(pair, who).described = other
-    pair.refuses(TaskMismatch, str(other.digest))
+def test_another_task_at_one_server(pair: Pair, who: str) -> None:
+    getattr(pair, who).described = OTHER
+    pair.refuses(TaskMismatch, str(OTHER.digest))
 
 
-def test_a_task_that_changes_during_the_training(pair: Pair, make_task: Any) -> None:
-    budget = pair.budget()
-    with pair.servers() as servers:
-        servers.check_task()
-        pair.a.described = make_task(D, {"privacy.noise_multiplier": 1.0})
-        with pytest.raises(PeerViolation, match="task digest differs"):
-            take_part(servers, budget, pair.pending(), pair.update)
-    assert pair.nothing_was_sent(budget)
+def test_a_task_that_changes_during_the_training(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Servers, "enrol", lambda *_: setattr(pair.a, "described", OTHER))
+    pair.refuses(PeerViolation, "task digest differs")
 
 
 def test_servers_in_each_others_place(pair: Pair) -> None:
@@ -281,9 +274,9 @@ def test_servers_in_each_others_place(pair: Pair) -> None:
 def test_one_round_announced_often_is_answered_once(pair: Pair) -> None:
     pair.a.notices = [opening(7, pair.a.model())] * 5
     pair.a.rounds = 0
-    budget = pair.budget()
-    assert pair.take_part(budget).submitted == 1
-    assert budget.participations == len(pair.a.uploads) == 1
+    account = pair.account()
+    assert pair.take_part(account).submitted == 1
+    assert account.participations == len(pair.a.uploads) == 1
 
 
 def test_a_receipts_words_are_a_part_of_one_line(
@@ -291,7 +284,7 @@ def test_a_receipts_words_are_a_part_of_one_line(
 ) -> None:
     words = "\x1b[2K\r\u202eno\n2026-11-26 09:00:00 INFO finished; \u03b5 = .001"
     pair.a.receipt = pb.Receipt(rejection="malformed", detail=words)
-    pair.take_part(pair.budget())
+    pair.take_part(pair.account())
     messages = [record.getMessage() for record in caplog.records]
     assert any("finished; \u03b5 = .001" in each for each in messages)
     assert all(map(str.isprintable, messages))
@@ -301,6 +294,6 @@ def test_a_pause_is_waited_out_until_the_tasks_deadline_and_no_longer(pair: Pair
     pair.a.notices = [pb.Notice(paused=pb.TrainingPaused())]
     clock = LeapingClock()
     with pytest.raises(PeerUnavailable, match="paused the training"):
-        pair.take_part(pair.budget(), clock)
+        pair.take_part(pair.account(), clock)
     assert clock.now() - clock.start == pytest.approx(pair.task.deadlines.outage)
     assert len(clock.slept) > 3

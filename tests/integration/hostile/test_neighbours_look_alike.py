@@ -10,10 +10,6 @@ of their own end and say the same is shown once.
 import csv
 import logging
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,26 +17,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import small_task
+from tests.rig import warm
 from tests.rig.clock import LeapingClock
 from tests.rig.commands import precad
 from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
 from tests.rig.tasks import logistic
-from tests.rig.warm import forked
 
-from precad.cli.local_deployment import environment_of_parts, task_to_toml, to_toml
+from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView, take_part
 from precad.client.records.read_records import write_client_data
 from precad.common import process as this_process
-from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.ring import RingVector
 from precad.common.task import Task
 
-WARD = ClientId("ward-1")
 FEATURES, RECORDS, ROUNDS = 3, 60, 3
 HELD_OUT = 3000
 WORK_S = 2.0
@@ -49,7 +44,6 @@ TOOK_S = (0.25, 1.5)
 D = 2 * FEATURES + 2
 POISON = 3e38
 """Finite, and so is its loss at the task's first model; at any other its gradient is NaN."""
-MakeTask = Callable[..., Task]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +57,14 @@ class Seen:
     """Whether the history has a loss on held-out records."""
 
 
-def task_of(make_task: MakeTask, **changes: Any) -> Task:
+def task_of(**changes: Any) -> Task:
     usual = {"privacy.record_rate": 1.0, "deadlines.work": WORK_S}
-    return make_task(D, logistic(FEATURES) | usual | changes)
+    return small_task(D, logistic(FEATURES) | usual | changes)
 
 
-def servers_of(task: Task, *, selected: bool = True, clock: Clock = CLOCK) -> list[FakeServer]:
+def servers_of(task: Task, *, selected: bool = True, **given: Any) -> list[FakeServer]:
     theta = np.linspace(1.0, 2.0, D)  # the poison's outputs are infinite
-    shared: dict[str, Any] = {"versions": {}, "opened": {}, "clock": clock}
+    shared: dict[str, Any] = {"versions": {}, "opened": {}, **given}
     a, b = (
         FakeServer(role, task, theta, rounds=ROUNDS, covers=not selected, **shared)
         for role in (Role.SERVER_A, Role.SERVER_B)
@@ -81,71 +75,46 @@ def servers_of(task: Task, *, selected: bool = True, clock: Clock = CLOCK) -> li
 
 def settings(folder: Path, task: Task, servers: list[FakeServer], **more: Any) -> Path:
     keys = folder / "keys"
-    keys.mkdir(parents=True, exist_ok=True)
-    mine = identity(Principal.client(WARD.name))
+    keys.mkdir(parents=True)
+    mine = identity(Principal.client("ward-1"))
     for name, data in (("ca", mine.ca), ("cert", mine.cert), ("key", mine.key.reveal())):
         (keys / f"{name}.pem").write_bytes(data)
         (keys / f"{name}.pem").chmod(0o600)
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-    values = {
-        "client": WARD.name,
-        "task": "task.toml",
-        "identity": "keys",
-        "server_a": servers[0].address,
-        "server_b": servers[1].address,
-        "state": "state",
-        **more,
-    }
+    values = {"client": "ward-1", "task": "task.toml", "identity": "keys", "state": "state", **more}
+    values |= {fake.role.value.replace("-", "_"): fake.address for fake in servers}
     (folder / "owner.toml").write_text(to_toml(values), encoding="utf-8")
     return folder / "owner.toml"
 
 
-class Lines(logging.Handler):
-    """What `precad join` would write, but for the time of day."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(f"{record.levelname} {record.getMessage()}")
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        root = logging.getLogger()
-        before = root.level
-        root.addHandler(self)
-        root.setLevel(logging.INFO)
-        try:
-            yield
-        finally:
-            root.removeHandler(self)
-            root.setLevel(before)
-
-
 def joined(
-    folder: Path, task: Task, *, selected: bool = True, took_s: float = 0.0, **data: Any
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    task: Task,
+    took_s: float = 0.0,
+    *,
+    selected: bool = True,
+    **data: Any,
 ) -> Seen:
-    clock, lines = LeapingClock(), Lines()
-    compute = DataOwner.update
+    clock, compute = LeapingClock(), DataOwner.update
 
     def update(self: DataOwner, view: RoundView) -> RingVector:
         clock.sleep(took_s)
         return compute(self, view)
 
     servers = servers_of(task, selected=selected, clock=clock)
-    with started(*servers), pytest.MonkeyPatch.context() as patch:
+    with started(*servers), pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
         patch.setattr(data_owner, "take_part", partial(take_part, clock=clock))
         patch.setattr(DataOwner, "update", update)
         patch.setattr(this_process, "_print_no_stops", lambda: None)
         config = settings(folder, task, servers, record_rate=1.0, **data)
-        with lines.kept():
-            ended = precad("join", "--config", config)
+        caplog.clear()
+        ended = precad("join", "--config", config)
     state = folder / "state"
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
     return Seen(
         ended.exit_code,
-        [*lines.lines, ended.output],
+        [*(f"{each.levelname} {each.getMessage()}" for each in caplog.records), ended.output],
         {fake.role.value: fake.calls for fake in servers},
         [after for fake in servers for after in fake.came_after],
         {path.name: path.stat().st_size for path in state.iterdir() if path.suffix == ".log"},
@@ -182,51 +151,53 @@ def tables(folder: Path) -> list[str]:
     return [str(folder / "clean.csv"), str(folder / "bad.csv")]
 
 
-def pair(kind: str, folder: Path, make_task: MakeTask) -> tuple[Seen, Seen]:
+def pair(kind: str, folder: Path, caplog: pytest.LogCaptureFixture) -> list[Seen]:
+    def written(name: str, *arrays: Any) -> str:
+        return str(write_client_data(folder, ClientId(name), *arrays))
+
     x, bad, y = records()
     if kind == "held out":
         many = np.repeat(x, HELD_OUT // RECORDS, axis=0)
         many[7] = POISON
-        labels = np.repeat(y, HELD_OUT // RECORDS)
-        mine: dict[str, Any] = {"data": str(write_client_data(folder, WARD, x, y))}
-        beside: dict[str, Any] = {
-            "held_out": str(write_client_data(folder, ClientId("held-out"), many, labels))
-        }
-        task = task_of(make_task)
-        return joined(folder / "a", task, **mine), joined(folder / "b", task, **mine, **beside)
+        beside = {"held_out": written("held-out", many, np.repeat(y, HELD_OUT // RECORDS))}
+        task, mine = task_of(), written("ward-1", x, y)
+        each: list[dict[str, str]] = [{}, beside]
+        return [
+            joined(folder / name, caplog, task, data=mine, **more)
+            for name, more in zip("ab", each, strict=True)
+        ]
     if kind == "from a table":
-        task, data = task_of(make_task, data=RECIPE), tables(folder)
+        task, data = task_of(data=RECIPE), tables(folder)
     else:
-        task = task_of(make_task, **{"privacy.cover_uploads": kind != "without cover"})
-        of_a, of_b = ClientId("clean"), ClientId("bad")
-        data = [str(write_client_data(folder, *each)) for each in ((of_a, x, y), (of_b, bad, y))]
-    a, b = (
-        joined(folder / name, task, selected=kind != "undrawn", took_s=took_s, data=path)
+        task = task_of(**{"privacy.cover_uploads": kind != "without cover"})
+        data = [written("clean", x, y), written("bad", bad, y)]
+    return [
+        joined(folder / name, caplog, task, took_s, selected=kind != "undrawn", data=path)
         for name, took_s, path in zip("ab", TOOK_S, data, strict=True)
-    )
-    return a, b
+    ]
 
 
 @pytest.mark.parametrize(
     "kind", ["without cover", "drawn under cover", "undrawn", "from a table", "held out"]
 )
 def test_one_record_changes_nothing_that_leaves(
-    kind: str, tmp_path: Path, make_task: MakeTask
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not the messages, their order and sizes, when uploads begin, the log, or how it ends."""
-    one, other = pair(kind, tmp_path, make_task)
+    one, other = pair(kind, tmp_path, caplog)
     assert one.status == other.status == 0, other.log
     assert (one.calls, one.log) == (other.calls, other.log)
     for seen in (one, other):
         assert seen.came_after == pytest.approx([WORK_S] * 2 * ROUNDS)
     # What was compared isn't empty.
-    asked = {rpc for calls in one.calls.values() for rpc, _ in calls}
-    assert asked >= {"Describe", "Enrol", "Watch", "FetchModel", "Opening", "Statement", "Submit"}
-    for calls in one.calls.values():
-        assert sum(rpc == "Submit" for rpc, _ in calls) == ROUNDS
-    assert any("final model" in line for line in one.log)
-    assert any(f"round {ROUNDS} of 10: counted" in line for line in one.log)
-    assert not any("WARNING" in line or "ERROR" in line for line in one.log)
+    asked = [[rpc for rpc, _ in calls] for calls in one.calls.values()]
+    needed = {"Describe", "Enrol", "Watch", "FetchModel", "Opening", "Statement", "Submit"}
+    assert needed <= {rpc for calls in asked for rpc in calls}
+    assert [calls.count("Submit") for calls in asked] == [ROUNDS] * 2
+    log = "\n".join(one.log)
+    assert "final model" in log
+    assert f"round {ROUNDS} of 10: counted" in log
+    assert not re.search("WARNING|ERROR", log)
     assert (one.tried, other.tried) == (False, kind == "held out")
     # The private log alone tells the two apart; otherwise the poison would have been none.
     told = one.files.pop("failed-records.log", 0) != other.files.pop("failed-records.log", 0)
@@ -234,31 +205,23 @@ def test_one_record_changes_nothing_that_leaves(
     assert one.files == other.files
 
 
-def process(folder: Path, task: Task, data: str) -> tuple[int, list[str], list[Any]]:
+def process(folder: Path, task: Task, data: str) -> tuple[int, str, list[Any]]:
     servers = servers_of(task)
     with started(*servers):
         config = settings(folder, task, servers, record_rate=1.0, data=data)
-        with (folder / "log").open("wb") as log:
-            ended = forked(
-                [sys.executable, "-m", "precad", "join", "--config", str(config)],
-                env=environment_of_parts(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            ).wait(120)
-    lines = (folder / "log").read_text("utf-8").splitlines()
+        status, said = warm.said(folder, "join", "--config", config)
     # Without the time of day, which no two runs share.
-    said = [re.sub(r"^[\d-]+ [\d:,]+ ", "", line) for line in lines]
-    return ended, said, [server.calls for server in servers]
+    said = re.sub(r"^[\d-]+ [\d:,]+ ", "", said, flags=re.MULTILINE)
+    return status, said, [server.calls for server in servers]
 
 
-def test_two_processes_end_alike_and_write_the_same(tmp_path: Path, make_task: MakeTask) -> None:
-    task = task_of(make_task, data=RECIPE, **{"deadlines.work": 0.1})
+def test_two_processes_end_alike_and_write_the_same(tmp_path: Path) -> None:
+    task = task_of(data=RECIPE, **{"deadlines.work": 0.1})
     clean, poisoned = (
         process(tmp_path / name, task, data)
         for name, data in zip("ab", tables(tmp_path), strict=True)
     )
-    assert clean[0] == 0
-    assert any("final model" in line for line in clean[1])
+    assert (clean[0], "final model" in clean[1]) == (0, True)
     assert clean == poisoned
 
 
@@ -272,26 +235,22 @@ BAD = {
 }
 
 
-def looked_at(folder: Path, task: Task, text: str | None) -> tuple[int, list[list[Any]]]:
-    folder.mkdir()
-    if text is not None:
-        (folder / "ward.csv").write_text(text, encoding="utf-8")
+def looked_at(folder: Path, text: str | None) -> tuple[int, list[list[Any]]]:
+    task = small_task(4, logistic(1))
     servers = servers_of(task)
     with started(*servers):
         columns = {"inputs": ["a"], "target": "y"}
         config = settings(folder, task, servers, data="ward.csv", columns=columns)
+        if text is not None:
+            (folder / "ward.csv").write_text(text, encoding="utf-8")
         ended = precad("doctor", "--config", config)
-    assert ended.output
-    assert not (folder / "state").exists()
+    assert (ended.output != "", (folder / "state").exists()) == (True, False)
     return ended.exit_code, [server.calls for server in servers]
 
 
-def test_bad_records_show_in_nothing_that_the_doctor_asks(
-    tmp_path: Path, make_task: MakeTask
-) -> None:
-    task = make_task(4, logistic(1))
-    status, calls = looked_at(tmp_path / "good", task, GOOD)
+def test_bad_records_show_in_nothing_that_the_doctor_asks(tmp_path: Path) -> None:
+    status, calls = looked_at(tmp_path / "good", GOOD)
     assert status == 0
     assert [[rpc for rpc, _ in seen] for seen in calls] == [["Describe"], ["Describe"]]
     for kind, text in BAD.items():
-        assert looked_at(tmp_path / kind, task, text) == (1, calls), kind
+        assert looked_at(tmp_path / kind, text) == (1, calls), kind
