@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -27,36 +26,25 @@ from precad.norm_check.dealing import DealRequest, DealtRandomness, program
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EXTREMES)
 Bits = NDArray[np.bool_]
-Split = dict[Role, RingVector]
+Play = Callable[[Role, PeerLink], Bits]
 RANKS = {Role.SERVER_A: 0, Role.SERVER_B: 1}
 
 
-def request_of(n: int, width: int) -> DealRequest:
-    return DealRequest(TASK, 0, 0, clients=n, comparisons=n * width, nonces=bytes(64))
-
-
-def randomness(dealer: DealerRole, role: Role, request: DealRequest) -> DealtRandomness:
-    corrections = dealer.corrections(role, request)
-    return DealtRandomness(role, dealer.key_for(role), request, corrections)
-
-
 def compare(
-    shares: Split, negative: Bits, *, dealt: tuple[int, int] | None = None
-) -> Callable[[Role, PeerLink], Bits]:
-    n, width = shares[Role.SERVER_A].shape
-    request = request_of(*((n, width) if dealt is None else dealt))
-    dealer = DealerRole(TASK, 1)
+    values: RingVector, share: RingVector, negative: Bits, provider: type[Any] = DealtProvider
+) -> Play:
+    """Both servers' parts, A's share of the values given."""
+    n, width = values.shape
+    request = DealRequest(TASK, 0, 0, clients=n, comparisons=n * width, nonces=bytes(64))
+    dealer, shares = DealerRole(TASK, 1), {Role.SERVER_A: share, Role.SERVER_B: values - share}
 
     def play(role: Role, link: PeerLink) -> Bits:
-        provider = DealtProvider(randomness(dealer, role, request).binary_triples())
-        with acting_as(RANKS[role], link, provider):
+        corrections = dealer.corrections(role, request)
+        dealt = DealtRandomness(role, dealer.key_for(role), request, corrections)
+        with acting_as(RANKS[role], link, provider(dealt.binary_triples())):
             return all_signs(shares[role], negative)
 
     return play
-
-
-def split(values: RingVector, share: RingVector) -> Split:
-    return {Role.SERVER_A: share, Role.SERVER_B: values - share}
 
 
 @settings(max_examples=40)
@@ -71,7 +59,7 @@ def test_a_row_passes_when_numpy_says_that_all_its_signs_are_right(
     whole = pairs * width
     values, share = np.array(whole, dtype=np.int64).reshape(-1, width, 2).transpose(2, 0, 1)
     negative = np.array(signs[:width])
-    at_a, at_b = play_both(compare(split(values, share), negative))
+    at_a, at_b = play_both(compare(values, share, negative))
     assert at_a.dtype == np.bool_
     expected = ((values < 0) == negative).all(axis=1).tolist()
     assert at_a.tolist() == at_b.tolist() == expected
@@ -84,7 +72,7 @@ def test_one_wrong_sign_anywhere_is_enough(width: int) -> None:
     rows = np.tile(right, (width + 1, 1))
     for place in range(width):
         rows[place, place] *= -1
-    at_a, at_b = play_both(compare(split(rows, rows * 99991), negative))
+    at_a, at_b = play_both(compare(rows, rows * 99991, negative))
     assert at_a.tolist() == at_b.tolist() == [False] * width + [True]
 
 
@@ -92,8 +80,8 @@ def test_one_wrong_sign_anywhere_is_enough(width: int) -> None:
 def test_a_batch_is_fifteen_exchanges_at_81_signs_and_the_shares_stay(
     n: int, width: int, exchanges: int
 ) -> None:
-    shares = split(np.full((n, width), 3), np.full((n, width), 2**62))
-    play = compare(shares, np.zeros(width, dtype=bool))
+    share = np.full((n, width), 2**62)
+    play = compare(np.full((n, width), 3), share, np.zeros(width, dtype=bool))
     counts: list[int] = []
 
     def counting(role: Role, link: PeerLink) -> Bits:
@@ -103,65 +91,51 @@ def test_a_batch_is_fifteen_exchanges_at_81_signs_and_the_shares_stay(
 
     play_both(counting)
     assert counts == [exchanges, exchanges]
-    assert (shares[Role.SERVER_A] == 2**62).all()
+    assert (share == 2**62).all()
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_only_the_last_bit_travels_in_the_last_message(width: int) -> None:
     values = np.array([[5] * width, [-5] * width] * 500)
-    seen: list[tuple[str, NDArray[np.int64]]] = []
-    play = compare(split(values, values * 12345), np.zeros(width, dtype=bool))
+    seen: list[tuple[int, NDArray[np.int64]]] = []
+    play = compare(values, values * 12345, np.zeros(width, dtype=bool))
 
     def watching(role: Role, link: PeerLink) -> Bits:
         receive = link.receive
 
         def record(step: str, **options: float) -> bytes:
             data = receive(step, **options)
-            seen.append((step, np.frombuffer(data, dtype=np.int64)))
+            seen.append((int(step.rsplit("/", 1)[1]), np.frombuffer(data, dtype=np.int64)))
             return data
 
         link.receive = record  # type: ignore[assignment,method-assign]
         return play(role, link)
 
     play_both(watching)
-    last = max(int(step.rsplit("/", 1)[1]) for step, _ in seen)
-    opened = [words for step, words in seen if step.endswith(f"/{last}")]
-    assert len(opened) == 2
-    for received in opened:
-        assert (received.size, set(received.tolist())) == (1000, {0, 1})
-        assert 400 < received.sum() < 600  # a share of the bit: uniform, whatever the value
+    last = max(number for number, _ in seen)
+    opened = [words for number, words in seen if number == last]
+    assert [(words.size, set(words.tolist())) for words in opened] == [(1000, {0, 1})] * 2
+    # A share of the bit: uniform, whatever the value.
+    assert all(400 < words.sum() < 600 for words in opened)
 
 
-def test_the_program_of_triples_is_what_crypten_demands() -> None:
-    for n, width in ((1, 1), (1, 2), (2, 81), (7, 5)):
-        demanded: dict[Role, list[object]] = {Role.SERVER_A: [], Role.SERVER_B: []}
-        values = np.arange(n * width, dtype=np.int64).reshape(n, width)
-        request, dealer = request_of(n, width), DealerRole(TASK, 1)
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (1, 2), (2, 81), (7, 5)])
+def test_the_program_of_triples_is_what_crypten_demands(n: int, width: int) -> None:
+    demanded: list[list[object]] = []
 
-        def play(
-            role: Role,
-            link: PeerLink,
-            *,
-            demanded: dict[Role, list[object]] = demanded,
-            values: RingVector = values,
-            request: DealRequest = request,
-            dealer: DealerRole = dealer,
-        ) -> None:
-            class Recording(DealtProvider):
-                def generate_binary_triple(
-                    self, size0: torch.Size, size1: torch.Size, device: object = None
-                ) -> tuple[Any, Any, Any]:
-                    demanded[role].append((tuple(size0), tuple(size1)))
-                    return super().generate_binary_triple(size0, size1, device)
+    class Recording(DealtProvider):
+        def __init__(self, triples: Any) -> None:
+            super().__init__(triples)
+            self.demanded: list[object] = []
+            demanded.append(self.demanded)
 
-            dealt = randomness(dealer, role, request).binary_triples()
-            with acting_as(RANKS[role], link, Recording(dealt)):
-                all_signs(values, np.zeros(values.shape[1], dtype=bool))
+        def generate_binary_triple(self, size0: Any, size1: Any, device: object = None) -> Any:
+            self.demanded.append((tuple(size0), tuple(size1)))
+            return super().generate_binary_triple(size0, size1, device)
 
-        play_both(play)
-        expected = tuple((shape, shape) for shape in program(n, n * width))
-        assert tuple(demanded[Role.SERVER_A]) == expected
-        assert tuple(demanded[Role.SERVER_B]) == expected
+    values = np.arange(n * width, dtype=np.int64).reshape(n, width)
+    play_both(compare(values, values, np.zeros(width, dtype=bool), Recording))
+    assert demanded == [[(shape, shape) for shape in program(n, n * width)]] * 2
 
 
 def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:

@@ -2,31 +2,27 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import pytest
 from tests.integration.validation.conftest import (
     aggregate_both,
-    aggregator_of,
+    aggregation,
+    summed_up,
     task_of,
     with_proofs,
 )
 from tests.rig.aggregators import SERVERS, Halves, submissions_of
-from tests.rig.parties import opened, play_both
+from tests.rig.parties import play_both
 from tests.rig.submissions import masked
 
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.validate.check_with_dealer import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.prime_field import group_of
 from precad.common.ring import RingVector
 from precad.common.share.submission import PIECE_BYTES, Body
 from precad.common.task import Task
-from precad.dealer.dealer_role import DealerRole
 
 A, B = SERVERS
 DIMENSION = PIECE_BYTES // 8 * 2 + 65
@@ -86,38 +82,32 @@ def test_both_absorb_the_pieces_of_the_body(task: Task, vectors: list[RingVector
 Meddle = Callable[[list[bytes]], list[bytes]]
 
 
-@pytest.mark.parametrize(
-    ("meddle", "match"),
-    [
-        (lambda p: [p[0], bytes([p[1][0] ^ 1]) + p[1][1:], *p[2:]], "isn't what its client signed"),
-        (lambda p: [bytes([p[0][0] ^ 1]) + p[0][1:], *p[1:]], "isn't what its client signed"),
-        (lambda p: [p[0], p[2], p[1], *p[3:]], "isn't what its client signed"),
-        (lambda p: [*p[:-2], p[-1]], "isn't what its client signed"),
-        (lambda p: [*p[:-1], bytes(8), p[-1]], "pieces aren't as long"),
-        (lambda p: [p[0], p[1][:-512], p[1][-512:], *p[2:]], "pieces aren't as long"),
-        (lambda p: [p[0], b"", *p[1:]], "pieces aren't as long"),
-        (lambda p: [p[0][:-1], *p[1:]], "salt has 31 bytes"),
-        (lambda p: [*p[:-1], b""], "without a verdict"),
-        (lambda p: [*p[:-1], b"who"], "without a verdict"),
-        (lambda p: p[-1:], "without a verdict"),
-    ],
-    ids=[
-        "a bit of b",
-        "a bit of the salt",
-        "two pieces exchanged",
-        "the last piece lost",
-        "a piece too many",
-        "a piece cut in two",
-        "an empty piece",
-        "a short salt",
-        "no verdict",
-        "half a verdict",
-        "nothing else",
-    ],
-)
+def flipped(piece: bytes) -> bytes:
+    return bytes([piece[0] ^ 1]) + piece[1:]
+
+
+UNSIGNED, UNEVEN = "isn't what its client signed", "pieces aren't as long"
+OPEN = "without a verdict"
+MEDDLED: dict[str, tuple[Meddle, str]] = {
+    "a bit of b": (lambda p: [p[0], flipped(p[1]), *p[2:]], UNSIGNED),
+    "a bit of the salt": (lambda p: [flipped(p[0]), *p[1:]], UNSIGNED),
+    "two pieces exchanged": (lambda p: [p[0], p[2], p[1], *p[3:]], UNSIGNED),
+    "the last piece lost": (lambda p: [*p[:-2], p[-1]], UNSIGNED),
+    "a piece too many": (lambda p: [*p[:-1], bytes(8), p[-1]], UNEVEN),
+    "a piece cut in two": (lambda p: [p[0], p[1][:-512], p[1][-512:], *p[2:]], UNEVEN),
+    "an empty piece": (lambda p: [p[0], b"", *p[1:]], UNEVEN),
+    "a short salt": (lambda p: [p[0][:-1], *p[1:]], "salt has 31 bytes"),
+    "no verdict": (lambda p: [*p[:-1], b""], OPEN),
+    "half a verdict": (lambda p: [*p[:-1], b"who"], OPEN),
+    "nothing else": (lambda p: p[-1:], OPEN),
+}
+
+
+@pytest.mark.parametrize("kind", MEDDLED)
 def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
-    meddle: Meddle, match: str, task: Task, vectors: list[RingVector]
+    kind: str, task: Task, vectors: list[RingVector]
 ) -> None:
+    meddle, says = MEDDLED[kind]
     halves = submissions_of(task, vectors[:1])
     (client,) = halves[A]
 
@@ -134,7 +124,7 @@ def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
             link.send_piece(STEP, piece, last=False)
         link.send_piece(STEP, last, last=True)
 
-    with pytest.raises(PeerViolation, match=match):
+    with pytest.raises(PeerViolation, match=says):
         play_both(play, task=task.digest)
 
 
@@ -147,26 +137,20 @@ def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
     return role
 
 
-def summed_up(task: Task, summed: tuple[Summed, Summed]) -> list[int]:
-    total, group = summed[0].share_sum.copy(), group_of(task)
-    group.add(total, summed[1].share_sum)
-    return cast("list[int]", group.decode(total).tolist())
-
-
 @EITHER_CHECK
 @pytest.mark.parametrize("later", [0, 2 * PIECE_BYTES], ids=["still", "and further then"])
 @pytest.mark.parametrize("after", [0, PIECE_BYTES, 2 * PIECE_BYTES])
 def test_a_body_that_can_not_be_read_again_costs_that_client_alone(
     after: int, later: int, either: Task, vectors: list[RingVector]
 ) -> None:
-    task, halves = either, submissions_of(either, vectors)
+    halves = submissions_of(either, vectors)
     first, second, third = halves[B]
     spoil(halves, second, after, max(after, later))
-    at_a, at_b = aggregate_both(task, halves)
-    for summed in (at_a, at_b):
+    both = aggregate_both(either, halves)
+    for summed in both:
         assert summed.counted.valid == (first, third)
         assert summed.counted.rejections == {second: Rejection.TRUNCATED}
-    assert summed_up(task, (at_a, at_b)) == (vectors[0] + vectors[2]).tolist()
+    assert summed_up(either, both) == (vectors[0] + vectors[2]).tolist()
 
 
 @EITHER_CHECK
@@ -174,38 +158,32 @@ def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
     either: Task, vectors: list[RingVector]
 ) -> None:
     """Never a sum with a piece of somebody who doesn't count."""
-    task, halves = either, submissions_of(either, vectors)
+    halves = submissions_of(either, vectors)
     _, second, _ = halves[B]
     spoilt = spoil(halves, second, 2 * PIECE_BYTES, PIECE_BYTES)
-    dealer = DealerRole(task.digest, task.dimension) if task.has_dealer else None
-    errors: dict[Role, str] = {}
+    part, errors = aggregation(either, halves), dict[Role, str]()
 
     def play(role: Role, link: PeerLink) -> None:
-        link.begin_attempt(0)
-        matched = Matched(opened(0, halves[role]), halves[role], {})
         try:
-            aggregate(aggregator_of(task, role, link, dealer), matched)
+            part(role, link)
         except PeerUnavailable as error:
             errors[role] = str(error)
 
-    play_both(play, task=task.digest)
-    other = A if spoilt is B else B
-    assert "taken out of the sum" in errors[spoilt]
-    assert "hung up" in errors[other]
+    play_both(play, task=either.digest)
+    assert "taken out of the sum" in errors.pop(spoilt)
+    assert ["hung up" in error for error in errors.values()] == [True]
 
 
 @EITHER_CHECK
 def test_who_is_not_counted_is_validated_and_not_summed(
     either: Task, vectors: list[RingVector]
 ) -> None:
-    task = either
     too_long = vectors[1].copy()
     too_long[0] = 2**40
-    halves = submissions_of(task, [vectors[0], too_long, vectors[2]])
-    first, second, third = halves[A]
-    at_a, at_b = aggregate_both(task, halves, counted={first, second})
-    for summed in (at_a, at_b):
+    halves = submissions_of(either, [vectors[0], too_long, vectors[2]])
+    first, second, _ = halves[A]
+    both = aggregate_both(either, halves, 0, {first, second})
+    for summed in both:
         assert summed.counted.valid == (first,)
         assert summed.counted.rejections == {second: Rejection.NORM_EXCEEDED}
-    assert third not in at_a.counted.valid
-    assert summed_up(task, (at_a, at_b)) == vectors[0].tolist()
+    assert summed_up(either, both) == vectors[0].tolist()
